@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from defserve import Context, Refused, Server
 from defserve.errors import PeerError
-from defserve.live import Author, Channel, Message, To, everyone
+from defserve.live import Author, Channel, ReceivedMessage, To, everyone
 
 # -- the chat, which knows nothing of channels -----------------------------------------------------------
 
@@ -102,7 +102,7 @@ class Member:
         async for line in self.reader:
             name, _, text = line.decode().rstrip("\n").partition(": ")
             with suppress(PeerError, Refused):  # then nobody wants to hear it
-                await rooms.incoming(Message(self.channel, text, Author(name)), to=self.to)
+                await rooms.incoming(ReceivedMessage(self.channel, text, Author(name)), to=self.to)
 
     async def say(self, text: str) -> str:
         self.writer.write(text.replace("\n", " ").encode() + b"\n")

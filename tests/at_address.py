@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from importlib import import_module, reload
 
 from defserve import Server
-from defserve.auth.local_token import with_local_token
-from defserve.serve.session_opener import loopback
+from defserve.auth.local_token import add_local_token_auth
+from defserve.serve.session_opener import serve_on_loopback
 
 
 def fresh(example: str) -> Server:
@@ -23,7 +23,7 @@ async def at_address(
     """Where the server is reached, for as long as the block runs. Who shows the key is the local user."""
     app = server.asgi(metrics=metrics)
     if key is not None:
-        app.auth = with_local_token(key, app.auth)
-    async with loopback(app, server.limits, scheme=scheme) as url:
+        app.auth = add_local_token_auth(key, app.auth)
+    async with serve_on_loopback(app, server.limits, scheme=scheme) as url:
         yield url
         await app.provider.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from defserve.base.hidden_characters import EMOJI, HIDDEN_RANGES
+from defserve.base.hidden_characters import EMOJI, HIDDEN_CHARACTER_RANGES
 from tests.imports import PACKAGE
 
 TABLE = PACKAGE / "inspector" / "page" / "parts" / "hidden_table.js"
@@ -40,7 +40,7 @@ def table() -> str:
     return (
         "// The characters that hide something. `python -m tests.hidden_characters` writes this file from\n"
         "// base/hidden_characters.py.\n"
-        + constant("HIDDEN", "".join(HIDDEN_RANGES.values()))
+        + constant("HIDDEN", "".join(HIDDEN_CHARACTER_RANGES.values()))
         + constant("EMOJI", EMOJI)
         + constant("RIGHT_TO_LEFT", RIGHT_TO_LEFT)
         + 'export const ISOLATE = "\\u2068";\n'

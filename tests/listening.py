@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from defserve import Server
-from defserve.auth.local_token import publish_key
+from defserve.auth.local_token import publish_local_key
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp
 from defserve.serve.network import make_listener
@@ -87,9 +87,12 @@ async def listening(server: Server, on: str = "http://127.0.0.1:0/mcp", **option
     """Serve for as long as the block runs; who is still connected at its end is cut off."""
     address, given = Address.parse(on), cast(Any, options)
     local = options.get("local_token", False)
-    with bind_sockets(address) as sockets, publish_key(web.places_of(sockets)) if local else nullcontext() as key:
-        app = web.app_of(SessionOpener(server.composition), server.mcp, server.auth, given, address, key)
-        listener: Any = make_listener(app, address, web.network_options(given), server.limits, app.drain)
+    with (
+        bind_sockets(address) as sockets,
+        publish_local_key(web.list_bound_addresses(sockets)) if local else nullcontext() as key,
+    ):
+        app = web.make_http_app(SessionOpener(server.composition), server.mcp, server.auth, given, address, key)
+        listener: Any = make_listener(app, address, web.make_network_options(given), server.limits, app.drain)
         if address.scheme != "unix":
             address = replace(address, port=sockets[0].getsockname()[1])
         where = Listening(app, address, listener)

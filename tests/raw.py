@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve import Server
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.waiting import until as until
 
 HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -100,7 +100,7 @@ class Raw:
 async def raw(
     server: Server, version: str = STATELESS, capabilities: Mapping[str, Any] | None = None, *, opened: bool = True
 ) -> AsyncIterator[Raw]:
-    async with serving(server.composition) as link:
+    async with connect_in_memory(server.composition) as link:
         peer = Raw(link, version, capabilities or {})
         if opened:
             await peer.open()

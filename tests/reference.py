@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, get_overloads
 
 from defserve.cli import COMMANDS
-from defserve.cli.parser import DESCRIBE, ParserDescription
-from defserve.server.command_line import add_serving
+from defserve.cli.parser import DESCRIBE_ARGUMENT, ParserDescription
+from defserve.server.command_line import add_serving_options
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference.md"
 WIDE: Final = 100
@@ -283,13 +283,13 @@ def command_line() -> Iterator[str]:
             below = parser_of(main, action)
             yield "\n".join(command(f"defserve {name} {action}", (below.description or "").partition("\n")[0], below))
     own = argparse.ArgumentParser(prog="python server.py")
-    add_serving(own)
+    add_serving_options(own)
     yield "\n".join(command("python server.py", "what `server.main()` reads; console scripts take the same", own))
 
 
 def parser_of(main: Callable[[list[str]], int], *words: str) -> argparse.ArgumentParser:
     try:
-        main([*words, DESCRIBE])
+        main([*words, DESCRIBE_ARGUMENT])
     except ParserDescription as found:
         return found.parser
     raise AssertionError(f"{main} reads its command line without a CommandParser")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import defserve
 from defserve import Limits, Server
-from defserve.base.peer_bounds import ByteCache, remember_short
+from defserve.base.peer_bounds import ByteCache, cache_short_texts
 from tests.listening import Listening, listening, request
 from tests.raw import PREFIX, STATELESS
 
@@ -290,7 +290,7 @@ def test_a_byte_cache_never_holds_more_than_it_may(puts: list[tuple[int, int]]):
 def test_long_texts_are_answered_and_not_remembered():
     asked = list[str]()
 
-    @remember_short(2, longest=3)
+    @cache_short_texts(2, longest=3)
     def size(text: str) -> int:
         asked.append(text)
         return len(text)

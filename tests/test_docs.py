@@ -17,10 +17,10 @@ from defserve import Limits, Server
 from defserve.auth import api_keys
 from defserve.cli import main
 from defserve.client.extension import ClientExtension
-from defserve.client.known_clients import CLIENTS, Launch
+from defserve.client.known_clients import KNOWN_CLIENTS, LaunchCommand
 from defserve.extending import Extension
 from defserve.protocols.mcp.asking import server_secret
-from defserve.server.command_line import add_serving, add_workers
+from defserve.server.command_line import add_serving_options, add_workers_option
 from defserve.server.decorators import WebFields
 from defserve.server.metrics import Metrics
 from defserve.server.options import ServerFields
@@ -119,8 +119,8 @@ def test_every_contribution_of_the_clients_plug_is_in_its_table():
 
 def test_the_client_settings_are_those_that_install_writes():
     settings = [json.loads(block) for block in blocks(text_of("README.md"), "json")]
-    launch = Launch("/path/to/python", ("-m", "defserve", "run", "/path/to/calc.py"), {})
-    written = json.dumps(CLIENTS["mcp-json"].entry(launch))
+    launch = LaunchCommand("/path/to/python", ("-m", "defserve", "run", "/path/to/calc.py"), {})
+    written = json.dumps(KNOWN_CLIENTS["mcp-json"].entry(launch))
     assert settings == [{"mcpServers": {"calculator": json.loads(written)}}]
 
 
@@ -157,8 +157,8 @@ def help_of(capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
     def shown(command: str) -> str:
         if command == "shelf-mcp":
             parser = ArgumentParser()
-            add_serving(parser)
-            add_workers(parser)
+            add_serving_options(parser)
+            add_workers_option(parser)
             return parser.format_help()
         with suppress(SystemExit):
             main([*command.split()[1:], "--help"])
@@ -186,7 +186,12 @@ def test_every_setting_of_the_deployment_page_exists():
 
 def test_the_deployment_page_has_every_variable_and_no_metric_that_is_none():
     page = text_of(DEPLOYMENT)
-    variables = {api_keys.VARIABLE, log_file.VARIABLE, server_secret.VARIABLE, identity.VARIABLE}
+    variables = {
+        api_keys.VARIABLE,
+        log_file.AUDIT_KEY_VARIABLE,
+        server_secret.SECRET_VARIABLE,
+        identity.NAMESPACE_VARIABLE,
+    }
     assert set(re.findall(r"DEFSERVE_\w+", page)) == variables
     shown = Metrics().text(Server("shelf").composition)
     for name in re.findall(r"defserve_[a-z_]+", page):

@@ -15,7 +15,7 @@ from defserve.openapi.api import ImportFields
 from defserve.protocols.mcp.resources import ResourceOptions
 from defserve.protocols.mcp.tools import ToolOptions
 from defserve.protocols.mcpl.feature_sets import EventOptions, FeatureSet, InferenceOptions
-from defserve.protocols.mgp.vocabulary import PERMISSIONS
+from defserve.protocols.mgp.vocabulary import PERMISSION_RISKS
 from defserve.search import Search
 from defserve.server.options import AppFields, FeatureSetFields, MountFields
 from tests.rows import for_each_row
@@ -68,7 +68,7 @@ def test_every_option_of_a_table_exists(table: tuple[str, str], by: tuple[Any, .
 def test_every_permission_is_in_the_table_with_its_risk() -> None:
     text = (DOCS / "permissions.md").read_text("utf-8")
     rows = re.findall(r"^\| `([\w.]+)` \| (safe|moderate|dangerous) \|", text, re.MULTILINE)
-    assert dict(rows) == PERMISSIONS
+    assert dict(rows) == PERMISSION_RISKS
 
 
 def test_everything_that_a_context_has_is_in_the_table() -> None:

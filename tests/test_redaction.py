@@ -15,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
-from defserve.base.redaction import DEPTH, ITEMS, MASK, TEXT, is_secret_name, printable, redact, redact_text
+from defserve.base.redaction import (
+    DEPTH,
+    ITEMS,
+    MAX_REDACTED_TEXT_LENGTH,
+    REDACTION_MASK,
+    escape_unprintable,
+    is_secret_name,
+    redact,
+    redact_text,
+)
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -49,11 +58,11 @@ class Level(Enum):
 )
 def test_what_is_kept_under_a_secret_name_is_masked(name: str):
     assert is_secret_name(name)
-    assert redact({name: CANARY}) == {name: MASK}
-    assert redact({"headers": [{name: [CANARY]}]}) == {"headers": [{name: MASK}]}
-    assert redact([(name, CANARY)]) == [[name, MASK]]
-    assert redact([(name.encode(), CANARY.encode())])[0][1] == MASK
-    assert redact({"name": name, "value": CANARY}) == {"name": name, "value": MASK}
+    assert redact({name: CANARY}) == {name: REDACTION_MASK}
+    assert redact({"headers": [{name: [CANARY]}]}) == {"headers": [{name: REDACTION_MASK}]}
+    assert redact([(name, CANARY)]) == [[name, REDACTION_MASK]]
+    assert redact([(name.encode(), CANARY.encode())])[0][1] == REDACTION_MASK
+    assert redact({"name": name, "value": CANARY}) == {"name": name, "value": REDACTION_MASK}
 
 
 @for_each_row("name", ["author", "key", "keyboard", "passenger", "spinning", "path", "user", "tool_name"])
@@ -64,28 +73,28 @@ def test_other_names_show_what_they_hold(name: str):
 def test_numbers_of_tokens_are_no_secrets():
     shown = {"max_tokens": 500, "token_count": 3, "has_token": True, "token": None}
     assert redact(shown) == shown
-    assert redact({"password": 1234, "tokens": ["a"]}) == {"password": MASK, "tokens": MASK}
+    assert redact({"password": 1234, "tokens": ["a"]}) == {"password": REDACTION_MASK, "tokens": REDACTION_MASK}
 
 
 @for_each_row(
     ("text", "shown"),
     [
-        (f"Authorization: Bearer {CANARY}", f"Authorization: {MASK}"),
-        (f'{{"Authorization": "{CANARY}"}}', f'{{"Authorization": {MASK}}}'),
-        (f"'Cookie': 'a={CANARY}'", f"'Cookie': {MASK}"),
-        (f"sent Bearer {CANARY} to it", f"sent Bearer {MASK} to it"),
-        (f"got {JWT}.", f"got {MASK}"),
-        (f"key {PEM} end", f"key {MASK} end"),
-        (f"db password={CANARY} refused", f"db password={MASK} refused"),
-        (f"password: '{CANARY} two words'", f"password: {MASK}"),
-        (f'{{"api_key": "{CANARY}", "a": 1}}', f'{{"api_key": {MASK}, "a": 1}}'),
-        (f'{{\\"token\\": \\"{CANARY}\\"}}', f'{{\\"token\\": {MASK}}}'),
-        (f"postgres://bob:{CANARY}@db/x", f"postgres://{MASK}@db/x"),
-        (f"https://e.org/?access_token={CANARY}&a=1", f"https://e.org/?access_token={MASK}&a=1"),
-        (f"Cookie: a={CANARY}; b={CANARY}", f"Cookie: {MASK}"),
-        ("use ghp_0123456789abcdefghijABCDEFGHIJ012345", f"use {MASK}"),
-        ("use sk-proj-0123456789abcdefghij", f"use {MASK}"),
-        ("use AKIAIOSFODNN7EXAMPLE now", f"use {MASK} now"),
+        (f"Authorization: Bearer {CANARY}", f"Authorization: {REDACTION_MASK}"),
+        (f'{{"Authorization": "{CANARY}"}}', f'{{"Authorization": {REDACTION_MASK}}}'),
+        (f"'Cookie': 'a={CANARY}'", f"'Cookie': {REDACTION_MASK}"),
+        (f"sent Bearer {CANARY} to it", f"sent Bearer {REDACTION_MASK} to it"),
+        (f"got {JWT}.", f"got {REDACTION_MASK}"),
+        (f"key {PEM} end", f"key {REDACTION_MASK} end"),
+        (f"db password={CANARY} refused", f"db password={REDACTION_MASK} refused"),
+        (f"password: '{CANARY} two words'", f"password: {REDACTION_MASK}"),
+        (f'{{"api_key": "{CANARY}", "a": 1}}', f'{{"api_key": {REDACTION_MASK}, "a": 1}}'),
+        (f'{{\\"token\\": \\"{CANARY}\\"}}', f'{{\\"token\\": {REDACTION_MASK}}}'),
+        (f"postgres://bob:{CANARY}@db/x", f"postgres://{REDACTION_MASK}@db/x"),
+        (f"https://e.org/?access_token={CANARY}&a=1", f"https://e.org/?access_token={REDACTION_MASK}&a=1"),
+        (f"Cookie: a={CANARY}; b={CANARY}", f"Cookie: {REDACTION_MASK}"),
+        ("use ghp_0123456789abcdefghijABCDEFGHIJ012345", f"use {REDACTION_MASK}"),
+        ("use sk-proj-0123456789abcdefghij", f"use {REDACTION_MASK}"),
+        ("use AKIAIOSFODNN7EXAMPLE now", f"use {REDACTION_MASK} now"),
     ],
 )
 def test_what_looks_like_a_secret_is_masked_inside_a_text(text: str, shown: str):
@@ -102,21 +111,21 @@ def test_ordinary_text_stays(text: str):
 
 
 def test_a_secret_across_the_edge_of_what_is_shown_is_masked():
-    assert "hunter2" not in redact_text("x" * (TEXT - 15) + f" password={CANARY}")
+    assert "hunter2" not in redact_text("x" * (MAX_REDACTED_TEXT_LENGTH - 15) + f" password={CANARY}")
 
 
 def test_secret_types_are_masked_wherever_they_are():
-    assert redact(SecretStr(CANARY)) == MASK
-    assert redact({"a": [SecretStr(CANARY)]}) == {"a": [MASK]}
-    assert redact(Login("bob", CANARY)) == {"user": "bob", "password": MASK}
-    assert redact(Account(name="bob", pin_code=SecretStr(CANARY))) == {"name": "bob", "pin_code": MASK}
+    assert redact(SecretStr(CANARY)) == REDACTION_MASK
+    assert redact({"a": [SecretStr(CANARY)]}) == {"a": [REDACTION_MASK]}
+    assert redact(Login("bob", CANARY)) == {"user": "bob", "password": REDACTION_MASK}
+    assert redact(Account(name="bob", pin_code=SecretStr(CANARY))) == {"name": "bob", "pin_code": REDACTION_MASK}
 
 
 def test_plain_values_say_what_they_are():
     assert redact([1, 1.5, True, None, Level.HIGH, b"12", (1,)]) == [1, 1.5, True, None, "high", "<2 bytes>", [1]]
     id = UUID(int=7)
     assert redact([id, Path("a") / "b", datetime(2026, 1, 2, tzinfo=UTC)])[0] == str(id)
-    assert redact(ValueError(f"password={CANARY}")) == f"ValueError: password={MASK}"
+    assert redact(ValueError(f"password={CANARY}")) == f"ValueError: password={REDACTION_MASK}"
 
 
 def test_an_unknown_object_is_shown_as_its_class_alone():
@@ -139,12 +148,12 @@ def test_an_unknown_object_is_shown_as_its_class_alone():
     ],
 )
 def test_what_would_not_print_is_escaped(text: str, shown: str):
-    assert printable(text) == redact(text) == shown
+    assert escape_unprintable(text) == redact(text) == shown
     assert redact({text: 1}) == {shown: 1}
 
 
 def test_a_traceback_keeps_its_lines():
-    assert redact_text("one\ntoken=abcdef\x1b\nthree", multiline=True) == f"one\ntoken={MASK}\nthree"
+    assert redact_text("one\ntoken=abcdef\x1b\nthree", multiline=True) == f"one\ntoken={REDACTION_MASK}\nthree"
 
 
 def test_depth_width_and_length_are_bounded():
@@ -158,7 +167,7 @@ def test_depth_width_and_length_are_bounded():
     assert json.dumps(redact(circle)).count("me") == DEPTH
     assert redact(list(range(1_000)))[-1] == f"… {1_000 - ITEMS} more"
     assert redact({str(n): n for n in range(1_000)})["…"] == f"{1_000 - ITEMS} more"
-    assert redact("x" * 10_000) == "x" * TEXT + "… (10000 characters)"
+    assert redact("x" * 10_000) == "x" * MAX_REDACTED_TEXT_LENGTH + "… (10000 characters)"
     bush: Any = "leaf"
     for _ in range(6):
         bush = [bush] * 100
@@ -196,7 +205,7 @@ ANYTHING = st.recursive(
 @given(ANYTHING)
 def test_whatever_goes_in_plain_json_on_one_line_comes_out(value: Any):
     text = json.dumps(redact(value), allow_nan=False, ensure_ascii=False)
-    assert printable(text) == text
+    assert escape_unprintable(text) == text
     text.encode()
 
 

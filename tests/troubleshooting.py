@@ -32,7 +32,7 @@ from defserve.cli import main
 from defserve.client.targets import load_server
 from defserve.errors import DefserveError
 from defserve.sandbox import Layers
-from defserve.testing import SyncClient, Unanswered, Unused
+from defserve.testing import SyncClient, UnansweredQuestion, UnusedAnswer
 from defserve.tooling.packaging import package
 from tests.raw import PREFIX, raw
 from tests.tooling.packaging.conftest import write_project
@@ -302,13 +302,13 @@ def an_answer_that_nobody_asked_for(_: Desk) -> str:
     client = SyncClient(calc(), "handshake")
     client.will_answer({"value": "Ada"})
     client.call("add", a=1, b=2)
-    return raised(Unused, client.close)
+    return raised(UnusedAnswer, client.close)
 
 
 def a_question_without_an_answer(_: Desk) -> str:
     client = SyncClient(one_tool(ask), "handshake")
     try:
-        return raised(Unanswered, lambda: client.call("ask"))
+        return raised(UnansweredQuestion, lambda: client.call("ask"))
     finally:
         client.close(check=False)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 from defserve import Context, Refused, Server
 from defserve.errors import PeerError
-from defserve.live import Author, Channel, Message, everyone
+from defserve.live import Author, Channel, ReceivedMessage, everyone
 
 
 @asynccontextmanager
@@ -35,7 +35,7 @@ async def listen(reader: StreamReader) -> None:
     async for line in reader:
         name, _, text = line.decode(errors="replace").rstrip().partition(": ")
         with suppress(PeerError, Refused):  # nobody wants to hear it
-            await rooms.incoming(Message(room, text, Author(name)), to=everyone)
+            await rooms.incoming(ReceivedMessage(room, text, Author(name)), to=everyone)
 
 
 @rooms.publish

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.base.exports import lazy
+from defserve.base.exports import make_lazy_getattr
 from defserve.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from defserve.server.rare_declarations import app, completion, prompt, resource, tool
     from defserve.server.server import Server
 else:
-    __getattr__ = lazy(
+    __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.auth": "ApiKeys Auth JWT",

@@ -18,9 +18,9 @@ from defserve.binding.results import EmittedPart
 from defserve.core.call import Call
 from defserve.errors import UsageError
 from defserve.protocols.mcp import asking, reporting
-from defserve.protocols.mcp.asking import gives_question
-from defserve.protocols.mcp.errors import trace_id
-from defserve.protocols.mcp.function import Emitted
+from defserve.protocols.mcp.asking import returns_pending_question
+from defserve.protocols.mcp.errors import get_trace_id
+from defserve.protocols.mcp.function import EmittedParts
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
@@ -45,7 +45,7 @@ FEATURES: Mapping[str, tuple[str, str | None]] = {
 }
 
 # Feature names of `can` that need a live host (MCPL).
-LIVE = ("push", "infer", "model_info", "channels")
+LIVE_FEATURES = ("push", "infer", "model_info", "channels")
 
 
 class Log:
@@ -61,48 +61,50 @@ class Log:
 
     def debug(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Details for debugging."""
-        reporting.log(self._call, "debug", message, fields, args)
+        reporting.send_log_message(self._call, "debug", message, fields, args)
 
     def info(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Something happened, as expected."""
-        reporting.log(self._call, "info", message, fields, args)
+        reporting.send_log_message(self._call, "info", message, fields, args)
 
     def notice(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Something happened that is worth a look."""
-        reporting.log(self._call, "notice", message, fields, args)
+        reporting.send_log_message(self._call, "notice", message, fields, args)
 
     def warning(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Something may lead to a failure."""
-        reporting.log(self._call, "warning", message, fields, args)
+        reporting.send_log_message(self._call, "warning", message, fields, args)
 
     def error(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Something failed."""
-        reporting.log(self._call, "error", message, fields, args)
+        reporting.send_log_message(self._call, "error", message, fields, args)
 
     def critical(self, message: str, /, *args: Any, **fields: Any) -> None:
         """A part of the server no longer works."""
-        reporting.log(self._call, "critical", message, fields, args)
+        reporting.send_log_message(self._call, "critical", message, fields, args)
 
     def alert(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Somebody has to act at once."""
-        reporting.log(self._call, "alert", message, fields, args)
+        reporting.send_log_message(self._call, "alert", message, fields, args)
 
     def emergency(self, message: str, /, *args: Any, **fields: Any) -> None:
         """Nothing works."""
-        reporting.log(self._call, "emergency", message, fields, args)
+        reporting.send_log_message(self._call, "emergency", message, fields, args)
 
     if not TYPE_CHECKING:  # checkers complain of what does not exist
 
         def __getattr__(self, name):
             from defserve.errors import no_attribute
-            from defserve.protocols.mcp.asking.client_requests import LOG_HINTS
+            from defserve.protocols.mcp.asking.client_requests import LOG_METHOD_HINTS
 
-            raise no_attribute("ctx.log", name, LOG_HINTS, dir(type(self)))
+            raise no_attribute("ctx.log", name, LOG_METHOD_HINTS, dir(type(self)))
 
         def __call__(self, *_, **__):
-            from defserve.protocols.mcp.asking.client_requests import LOG_HINTS
+            from defserve.protocols.mcp.asking.client_requests import LOG_METHOD_HINTS
 
-            raise UsageError("ctx.log is not called itself: it has a method for each level", fix=LOG_HINTS["log"])
+            raise UsageError(
+                "ctx.log is not called itself: it has a method for each level", fix=LOG_METHOD_HINTS["log"]
+            )
 
 
 class Context:
@@ -129,7 +131,7 @@ class Context:
 
     def progress(self, value: float, total: float | None = None, message: str | None = None) -> None:
         """Report how far this call has come. Each value must be larger than the one before."""
-        reporting.progress(self.call, value, total, message)
+        reporting.send_progress(self.call, value, total, message)
 
     @overload
     def track(self, items: AsyncIterable[T], total: float | None = None) -> AsyncIterator[T]: ...
@@ -160,7 +162,7 @@ class Context:
         event loop cannot wait, so its parts are buffered, up to `Limits.response` bytes. Raises LimitExceeded when the
         result would be too large.
         """
-        self.call.local(Emitted).add(self.call, EmittedPart(part))
+        self.call.local(EmittedParts).add(self.call, EmittedPart(part))
 
     def audit(self, event_type: str, /, **details: Any) -> None:
         """Put an event of your own on the audit trail: `ctx.audit("com.example.refund", amount=12)`. From any thread.
@@ -185,31 +187,31 @@ class Context:
 
     # -- asking ------------------------------------------------------------------------------------------
 
-    @gives_question
+    @returns_pending_question
     async def ask(self, message: str, kind: type[T], *, key: str | None = None) -> T:
         """Show a person a form made from a flat model, dataclass, TypedDict or primitive type; returns the value.
 
         Raises Declined or Dismissed (if you do not catch them, the model reads them), ToolError for an answer that
         does not fit, and NoBackChannel. Questions with the same text that are asked together need a `key` each.
         """
-        return await asking.ask(self.call, message, kind, key=key)
+        return await asking.ask_form(self.call, message, kind, key=key)
 
-    @gives_question
+    @returns_pending_question
     async def ask_url(self, message: str, url: str, *, key: str | None = None) -> None:
         """Send a person to a web page; returns when they have agreed to open it."""
         await asking.ask_url(self.call, message, url, key=key)
 
-    @gives_question
+    @returns_pending_question
     async def confirm(self, message: str, *, key: str | None = None) -> bool:
         """Ask yes or no. The answer is False if the person declines or closes the question."""
-        return await asking.confirm(self.call, message, key=key)
+        return await asking.ask_confirmation(self.call, message, key=key)
 
-    @gives_question
+    @returns_pending_question
     async def choose(self, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None) -> str:
         """Let a person pick one option; a mapping gives each value a label."""
-        return await asking.choose(self.call, message, options, key=key)
+        return await asking.ask_choice(self.call, message, options, key=key)
 
-    @gives_question
+    @returns_pending_question
     async def sample(
         self,
         messages: str | Sequence[Message | str | Mapping[str, Any]] | SampleOptions,
@@ -220,36 +222,38 @@ class Context:
         key: str | None = None,
     ) -> Sample:
         """Let the client's model write; `SampleOptions` holds every other setting."""
-        from defserve.protocols.mcp.asking.client_features import read_options
+        from defserve.protocols.mcp.asking.client_features import make_sample_options
 
-        return await asking.sample(self.call, read_options(messages, max_tokens, system, temperature), key=key)
+        return await asking.request_sampling(
+            self.call, make_sample_options(messages, max_tokens, system, temperature), key=key
+        )
 
-    @gives_question
+    @returns_pending_question
     async def roots(self, *, key: str | None = None) -> list[Root]:
         """The places the client lets the server work in."""
-        return await asking.roots(self.call, key=key)
+        return await asking.request_roots(self.call, key=key)
 
-    @gives_question
+    @returns_pending_question
     async def gather(self, *questions: Awaitable[Any]) -> list[Any]:
         """Several questions in one round: `name, age = await ctx.gather(ctx.ask(…), ctx.ask(…))`."""
-        return await asking.gather(questions)
+        return await asking.gather_answers(questions)
 
-    @gives_question
+    @returns_pending_question
     async def once(self, key: str, effect: Callable[[], T | Awaitable[T]]) -> T:
         """Run an effect once, even if this function runs several times for one call. Its value is kept as JSON."""
-        return await asking.once(self.call, key, effect)
+        return await asking.run_once_per_call(self.call, key, effect)
 
-    @gives_question
+    @returns_pending_question
     async def model_info(self, timeout: float = 5.0) -> ModelInfo:
         """The model behind an MCPL host.
 
         Raises NoBackChannel if the host cannot be asked, and PeerTimeout if it does not answer.
         """
-        from defserve.protocols.mcpl.inference import model_info
+        from defserve.protocols.mcpl.inference import request_model_info
 
-        return await model_info(self.call, timeout)
+        return await request_model_info(self.call, timeout)
 
-    @gives_question
+    @returns_pending_question
     async def chat(self, text: str, to: str | Sequence[str] | None = None, *, format: str = "plain") -> None:
         """Say something in the topic this call came from, to everyone or to some (MCPx).
 
@@ -257,13 +261,13 @@ class Context:
         """
         from defserve.protocols.mcpx import extension
 
-        extension.chat(self.call, text, to, format)
+        extension.send_chat_message(self.call, text, to, format)
 
     def wait(self, question: Coroutine[Any, Any, T]) -> T:
         """Wait for an awaitable of this context from a worker thread: `ctx.wait(ctx.ask(…))`."""
         return self.call.engine.wait_from_thread(self.call, question)
 
-    @gives_question
+    @returns_pending_question
     async def read_resource(self, uri: str) -> list[dict[str, Any]]:
         """The contents of one of this server's own resources, as the peer of this call would read them."""
         from defserve.protocols.mcp.extension import MCP
@@ -288,32 +292,32 @@ class Context:
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # a property failed; this raises its error again
             from defserve.errors import no_attribute
-            from defserve.protocols.mcp.asking.client_requests import CONTEXT_HINTS
+            from defserve.protocols.mcp.asking.client_requests import CONTEXT_ATTRIBUTE_HINTS
 
-            raise no_attribute("Context", name, CONTEXT_HINTS, dir(type(self)))
+            raise no_attribute("Context", name, CONTEXT_ATTRIBUTE_HINTS, dir(type(self)))
 
     def can(self, feature: str) -> bool:
         """Whether this peer can be asked for `feature`: one of ask, ask_url, confirm, choose, sample, roots.
 
         `stream`: emitted and yielded parts are sent at once. `events`: the peer can be sent events.
-        `push`, `infer`, `model_info`: an enabled feature set of this server may do this here.
+        `push`, `infer`, `request_model_info`: an enabled feature set of this server may do this here.
         `channels`: messages of its channels can be delivered. `chat`: the call came from a topic to talk in.
         """
         call = self.call
-        if feature in LIVE:
+        if feature in LIVE_FEATURES:
             return self._can_live(feature)
         if feature == "stream":
-            emitted = call.peek(Emitted)
+            emitted = call.peek(EmittedParts)
             return emitted is not None and emitted.sink is not None
         if feature == "confirm":
-            return asking.can_confirm(call)
+            return asking.can_ask_confirmation(call)
         if feature == "events":
             return self._mgp.pushes_events(call)
         if feature == "chat":
             from defserve.protocols.mcpx.extension import can_chat
 
             return can_chat(call)
-        return feature in FEATURES and asking.can(call, *FEATURES[feature])
+        return feature in FEATURES and asking.can_ask_client(call, *FEATURES[feature])
 
     def _can_live(self, feature: str) -> bool:
         if not any(extension.name == "mcpl" for extension in self.call.session.composition.extensions):
@@ -335,7 +339,7 @@ class Context:
     @property
     def trace_id(self) -> str:
         """The id this call is known by in logs and errors."""
-        return trace_id(self.call)
+        return get_trace_id(self.call)
 
     @property
     def session(self) -> Session:
@@ -353,9 +357,9 @@ class Context:
     @property
     def task(self) -> RunningTask | None:
         """The task that this call runs as; None in a plain call, also of a tool that may run as one."""
-        from defserve.protocols.mcp.tasks.run import current_task
+        from defserve.protocols.mcp.tasks.run import get_current_task
 
-        return current_task(self.call)
+        return get_current_task(self.call)
 
     @property
     def lifespan(self) -> Any:

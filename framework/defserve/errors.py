@@ -33,8 +33,14 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from defserve.base.frozen import Frozen
-from defserve.base.peer_bounds import MAX_PEER_TEXT, MAX_VIOLATION, MAX_VIOLATIONS, cut_data, cut_text
+from defserve.base.frozen import FrozenDataclass
+from defserve.base.peer_bounds import (
+    MAX_PEER_TEXT_LENGTH,
+    MAX_VIOLATION_LENGTH,
+    MAX_VIOLATIONS,
+    truncate_error_data,
+    truncate_text,
+)
 
 
 class DefserveError(Exception):
@@ -77,7 +83,7 @@ class PeerError(DefserveError):
     """The other side answered a request of ours with an error."""
 
     def __init__(self, message: str, *, code: int = -32603, data: Any = None) -> None:
-        self.message, self.code, self.data = cut_text(message, MAX_PEER_TEXT), code, data
+        self.message, self.code, self.data = truncate_text(message, MAX_PEER_TEXT_LENGTH), code, data
         super().__init__(self.message)
 
 
@@ -109,7 +115,7 @@ class ProtocolError(DefserveError):
     code = -32603
 
     def __init__(self, message: str, *, code: int | None = None, data: Any = None) -> None:
-        self.message, self.data = cut_text(message), cut_data(data)
+        self.message, self.data = truncate_text(message), truncate_error_data(data)
         if code is not None:
             self.code = code
         super().__init__(self.message)
@@ -149,7 +155,7 @@ class Refused(DefserveError):
     error_type = "refused"
 
     def __init__(self, message: str, *, data: Mapping[str, Any] | None = None) -> None:
-        self.message, self.data = cut_text(message, MAX_PEER_TEXT), dict(data or {})
+        self.message, self.data = truncate_text(message, MAX_PEER_TEXT_LENGTH), dict(data or {})
         super().__init__(self.message)
 
 
@@ -166,7 +172,9 @@ class Rejected(Refused):
     ) -> None:
         self.guard, self.reason = guard, reason
         # A violation names what was found, in the caller's own text.
-        self.violations = tuple(cut_text(str(one), MAX_VIOLATION) for one in islice(violations, MAX_VIOLATIONS))
+        self.violations = tuple(
+            truncate_text(str(one), MAX_VIOLATION_LENGTH) for one in islice(violations, MAX_VIOLATIONS)
+        )
         if guard == "code_safety":
             self.error_type = "code_safety_violation"
         body = {"status": "rejected", "reason": reason, "violations": [*self.violations], "hints": dict(hints or {})}
@@ -208,7 +216,7 @@ class ToolError(DefserveError):
         super().__init__(message)
 
 
-class Problem(Frozen):
+class Problem(FrozenDataclass):
     """One argument that does not fit: its path (`items[0].qty`), and what is wrong with it."""
 
     field: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from defserve.base.frozen import Frozen
+from defserve.base.frozen import FrozenDataclass
 from defserve.errors import UsageError
 
 
-class Limits(Frozen):
+class Limits(FrozenDataclass):
     """What one server allows. Replace single fields: `Limits(tool=120, in_flight=16)`.
 
     Calls past `in_flight` (of one client) or `in_flight_total` wait. When `queued` calls or `queued_bytes` bytes of one

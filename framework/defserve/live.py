@@ -1,6 +1,6 @@
-"""Everything that authors of live servers (MCPL) import. `Message` here is a message of a channel, not of sampling."""
+"""Everything that authors of live servers (MCPL) import."""
 
-from defserve.protocols.mcpl.channels.messages import Author, Channel, ChannelHistory, Message, MessageReceipt
+from defserve.protocols.mcpl.channels.messages import Author, Channel, ChannelHistory, MessageReceipt, ReceivedMessage
 from defserve.protocols.mcpl.content import (
     Content,
     Event,
@@ -40,7 +40,7 @@ __all__ = [
     "Inference",
     "InferenceEnd",
     "Injection",
-    "Message",
+    "ReceivedMessage",
     "MessageReceipt",
     "ModelInfo",
     "Receipt",

@@ -1,7 +1,7 @@
 """{{ cookiecutter.description }}"""
 
 from defserve import Server
-from defserve.live import Author, Channel, Message, everyone
+from defserve.live import Author, Channel, ReceivedMessage, everyone
 
 server = Server("{{ cookiecutter.project_slug }}")
 talking = server.feature_set("chat.room", "Listen and talk in the chat room", inbox=True)
@@ -30,7 +30,7 @@ async def post(author: str, text: str) -> str:
         text: What is said.
     """
     said.append(f"{author}: {text}")
-    receipts = await rooms.incoming(Message(lobby, text, Author(author)), to=everyone)
+    receipts = await rooms.incoming(ReceivedMessage(lobby, text, Author(author)), to=everyone)
     return f"Posted, and heard by {len(receipts)}."
 
 

@@ -12,7 +12,7 @@ import httpx2
 from defserve import Context, Server
 from defserve.auth import OAuthProxy
 from defserve.serve.address import Address
-from defserve.server.web import app
+from defserve.server.web import make_asgi_app
 from tests.auth.browsing import Visit
 from tests.auth.vendor import CLIENT_ID, CLIENT_SECRET, FakeVendor
 from tests.auth.web import stateless
@@ -60,7 +60,7 @@ async def visiting(
 
 
 def browser(server: Server) -> httpx2.AsyncClient:
-    made = app(
+    made = make_asgi_app(
         server.composition,
         server.mcp,
         server.auth,

@@ -12,7 +12,7 @@ import uvicorn
 from defserve import Context, Server
 from defserve.auth import Auth
 from defserve.serve.address import Address
-from defserve.server.web import app
+from defserve.server.web import make_asgi_app
 from tests.waiting import wait_until
 
 
@@ -40,7 +40,7 @@ def served(make: Callable[[str], Auth], host: str = "localhost") -> Iterator[str
         port = listening.getsockname()[1]
         url = f"http://{host}:{port}/mcp"
         server = notes(make(url))
-        made = app(
+        made = make_asgi_app(
             server.composition, server.mcp, server.auth, {}, Address.parse(f"http://127.0.0.1:{port}/mcp", "/mcp")
         )
         running = uvicorn.Server(uvicorn.Config(made, log_level="error", lifespan="on"))

@@ -19,7 +19,7 @@ from defserve import Auth, Context, Server, UsageError
 from defserve.auth import IssuerUnavailable, auth_options
 from defserve.auth.api_keys import TOUCH, ApiKeys, KeyFile
 from defserve.auth.bearer_tokens import TokenVerifier
-from defserve.auth.principals import KeyHolder, scope_of
+from defserve.auth.principals import ApiKeyPrincipal, scope_of
 from defserve.protocols.mcp.numbered_errors import NumberedErrors
 from defserve.stores.store import MemoryStore, Space, StoreBusy, StoreChange, StoreUnavailable
 from tests.auth.web import client, post
@@ -63,7 +63,7 @@ def keys(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> ApiKey
 async def test_a_key_is_its_holder_s(keys: ApiKeys) -> None:
     token, key = await keys.create("alice", permissions=["ToolInvoke(add)"], scopes="notes:read", per_minute=5)
     holder = await keys.verify(token)
-    assert isinstance(holder, KeyHolder)
+    assert isinstance(holder, ApiKeyPrincipal)
     assert (holder.id, holder.kind, holder.key, holder.per_minute) == ("alice", "token", key.id, 5)
     assert holder.scopes == {"tool:invoke:add", "notes:read"}
     assert isinstance(keys, TokenVerifier)
@@ -318,7 +318,7 @@ async def test_a_file_that_is_never_let_go_of_is_busy(tmp_path: Path, monkeypatc
     from defserve.auth import api_keys
 
     monkeypatch.setattr(api_keys, "LOCK_SECONDS", 0.0)
-    file = api_keys.open_locked(tmp_path / "keys.json.lock", "lock")
+    file = api_keys.open_locked_file(tmp_path / "keys.json.lock", "lock")
     try:
         with pytest.raises(StoreBusy):
             await ApiKeys(tmp_path / "keys.json", pepper=PEPPER).create("alice")
@@ -474,7 +474,7 @@ async def test_what_the_hour_refuses_does_not_use_up_the_minute() -> None:
     from defserve.protocols.mcp.authorization import Authorization
 
     authorization = Authorization(Rate())
-    rates = KeyHolder("alice", key="k", per_minute=100, per_hour=1).rates
+    rates = ApiKeyPrincipal("alice", key="k", per_minute=100, per_hour=1).rates
     count: Any = authorization._count_key  # pyright: ignore[reportPrivateUsage]
     count(rates)
     for _ in range(200):

@@ -12,19 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.authority import canonical_address, is_local, is_stranger, same_user_or_stranger, stranger_at
-from defserve.auth.principals import LOCAL, Principal, anonymous
+from defserve.auth.authority import (
+    identify_socket_user,
+    is_local_user,
+    is_stranger,
+    make_stranger_principal,
+    normalize_ip_address,
+)
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal, make_anonymous_principal
 from tests.imports import PACKAGE
 from tests.rows import for_each_row
 
 
 def test_only_the_local_user_and_verified_tokens_are_no_strangers():
-    assert not is_stranger(LOCAL)
+    assert not is_stranger(LOCAL_PRINCIPAL)
     assert not is_stranger(Principal("ann"))
     for address in ("127.0.0.1", "::1", "localhost", "203.0.113.7", "unknown", ""):
-        assert is_stranger(anonymous(address)), address
-        assert is_stranger(stranger_at(address)), address
-    assert [is_local(who) for who in (LOCAL, Principal("ann"), anonymous("127.0.0.1"))] == [True, False, False]
+        assert is_stranger(make_anonymous_principal(address)), address
+        assert is_stranger(make_stranger_principal(address)), address
+    assert [
+        is_local_user(who) for who in (LOCAL_PRINCIPAL, Principal("ann"), make_anonymous_principal("127.0.0.1"))
+    ] == [True, False, False]
 
 
 def test_scopes_and_claims_do_not_make_a_stranger_known():
@@ -32,9 +40,9 @@ def test_scopes_and_claims_do_not_make_a_stranger_known():
 
 
 def test_on_a_trusted_unix_socket_only_our_own_user_is_local():
-    assert same_user_or_stranger(os.getuid()) is LOCAL
+    assert identify_socket_user(os.getuid()) is LOCAL_PRINCIPAL
     for user in (os.getuid() + 1, None, -1):
-        assert is_stranger(same_user_or_stranger(user))
+        assert is_stranger(identify_socket_user(user))
 
 
 @for_each_row(
@@ -58,8 +66,8 @@ def test_on_a_trusted_unix_socket_only_our_own_user_is_local():
     ],
 )  # fmt: skip
 def test_an_address_is_an_ip_address_or_nothing(text: str, address: str | None):
-    assert canonical_address(text) == address
-    assert stranger_at(text).id == f"anonymous:{address or 'unknown'}"
+    assert normalize_ip_address(text) == address
+    assert make_stranger_principal(text).id == f"anonymous:{address or 'unknown'}"
 
 
 @given(st.ip_addresses())
@@ -69,12 +77,12 @@ def test_every_ip_address_is_read_in_every_form(address: IPv4Address | IPv6Addre
     forms = (
         [str(address), f"{address}:80"] if address.version == 4 else [str(address), f"[{address}]", f"[{address}]:80"]
     )
-    assert {canonical_address(form) for form in forms} == {expected}
+    assert {normalize_ip_address(form) for form in forms} == {expected}
 
 
 @given(st.text(max_size=80))
 def test_any_text_is_an_ip_address_or_nothing(text: str):
-    found = canonical_address(text)
+    found = normalize_ip_address(text)
     assert found is None or str(ip_address(found)) == found
 
 

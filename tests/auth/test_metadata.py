@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from defserve.auth.auth_options import ProtectedResource
-from defserve.auth.oauth import resource_paths
+from defserve.auth.oauth import list_resource_metadata_paths
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 
@@ -24,7 +24,7 @@ SERVERS = ("https://login.example",)
     ],
 )
 def test_the_metadata_of_an_endpoint_is_at_its_well_known_paths(path: str, places: tuple[str, ...]) -> None:
-    assert resource_paths(path) == places
+    assert list_resource_metadata_paths(path) == places
 
 
 def test_the_document_says_who_issues_tokens() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.auth_options import Auth, as_auth
+from defserve.auth.auth_options import Auth, parse_auth_option
 from defserve.auth.bearer_tokens import StaticTokens
 from defserve.auth.issuers import IssuerUnavailable
-from defserve.auth.oauth import UNAVAILABLE, Denied
+from defserve.auth.oauth import UNAVAILABLE_DENIAL, AuthDenial
 from defserve.auth.principals import Principal
 from defserve.auth.signed_tokens import JWT
 from defserve.errors import UsageError
@@ -20,7 +20,7 @@ METADATA = 'resource_metadata="https://tools.example/.well-known/oauth-protected
 AUTH = Auth(TOKENS, resource=AUDIENCE, authorization_servers=[ISSUER], scopes=["read"])
 
 
-def tried(auth: Auth, *authorization: bytes) -> Principal | Denied:
+def tried(auth: Auth, *authorization: bytes) -> Principal | AuthDenial:
     return asyncio.run(auth.authenticate(authorization))
 
 
@@ -41,7 +41,7 @@ def test_a_good_token_lets_its_principal_in() -> None:
 )
 def test_anybody_else_is_told_what_is_missing(authorization: tuple[bytes, ...], status: int, said: str) -> None:
     denied = tried(AUTH, *authorization)
-    assert isinstance(denied, Denied) and (denied.status, denied.challenge) == (status, said)
+    assert isinstance(denied, AuthDenial) and (denied.status, denied.challenge) == (status, said)
     # Who needs another token is told where to get one; who needs a scope, which one.
     assert denied.text.endswith(": read" if status == 403 else "says who issues tokens")
 
@@ -56,7 +56,7 @@ def test_without_authorization_servers_there_is_no_metadata_to_point_to() -> Non
     auth = Auth(TOKENS, resource=AUDIENCE)
     assert auth.resource is None
     denied = tried(auth)
-    assert isinstance(denied, Denied) and denied.challenge == "Bearer"
+    assert isinstance(denied, AuthDenial) and denied.challenge == "Bearer"
     assert denied.text.endswith("Authorization: Bearer <token>")
 
 
@@ -68,13 +68,13 @@ def test_a_scope_includes_what_it_implies_through_any_number_of_steps() -> None:
 
 
 def test_a_verifier_alone_will_do() -> None:
-    auth = as_auth(TOKENS)
+    auth = parse_auth_option(TOKENS)
     assert isinstance(tried(auth, b"Bearer t-bob"), Principal)
-    assert as_auth(auth) is auth
+    assert parse_auth_option(auth) is auth
 
 
 def test_a_jwt_verifier_says_the_resource_and_the_issuer_itself() -> None:
-    auth = as_auth(JWT(key=pem(private_key()), audience=["api://tools", AUDIENCE], issuer=ISSUER))
+    auth = parse_auth_option(JWT(key=pem(private_key()), audience=["api://tools", AUDIENCE], issuer=ISSUER))
     assert auth.resource is not None
     assert auth.resource.document()["resource"] == AUDIENCE
     assert auth.resource.document()["authorization_servers"] == [ISSUER]
@@ -82,7 +82,7 @@ def test_a_jwt_verifier_says_the_resource_and_the_issuer_itself() -> None:
 
 
 def test_a_jwt_verifier_of_names_that_are_no_urls_publishes_nothing() -> None:
-    assert as_auth(JWT(key=pem(private_key()), audience="tools", issuer="login")).resource is None
+    assert parse_auth_option(JWT(key=pem(private_key()), audience="tools", issuer="login")).resource is None
 
 
 class SyncVerifier:
@@ -93,7 +93,7 @@ class SyncVerifier:
 @for_each_row("value", [None, "token", {"token": "alice"}, StaticTokens, SyncVerifier(), object()])
 def test_what_cannot_verify_tokens_is_refused(value: Any) -> None:
     with pytest.raises(UsageError, match="cannot verify tokens"):
-        as_auth(value)
+        parse_auth_option(value)
 
 
 @for_each_row(
@@ -138,4 +138,4 @@ async def test_a_token_whose_issuer_is_away_is_neither_good_nor_bad() -> None:
 
     with pytest.raises(IssuerUnavailable):
         await Auth(Away()).still_holds([b"Bearer t"])
-    assert (await Auth(Away()).authenticate([b"Bearer t"])) is UNAVAILABLE
+    assert (await Auth(Away()).authenticate([b"Bearer t"])) is UNAVAILABLE_DENIAL

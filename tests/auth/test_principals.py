@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.principals import LOCAL, KeyHolder, Principal, anonymous, parse_scopes, scopes_of
+from defserve.auth.principals import (
+    LOCAL_PRINCIPAL,
+    ApiKeyPrincipal,
+    Principal,
+    convert_permissions_to_scopes,
+    make_anonymous_principal,
+    parse_scopes,
+)
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 
@@ -43,16 +50,16 @@ def test_a_token_may_name_its_principal_so(name: str) -> None:
 
 
 def test_the_local_and_the_anonymous_have_ids_no_token_can_have() -> None:
-    assert (LOCAL.id, LOCAL.kind) == ("local", "local")
-    assert (anonymous("::1").id, anonymous("::1").kind) == ("anonymous:::1", "anonymous")
+    assert (LOCAL_PRINCIPAL.id, LOCAL_PRINCIPAL.kind) == ("local", "local")
+    assert (make_anonymous_principal("::1").id, make_anonymous_principal("::1").kind) == ("anonymous:::1", "anonymous")
 
 
 def test_what_is_missing_is_what_was_required_and_is_not_held() -> None:
     alice = Principal("alice", frozenset({"read"}))
     assert alice.missing(["read"]) == frozenset()
     assert alice.missing(["read", "write"]) == {"write"}
-    assert anonymous("10.0.0.1").missing(["read"]) == {"read"}
-    assert LOCAL.missing(["read"]) == frozenset()
+    assert make_anonymous_principal("10.0.0.1").missing(["read"]) == {"read"}
+    assert LOCAL_PRINCIPAL.missing(["read"]) == frozenset()
 
 
 def test_scopes_are_a_list_or_a_string() -> None:
@@ -74,7 +81,9 @@ PERMISSIONS = st.one_of(
     st.sampled_from(["ToolsListAll", "AdminRead", "AdminWrite"]),
 )
 HOLDERS = st.builds(
-    lambda name, key, permissions, scopes: KeyHolder(name, scopes_of(permissions) | scopes, credential=key),
+    lambda name, key, permissions, scopes: ApiKeyPrincipal(
+        name, convert_permissions_to_scopes(permissions) | scopes, credential=key
+    ),
     st.sampled_from(["alice", "bob"]),
     st.sampled_from(["key:1", "key:2", "key:3"]),
     st.lists(PERMISSIONS, max_size=3),
@@ -83,7 +92,9 @@ HOLDERS = st.builds(
 
 
 @given(HOLDERS, HOLDERS)
-def test_a_key_covers_another_only_if_it_may_do_all_that_the_other_may(one: KeyHolder, other: KeyHolder) -> None:
+def test_a_key_covers_another_only_if_it_may_do_all_that_the_other_may(
+    one: ApiKeyPrincipal, other: ApiKeyPrincipal
+) -> None:
     if not one.covers(other):
         return
     assert one.id == other.id
@@ -96,20 +107,20 @@ def test_a_key_covers_another_only_if_it_may_do_all_that_the_other_may(one: KeyH
 
 
 @given(HOLDERS, HOLDERS)
-def test_keys_of_one_class_of_rights_cover_each_other(one: KeyHolder, other: KeyHolder) -> None:
+def test_keys_of_one_class_of_rights_cover_each_other(one: ApiKeyPrincipal, other: ApiKeyPrincipal) -> None:
     if one.id == other.id and one.rights_class == other.rights_class:
         assert one.covers(other) and other.covers(one)
 
 
 @given(HOLDERS, HOLDERS)
-def test_rights_that_were_remembered_count_as_the_key_itself(one: KeyHolder, other: KeyHolder) -> None:
+def test_rights_that_were_remembered_count_as_the_key_itself(one: ApiKeyPrincipal, other: ApiKeyPrincipal) -> None:
     if one.id == other.id:
         assert one.has_rights(json.loads(json.dumps(other.rights))) is one.covers(other)
 
 
 def test_a_key_for_every_tool_covers_a_key_for_one() -> None:
-    every = KeyHolder("alice", scopes_of(["ToolInvoke(*)"]), credential="every")
-    one = KeyHolder("alice", scopes_of(["ToolInvoke(add)"]), credential="one")
+    every = ApiKeyPrincipal("alice", convert_permissions_to_scopes(["ToolInvoke(*)"]), credential="every")
+    one = ApiKeyPrincipal("alice", convert_permissions_to_scopes(["ToolInvoke(add)"]), credential="one")
     assert every.covers(one) and not one.covers(every)
 
 
@@ -122,7 +133,7 @@ def test_kinds_of_principals_that_cannot_be_compared_do_not_cover_each_other() -
 
     low, high = Graded("alice", credential="low"), Graded("alice", credential="high")
     plain = Principal("alice", credential="plain")
-    holder = KeyHolder("alice", scopes_of(["ToolInvoke(*)"]), credential="key")
+    holder = ApiKeyPrincipal("alice", convert_permissions_to_scopes(["ToolInvoke(*)"]), credential="key")
     everyone = (low, high, plain, holder)
     for one in everyone:
         assert [one.covers(other) for other in everyone] == [one is other for other in everyone]
@@ -132,5 +143,7 @@ def test_kinds_of_principals_that_cannot_be_compared_do_not_cover_each_other() -
 def test_a_principal_s_credential_is_not_part_of_who_it_is() -> None:
     assert Principal("alice", credential="a") == Principal("alice", credential="b")
     assert not Principal("alice", credential="a").covers(Principal("bob", credential="a"))
-    assert LOCAL.covers(LOCAL) and anonymous("10.0.0.1").covers(anonymous("10.0.0.1"))
-    assert not anonymous("10.0.0.1").covers(anonymous("10.0.0.2"))
+    assert LOCAL_PRINCIPAL.covers(LOCAL_PRINCIPAL) and make_anonymous_principal("10.0.0.1").covers(
+        make_anonymous_principal("10.0.0.1")
+    )
+    assert not make_anonymous_principal("10.0.0.1").covers(make_anonymous_principal("10.0.0.2"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.auth.oauth import NO_CHALLENGE, challenge, oauth_challenge, parse_challenges
+from defserve.auth.oauth import NO_CHALLENGE, format_bearer_challenge, parse_challenges, parse_oauth_challenge
 from tests.rows import for_each_row
 
 VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30)
@@ -32,15 +32,17 @@ def test_a_header_is_read_as_the_specification_says(header: str, read: list[tupl
 
 
 def test_the_challenge_that_asks_for_a_token_is_found_among_others() -> None:
-    assert oauth_challenge("Basic realm=x") is NO_CHALLENGE
-    both = oauth_challenge('Bearer realm="x", DPoP error="use_dpop_nonce"')
+    assert parse_oauth_challenge("Basic realm=x") is NO_CHALLENGE
+    both = parse_oauth_challenge('Bearer realm="x", DPoP error="use_dpop_nonce"')
     assert (both.scheme, both.error) == ("dpop", "use_dpop_nonce")
-    assert oauth_challenge('Bearer scope="b a b"').scopes == ("b", "a")
+    assert parse_oauth_challenge('Bearer scope="b a b"').scopes == ("b", "a")
 
 
 @given(VALUES, st.lists(st.text("abc:.", min_size=1, max_size=5), max_size=4))
 def test_what_a_server_of_ours_writes_is_read_back(description: str, scopes: list[str]) -> None:
-    read = oauth_challenge(challenge("insufficient_scope", description=description, scopes=scopes, metadata_url="u"))
+    read = parse_oauth_challenge(
+        format_bearer_challenge("insufficient_scope", description=description, scopes=scopes, metadata_url="u")
+    )
     assert read.parameters.get("error_description", "") == description
     assert read.scopes == tuple(dict.fromkeys(scopes)) and read.error == "insufficient_scope"
 

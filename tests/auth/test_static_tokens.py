@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from defserve.auth.bearer_tokens import StaticTokens, TokenVerifier
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 
@@ -59,7 +59,7 @@ def test_it_is_a_verifier() -> None:
         {"clé": "alice"},
         {"t": ""},
         {"t": "local"},
-        {"t": LOCAL},
+        {"t": LOCAL_PRINCIPAL},
         {"t": 1},
         {"t": {"scopes": ["read"]}},
         {"t": {"principal": "alice", "scope": ["read"]}},

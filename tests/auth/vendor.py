@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from defserve.auth.issuers import HttpAnswer, HttpRequest
+from defserve.auth.issuers import HttpRequest, HttpResponse
 from tests.auth.issuer import jwk, key_set, private_key, signed
 
 KEY = private_key("ES256", "vendor")
@@ -49,13 +49,13 @@ class FakeVendor:
         back = {"code": code, "state": fields["state"], "iss": self.issuer}
         return f"{fields['redirect_uri']}?{urlencode(back)}"
 
-    async def send(self, request: HttpRequest) -> HttpAnswer:
+    async def send(self, request: HttpRequest) -> HttpResponse:
         return self.answer(request)
 
-    def answer(self, request: HttpRequest) -> HttpAnswer:
+    def answer(self, request: HttpRequest) -> HttpResponse:
         self.asked.append(request)
         if self.is_shut or urlsplit(request.url).path in self.away:
-            return HttpAnswer(503, {}, b"")
+            return HttpResponse(503, {}, b"")
         match urlsplit(request.url).path:
             case "/.well-known/openid-configuration":
                 return _json(
@@ -68,9 +68,9 @@ class FakeVendor:
                     }
                 )
             case "/auth":
-                return HttpAnswer(302, {"location": self.sign_in(request.url)}, b"")
+                return HttpResponse(302, {"location": self.sign_in(request.url)}, b"")
             case "/keys":
-                return HttpAnswer(200, {}, key_set(jwk(KEY, "ES256", kid="v")))
+                return HttpResponse(200, {}, key_set(jwk(KEY, "ES256", kid="v")))
             case "/token":
                 return self._token(dict(request.form or {}))
             case "/user":
@@ -79,7 +79,7 @@ class FakeVendor:
             case _:
                 return _json({"error": "not found"}, 404)
 
-    def _token(self, form: dict[str, str]) -> HttpAnswer:
+    def _token(self, form: dict[str, str]) -> HttpResponse:
         if form["grant_type"] == "refresh_token":
             if form["refresh_token"] not in self.refresh_tokens:
                 return _json({"error": "invalid_grant"}, 400)
@@ -106,8 +106,8 @@ class FakeVendor:
         return {name: value for name, value in tokens.items() if name not in self.lacks}
 
 
-def _json(fields: dict[str, Any], status: int = 200) -> HttpAnswer:
-    return HttpAnswer(status, {}, json.dumps(fields).encode())
+def _json(fields: dict[str, Any], status: int = 200) -> HttpResponse:
+    return HttpResponse(status, {}, json.dumps(fields).encode())
 
 
 @contextmanager

@@ -6,11 +6,11 @@ import subprocess
 
 import pytest
 
-from defserve.base.exports import lazy
+from defserve.base.exports import make_lazy_getattr
 
 
 def test_a_name_is_taken_from_its_module_when_it_is_asked_for():
-    find = lazy("shop", {"subprocess": "run Popen", "shop.not_there": "Basket"})
+    find = make_lazy_getattr("shop", {"subprocess": "run Popen", "shop.not_there": "Basket"})
     assert find("Popen") is subprocess.Popen and find("run") is subprocess.run
     with pytest.raises(ModuleNotFoundError):
         find("Basket")
@@ -18,7 +18,7 @@ def test_a_name_is_taken_from_its_module_when_it_is_asked_for():
 
 def test_any_other_name_is_no_attribute():
     with pytest.raises(AttributeError, match="module 'shop' has no attribute 'Cart'"):
-        lazy("shop", {"subprocess": "run"})("Cart")
+        make_lazy_getattr("shop", {"subprocess": "run"})("Cart")
 
 
 def test_a_name_that_people_know_from_elsewhere_says_what_it_is_called_here():

@@ -8,18 +8,18 @@ from threading import Thread
 import pytest
 
 from defserve.base import concurrency
-from defserve.base.concurrency import only_change
+from defserve.base.concurrency import lock_folder
 
 
 def test_who_comes_second_waits(tmp_path: Path):
     order = list[str]()
 
     def second() -> None:
-        with only_change(tmp_path):
+        with lock_folder(tmp_path):
             order.append("second")
 
     beside = Thread(target=second)
-    with only_change(tmp_path):
+    with lock_folder(tmp_path):
         beside.start()
         beside.join(0.1)
         order.append("first")
@@ -28,6 +28,6 @@ def test_who_comes_second_waits(tmp_path: Path):
 
 
 def test_a_folder_that_somebody_locks_for_ever_is_changed_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(concurrency, "PATIENCE", 0.05)
-    with only_change(tmp_path), only_change(tmp_path):
+    monkeypatch.setattr(concurrency, "LOCK_TIMEOUT_SECONDS", 0.05)
+    with lock_folder(tmp_path), lock_folder(tmp_path):
         assert tmp_path.exists()

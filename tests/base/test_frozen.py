@@ -1,4 +1,4 @@
-"""A `Frozen` is used, told and compared as a frozen dataclass is."""
+"""A `FrozenDataclass` is used, told and compared as a frozen dataclass is."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from defserve.base.frozen import Frozen
+from defserve.base.frozen import FrozenDataclass
 from tests.rows import for_each_row
 
 
-class Place(Frozen):
+class Place(FrozenDataclass):
     city: str
     zip: int = 0
 

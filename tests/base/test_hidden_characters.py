@@ -9,7 +9,12 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.base.hidden_characters import find_hidden, has_hidden, remove_hidden, replace_hidden
+from defserve.base.hidden_characters import (
+    find_hidden_characters,
+    has_hidden_characters,
+    remove_hidden_characters,
+    replace_hidden_characters,
+)
 from tests.imports import PACKAGE
 from tests.rows import for_each_row
 
@@ -32,7 +37,7 @@ def test_the_table_is_what_unicode_says_of_every_code_point() -> None:
     wrong = [
         f"U+{code:04X}"
         for code in range(sys.maxunicode + 1)
-        if has_hidden(chr(code))
+        if has_hidden_characters(chr(code))
         is not (
             (unicodedata.category(chr(code)) in HIDING and code not in WITH_INK) or code in IGNORABLE or code in BLANK
         )
@@ -44,7 +49,7 @@ def test_every_variation_selector_filler_and_tag_that_unicode_names_is_in_the_ta
     words = re.compile(r"VARIATION SELECTOR|HANGUL.* FILLER|^TAG |ZERO WIDTH|WORD JOINER|GRAPHEME JOINER|INVISIBLE")
     named = [code for code in range(sys.maxunicode + 1) if words.search(unicodedata.name(chr(code), ""))]
     assert len(named) > 300
-    assert [unicodedata.name(chr(code)) for code in named if not has_hidden(chr(code))] == []
+    assert [unicodedata.name(chr(code)) for code in named if not has_hidden_characters(chr(code))] == []
 
 
 @for_each_row(
@@ -53,8 +58,8 @@ def test_every_variation_selector_filler_and_tag_that_unicode_names_is_in_the_ta
      "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"],
 )  # fmt: skip
 def test_an_emoji_hides_nothing(text: str) -> None:
-    assert list(find_hidden(text)) == []
-    assert remove_hidden(text) == text
+    assert list(find_hidden_characters(text)) == []
+    assert remove_hidden_characters(text) == text
 
 
 @for_each_row(
@@ -63,15 +68,15 @@ def test_an_emoji_hides_nothing(text: str) -> None:
      "9\ufe0f", "👩\u200d", "\u200d👩"],
 )  # fmt: skip
 def test_the_same_characters_outside_an_emoji_hide_something(text: str) -> None:
-    assert has_hidden(text)
-    assert not has_hidden(remove_hidden(text))
+    assert has_hidden_characters(text)
+    assert not has_hidden_characters(remove_hidden_characters(text))
 
 
 @given(st.text(st.characters() | st.sampled_from("\u200d\ufe0f\u202e❤👩1\u20e3\U000e0061"), max_size=12))
 def test_what_is_left_hides_nothing(text: str) -> None:
-    left = remove_hidden(text)
-    assert not has_hidden(remove_hidden(left))
-    assert replace_hidden(text, lambda character: character) == text
+    left = remove_hidden_characters(text)
+    assert not has_hidden_characters(remove_hidden_characters(left))
+    assert replace_hidden_characters(text, lambda character: character) == text
 
 
 TABLE = re.compile(r"\\u(?:\{?)(?:202[a-e]|200[b-f]|206[0-9a-f]|fe0[0-9a-f]|3164|061c)|\\U000e0", re.IGNORECASE)

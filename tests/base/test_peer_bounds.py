@@ -7,7 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.base.peer_bounds import AROUND_CONTAINER, BoundedTable, RecentItems, weight_of, weight_of_text
+from defserve.base.peer_bounds import (
+    AROUND_CONTAINER,
+    BoundedTable,
+    RecentItems,
+    estimate_decoded_bytes,
+    estimate_value_bytes,
+)
 
 SIZES = st.lists(st.integers(0, 60))
 
@@ -45,8 +51,8 @@ def test_a_table_never_holds_more_than_it_may(puts: list[tuple[str, int]]):
 
 
 def test_many_small_values_weigh_what_they_take_in_memory():
-    assert weight_of([[]] * 1_000) > 1_000 * AROUND_CONTAINER
-    assert weight_of_text(b"[" + b"1," * 1_000 + b"1]") > 8_000
+    assert estimate_value_bytes([[]] * 1_000) > 1_000 * AROUND_CONTAINER
+    assert estimate_decoded_bytes(b"[" + b"1," * 1_000 + b"1]") > 8_000
 
 
 def test_anything_that_was_decoded_can_be_weighed():
@@ -54,5 +60,5 @@ def test_anything_that_was_decoded_can_be_weighed():
     for _ in range(200):
         deep = [deep]
     for value in ("\ud800" * 1_000, float("inf"), {"a": object()}, deep, b"\xff" * 1_000):
-        assert weight_of(value) > 0
-    assert weight_of("\ud800" * 1_000) > 1_000
+        assert estimate_value_bytes(value) > 0
+    assert estimate_value_bytes("\ud800" * 1_000) > 1_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from defserve.binding.signature import Docs
+from defserve.binding.signature import ParsedDocstring
 from tests.rows import for_each_row
 
 GOOGLE = """Find notes.
@@ -72,7 +72,7 @@ STYLES = {"google": GOOGLE, "numpy": NUMPY, "rest": REST, "epydoc": EPYDOC}
 
 @for_each_row("text", STYLES.values(), ids=STYLES)
 def test_each_parameter_has_its_text(text: str) -> None:
-    docs = Docs(text)
+    docs = ParsedDocstring(text)
     assert docs.parameter("query") == "What to look for, in any case."
     assert docs.parameter("limit") == "How many."
     assert docs.parameter("other") is None
@@ -80,7 +80,7 @@ def test_each_parameter_has_its_text(text: str) -> None:
 
 @for_each_row("text", STYLES.values(), ids=STYLES)
 def test_the_description_has_no_sections_on_parameters_and_results(text: str) -> None:
-    description = Docs(text).description
+    description = ParsedDocstring(text).description
     assert description is not None and description.startswith("Find notes.\n\nSearches the titles.")
     for word in ("query", "limit", "The notes", "never", "Returns", "Parameters", ":param", "@param"):
         assert word not in description
@@ -88,14 +88,14 @@ def test_the_description_has_no_sections_on_parameters_and_results(text: str) ->
 
 @for_each_row("text", [GOOGLE, NUMPY])
 def test_examples_stay_in_the_description(text: str) -> None:
-    assert 'find("x")' in (Docs(text).description or "")
+    assert 'find("x")' in (ParsedDocstring(text).description or "")
 
 
 def test_text_after_a_section_stays() -> None:
-    assert Docs("Do.\n\nArgs:\n    a: one\n\nMind the gap.\n").description == "Do.\n\nMind the gap."
+    assert ParsedDocstring("Do.\n\nArgs:\n    a: one\n\nMind the gap.\n").description == "Do.\n\nMind the gap."
 
 
 @for_each_row("text", [None, "", "   \n  "])
 def test_no_docstring_is_no_description(text: str | None) -> None:
-    assert Docs(text).description is None
-    assert Docs(text).parameter("a") is None
+    assert ParsedDocstring(text).description is None
+    assert ParsedDocstring(text).parameter("a") is None

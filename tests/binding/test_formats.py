@@ -22,7 +22,7 @@ from jsonschema import Draft202012Validator
 from pydantic import AnyUrl, AwareDatetime, Base64Bytes, BaseModel, NaiveDatetime
 
 from defserve import Server
-from defserve.binding.arguments import fragment
+from defserve.binding.arguments import require_annotation_schemas
 from tests.effort import examples
 from tests.rows import for_each_row
 
@@ -125,7 +125,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 @given(st.sampled_from(list(VALUES)).flatmap(lambda kind: st.tuples(st.just(kind), VALUES[kind])))
 def test_every_result_fits_its_published_schema_under_strict_formats(pair: tuple[Any, Any]):
     kind, value = pair
-    made = fragment(kind)
+    made = require_annotation_schemas(kind)
     written = json.loads(made.serializer.to_json(value))
     Strict(made.output).validate(written)
 
@@ -200,11 +200,11 @@ INPUTS: dict[Any, list[str]] = {
 
 @for_each_row("kind", list(INPUTS))
 def test_what_fits_a_published_format_is_accepted(kind: Any):
-    made = fragment(kind)
+    made = require_annotation_schemas(kind)
     for text in INPUTS[kind]:
         Strict(made.json).validate(text)
         made.validator.validate_python(text)
 
 
 def test_a_time_that_must_have_no_offset_is_not_published_with_one():
-    assert fragment(NaiveDatetime).json == {"type": "string"}
+    assert require_annotation_schemas(NaiveDatetime).json == {"type": "string"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from defserve.binding.results import ResultMismatch, Returns
+from defserve.binding.results import ResultMismatch, ResultPacker
 from defserve.binding.signature import read_signature
 from tests.rows import for_each_row
 
@@ -35,7 +35,7 @@ def packed(annotation: Any) -> Callable[[Any], Any]:
     def f() -> Any: ...
 
     f.__annotations__["return"] = annotation
-    return Returns.of(read_signature(f, lambda _: None)).pack
+    return ResultPacker.of(read_signature(f, lambda _: None)).pack
 
 
 FIX = "has no JSON form: return None, and declare float | None"

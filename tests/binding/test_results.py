@@ -13,7 +13,17 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, PlainSerializer, SecretStr, computed_field, field_serializer, model_serializer
 
-from defserve.binding.results import NOTHING, Embedded, File, Image, Link, PackedResult, Part, Returns, Text
+from defserve.binding.results import (
+    NO_STRUCTURED_CONTENT,
+    ContentPart,
+    Embedded,
+    File,
+    Image,
+    Link,
+    PackedResult,
+    ResultPacker,
+    Text,
+)
 from defserve.binding.signature import empty, read_signature
 from defserve.errors import UsageError
 from tests.rows import for_each_row
@@ -92,7 +102,7 @@ class Said(BaseModel):
         return str(value)
 
 
-def returns(annotation: Any, structured: bool | None = None, *, generator: bool = False) -> Returns:
+def returns(annotation: Any, structured: bool | None = None, *, generator: bool = False) -> ResultPacker:
     def tool(): ...  # type: ignore[no-untyped-def]
     def yielding():  # type: ignore[no-untyped-def]
         yield
@@ -100,7 +110,7 @@ def returns(annotation: Any, structured: bool | None = None, *, generator: bool 
     function = yielding if generator else tool
     if annotation is not empty:
         function.__annotations__["return"] = annotation
-    return Returns.of(read_signature(function, lambda _: None), structured)
+    return ResultPacker.of(read_signature(function, lambda _: None), structured)
 
 
 def text_of(outcome: PackedResult) -> list[str]:
@@ -109,20 +119,20 @@ def text_of(outcome: PackedResult) -> list[str]:
 
 # annotation, value, texts, structured
 PACKED: list[tuple[Any, Any, list[str], Any]] = [
-    (str, "hi", ["hi"], NOTHING),
-    (str | None, None, [], NOTHING),
-    (str | None, "hi", ["hi"], NOTHING),
-    (int, 3, ["3"], NOTHING),
-    (int | None, None, [], NOTHING),
-    (bool, True, ["true"], NOTHING),
-    (float, 1.5, ["1.5"], NOTHING),
-    (float, 2, ["2.0"], NOTHING),
-    (None, None, [], NOTHING),
-    (Literal["a", "b"], "a", ["a"], NOTHING),
-    (Literal[1, 2], 1, ["1"], NOTHING),
-    (Shade, Shade.DARK, ["dark"], NOTHING),
-    (datetime.date, datetime.date(2020, 1, 2), ["2020-01-02"], NOTHING),
-    (Annotated[int, Field(ge=0)], 3, ["3"], NOTHING),
+    (str, "hi", ["hi"], NO_STRUCTURED_CONTENT),
+    (str | None, None, [], NO_STRUCTURED_CONTENT),
+    (str | None, "hi", ["hi"], NO_STRUCTURED_CONTENT),
+    (int, 3, ["3"], NO_STRUCTURED_CONTENT),
+    (int | None, None, [], NO_STRUCTURED_CONTENT),
+    (bool, True, ["true"], NO_STRUCTURED_CONTENT),
+    (float, 1.5, ["1.5"], NO_STRUCTURED_CONTENT),
+    (float, 2, ["2.0"], NO_STRUCTURED_CONTENT),
+    (None, None, [], NO_STRUCTURED_CONTENT),
+    (Literal["a", "b"], "a", ["a"], NO_STRUCTURED_CONTENT),
+    (Literal[1, 2], 1, ["1"], NO_STRUCTURED_CONTENT),
+    (Shade, Shade.DARK, ["dark"], NO_STRUCTURED_CONTENT),
+    (datetime.date, datetime.date(2020, 1, 2), ["2020-01-02"], NO_STRUCTURED_CONTENT),
+    (Annotated[int, Field(ge=0)], 3, ["3"], NO_STRUCTURED_CONTENT),
     (Report, Report(name="n"), ['{"name":"n","day":"2020-01-02"}'], {"name": "n", "day": "2020-01-02"}),
     (Report, {"name": "n"}, ['{"name":"n","day":"2020-01-02"}'], {"name": "n", "day": "2020-01-02"}),
     (Aliased, Aliased(camelCase=2), ['{"camelCase":2,"double":4}'], {"camelCase": 2, "double": 4}),
@@ -138,23 +148,23 @@ PACKED: list[tuple[Any, Any, list[str], Any]] = [
     (tuple[float, str], (1.5, "\udce9"), ['[1.5,"\ufffd"]'], [1.5, "\udce9"]),
     (tuple[int, str], (1, "a"), ['[1,"a"]'], [1, "a"]),
     (str | Point, "bare", ["bare"], "bare"),
-    (Image, PICTURE, ["Image"], NOTHING),
-    (Image | None, None, [], NOTHING),
-    (Image | str, "none left", ["none left"], NOTHING),
-    (list[Image | str], ["a", PICTURE], ["a", "Image"], NOTHING),
-    (list[Image] | str, "none", ["none"], NOTHING),
-    (tuple[str, Image], ("a", PICTURE), ["a", "Image"], NOTHING),
-    (Part, Text("t"), ["t"], NOTHING),
-    (File, File(data="x", name="x.txt"), ["File"], NOTHING),
+    (Image, PICTURE, ["Image"], NO_STRUCTURED_CONTENT),
+    (Image | None, None, [], NO_STRUCTURED_CONTENT),
+    (Image | str, "none left", ["none left"], NO_STRUCTURED_CONTENT),
+    (list[Image | str], ["a", PICTURE], ["a", "Image"], NO_STRUCTURED_CONTENT),
+    (list[Image] | str, "none", ["none"], NO_STRUCTURED_CONTENT),
+    (tuple[str, Image], ("a", PICTURE), ["a", "Image"], NO_STRUCTURED_CONTENT),
+    (ContentPart, Text("t"), ["t"], NO_STRUCTURED_CONTENT),
+    (File, File(data="x", name="x.txt"), ["File"], NO_STRUCTURED_CONTENT),
     (Image | Report, Report(name="n"), ['{"name":"n","day":"2020-01-02"}'], {"name": "n", "day": "2020-01-02"}),
 ]
 # Not annotated, Any or a bare list: the value decides.
 LOOSE: list[tuple[Any, list[str], Any]] = [
-    (None, [], NOTHING),
-    ("hi", ["hi"], NOTHING),
-    (3, ["3"], NOTHING),
-    (True, ["true"], NOTHING),
-    (datetime.date(2020, 1, 2), ["2020-01-02"], NOTHING),
+    (None, [], NO_STRUCTURED_CONTENT),
+    ("hi", ["hi"], NO_STRUCTURED_CONTENT),
+    (3, ["3"], NO_STRUCTURED_CONTENT),
+    (True, ["true"], NO_STRUCTURED_CONTENT),
+    (datetime.date(2020, 1, 2), ["2020-01-02"], NO_STRUCTURED_CONTENT),
     ({"a": 1}, ['{"a":1}'], {"a": 1}),
     ([1], ["[1]"], [1]),
     (["a", "b"], ['["a","b"]'], ["a", "b"]),
@@ -162,9 +172,9 @@ LOOSE: list[tuple[Any, list[str], Any]] = [
     ({"\udce9": 1}, ['{"\ufffd":1}'], {"\ufffd": 1}),
     (Report(name="n"), ['{"name":"n","day":"2020-01-02"}'], {"name": "n", "day": "2020-01-02"}),
     (Point(1), ['{"x":1}'], {"x": 1}),
-    (PICTURE, ["Image"], NOTHING),
-    (["a", PICTURE, {"k": 1}], ["a", "Image", '{"k":1}'], NOTHING),
-    (Link("a:b"), ["Link"], NOTHING),
+    (PICTURE, ["Image"], NO_STRUCTURED_CONTENT),
+    (["a", PICTURE, {"k": 1}], ["a", "Image", '{"k":1}'], NO_STRUCTURED_CONTENT),
+    (Link("a:b"), ["Link"], NO_STRUCTURED_CONTENT),
 ]
 
 
@@ -174,7 +184,11 @@ def test_a_value_is_packed_as_its_annotation_says(
 ) -> None:
     outcome = returns(annotation).pack(value)
     assert text_of(outcome) == texts
-    assert outcome.structured == structured if structured is not NOTHING else outcome.structured is NOTHING
+    assert (
+        outcome.structured == structured
+        if structured is not NO_STRUCTURED_CONTENT
+        else outcome.structured is NO_STRUCTURED_CONTENT
+    )
 
 
 @for_each_row(("value", "texts", "structured"), LOOSE, ids=str)
@@ -357,7 +371,7 @@ class TestGenerators:
         async def tool() -> AsyncIterator[Embedded | str]:
             yield "a"
 
-        assert Returns.of(read_signature(tool, lambda _: None)).join(["a", "b"]) == PackedResult([Text("ab")])
+        assert ResultPacker.of(read_signature(tool, lambda _: None)).join(["a", "b"]) == PackedResult([Text("ab")])
 
 
 @for_each_row(
@@ -374,14 +388,14 @@ def test_keys_of_which_nothing_is_said_become_texts_as_in_json(annotation: Any, 
     def f() -> Any: ...
 
     f.__annotations__["return"] = annotation
-    assert Returns.of(read_signature(f, lambda _: None)).pack(value).structured == structured
+    assert ResultPacker.of(read_signature(f, lambda _: None)).pack(value).structured == structured
 
 
 def test_a_key_that_is_no_text_where_texts_are_promised_is_named_with_what_to_write():
     def f() -> dict[str, dict[str, str]]: ...
 
     with pytest.raises(TypeError) as refused:
-        Returns.of(read_signature(f, lambda _: None)).pack({"a": {7: "x"}})
+        ResultPacker.of(read_signature(f, lambda _: None)).pack({"a": {7: "x"}})
     assert str(refused.value) == (
         "dict was returned where dict[str, dict[str, str]] was promised: a: the key 7 is no text: "
         "use str(7), or declare dict[int, …]"
@@ -420,7 +434,7 @@ def in_bare_list() -> list:  # pyright: ignore
 )
 def test_a_function_that_yields_has_the_return_type_of_an_iterator(function: Any, problem: str, fix: str):
     with pytest.raises(UsageError) as refused:
-        Returns.of(read_signature(function, lambda _: None))
+        ResultPacker.of(read_signature(function, lambda _: None))
     name = function.__name__
     assert refused.value.problem == f"{name}: return: {name} yields, so it returns an iterator, {problem}"
     assert refused.value.fix == fix
@@ -436,4 +450,4 @@ def of_nothing():  # pyright: ignore
 
 @for_each_row("function", [of_any, of_nothing])
 def test_a_generator_that_promises_nothing_may_yield_anything(function: Any):
-    assert Returns.of(read_signature(function, lambda _: None)).join(["a", "b"]).said == [Text("ab")]
+    assert ResultPacker.of(read_signature(function, lambda _: None)).join(["a", "b"]).said == [Text("ab")]

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from defserve.errors import DefserveError
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.page_server import inspecting
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 
 from .accessibility import serious
 
@@ -64,7 +64,7 @@ class InspectorBeside:
 
 
 @contextmanager
-def inspector_of(target: Target) -> Generator[InspectorBeside]:
+def inspector_of(target: InspectionTarget) -> Generator[InspectorBeside]:
     """An inspector of `target` while the block runs."""
     started, made = threading.Event(), list[InspectorBeside]()
     ending: list[asyncio.Event] = []
@@ -112,7 +112,7 @@ def inspector_process(*target: str, cwd: Path = ROOT) -> Generator[tuple[str, su
 
 
 @contextmanager
-def inspector_in(browser: Browser, target: Target, *origins: str) -> Generator[InspectorBeside]:
+def inspector_in(browser: Browser, target: InspectionTarget, *origins: str) -> Generator[InspectorBeside]:
     """An inspector of `target`. At its end, the browser has complained of nothing, and asked nobody else.
 
     `origins`: whom else it may ask, by how the addresses begin.
@@ -124,9 +124,9 @@ def inspector_in(browser: Browser, target: Target, *origins: str) -> Generator[I
         browser.open("about:blank")
 
 
-def target_of(server: Server, name: str = "it.py", era: str = "stateless") -> Target:
+def target_of(server: Server, name: str = "it.py", era: str = "stateless") -> InspectionTarget:
     """A server in this process, to be inspected."""
-    return Target(name, (name,), lambda: serving(server.composition), era)
+    return InspectionTarget(name, (name,), lambda: connect_in_memory(server.composition), era)
 
 
 def open_at(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from defserve import Server
-from defserve.inspector.app_views import View
-from defserve.inspector.era_connection import Target
+from defserve.inspector.app_views import ViewDocument
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.effort import thinned
 
 from .inspecting import InspectorBeside, inspector_of
@@ -121,7 +121,7 @@ def hostile(elsewhere: str = "", page: str = "", **csp: list[str]) -> Server:
 
 @contextmanager
 def attacked(browser: Browser, server: Server) -> Generator[InspectorBeside]:
-    target = Target("hostile.py", ("hostile.py",), lambda: serving(server.composition), "stateless")
+    target = InspectionTarget("hostile.py", ("hostile.py",), lambda: connect_in_memory(server.composition), "stateless")
     with inspector_of(target) as inspector:
         browser.look(1440, 900)
         browser.open(f"{inspector.url}#apps/show")
@@ -160,7 +160,7 @@ def test_no_way_out_of_the_frame_is_open(browser: Browser, elsewhere: Origin):
 def test_even_without_a_policy_a_view_does_not_get_into_the_inspector(browser: Browser):
     with attacked(browser, hostile()) as inspector:
         script = ATTACKS.replace("PAGE", inspector.origin.rstrip("/"))
-        free = View(f"<body><script>{script}</script></body>", "default-src * 'unsafe-inline'")
+        free = ViewDocument(f"<body><script>{script}</script></body>", "default-src * 'unsafe-inline'")
 
         async def add(inspection: Inspection) -> str:
             return inspection.views.add(free)

@@ -17,12 +17,12 @@ import pytest
 
 from defserve import Server
 from defserve.errors import DefserveError
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.kernels import KernelControl
-from defserve.kernel.config.loading import load
+from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.kernel import Kernel
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.kernel.governance.governing import entry as governed_entry
 from tests.kernel.governance.governing import tool
 from tests.kernel.running import entry
@@ -72,9 +72,11 @@ def kernel_beside(folder: Path, *, control: bool, era: str = "") -> Generator[tu
         + entry("printer", "--refuse", "--usb", mgp="max_restarts = 1\n")
         + entry("time", more='start = "lazy"')
     )
-    kernel = Kernel(load(path))
+    kernel = Kernel(load_kernel_config(path))
     operated = KernelControl(path, os.getpid()) if control else None
-    target = Target("mgp.toml", ("mgp.toml",), lambda: serving(kernel.server.composition), era, kernel=operated)
+    target = InspectionTarget(
+        "mgp.toml", ("mgp.toml",), lambda: connect_in_memory(kernel.server.composition), era, kernel=operated
+    )
     with inspector_of(target) as inspector:
         yield inspector, kernel
 

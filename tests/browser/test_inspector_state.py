@@ -9,10 +9,10 @@ import pytest
 
 from defserve import Server
 from defserve.client.mcpl.state import StateChange
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.state_trees import make_state_finder
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.at_address import fresh
 from tests.inspector.beds import BEDS, greenhouse
 
@@ -31,10 +31,12 @@ ROWS = "[...document.querySelectorAll('.graph [role=row]')]"
 HEAD = "document.querySelector('.graph .on code, .graph .on [role=gridcell]')?.firstChild.textContent"
 
 
-def target(server: Server, era: str = "", stored: bool = True) -> Target:
+def target(server: Server, era: str = "", stored: bool = True) -> InspectionTarget:
     section = server.mcpl.state
     found = make_state_finder(section) if stored and section is not None else None
-    return Target("greenhouse.py", ("greenhouse.py",), lambda: serving(server.composition), era, found)
+    return InspectionTarget(
+        "greenhouse.py", ("greenhouse.py",), lambda: connect_in_memory(server.composition), era, found
+    )
 
 
 def plant(inspector: InspectorBeside) -> list[str]:

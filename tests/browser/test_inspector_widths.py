@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from defserve import Server, dangerous
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.state_trees import make_state_finder
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.effort import thinned
 from tests.inspector.beds import greenhouse
 from tests.inspector.lively import lively
@@ -61,10 +61,10 @@ def inspector(browser: Browser) -> Iterator[InspectorBeside]:
 
     section = server.mcpl.state
     assert section is not None
-    target = Target(
+    target = InspectionTarget(
         "beds.py",
         ("beds.py",),
-        lambda: serving(server.composition),
+        lambda: connect_in_memory(server.composition),
         stored=make_state_finder(section),
         tracebacks="The traceback is in the terminal.",
     )

@@ -15,7 +15,7 @@ import pytest
 
 from defserve.client import HttpLink
 from defserve.errors import DefserveError
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 
 from .inspecting import InspectorBeside, inspector_in, inspector_process, looks
@@ -121,7 +121,7 @@ def panel(browser: Browser, url: str) -> Iterator[InspectorBeside]:
             await inspection.client(era)
         inspection.timeline.clear()
 
-    with inspector_in(browser, Target(url, (url,), link, "handshake"), "blob:") as inspector:
+    with inspector_in(browser, InspectionTarget(url, (url,), link, "handshake"), "blob:") as inspector:
         inspector.run(clear)
         call(inspector, ("list_sensors", {}), ("forecast", {"days": 99}), ("survey", {"beds": 3}), ("forecast", {}))
         browser.look(1440, 900)

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from defserve.client.signin.credential_files import FileStore
+from defserve.client.signin.credential_files import FileCredentialStore
 from tests.client.signin.company import Company, company
 from tests.conformance.suite_install import node
 from tests.waiting import wait_until
@@ -84,7 +84,7 @@ class Terminal:
             "BROWSER": f"{opener} %s",
             "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",
         }
-        self.store = FileStore(folder / "config" / "defserve" / "sign-ins", None)
+        self.store = FileCredentialStore(folder / "config" / "defserve" / "sign-ins", None)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         self._opened.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from defserve.cli.commands.doctor import page as doctor_page
 from defserve.cli.commands.state import drawing, operations, short_ids
 from defserve.cli.commands.top import page as top_page
 from defserve.cli.kernel_actions import ps_lines, search_lines
-from defserve.cli.screen import show, show_each
+from defserve.cli.screen import show_each, show_stdout
 from defserve.cli.top_sources import ToolFigures, TopSnapshot
 from defserve.stores.audit.chain import AuditReport
 from defserve.stores.checkpoints.checkpoint_tree import Checkpoint
@@ -117,14 +117,16 @@ COMMANDS: Final[dict[str, str]] = {
 DRAWN: Final[dict[str, Callable[[], None]]] = {
     "kernel-ps": lambda: show_each(ps_lines(PS)),
     "kernel-search": lambda: show_each(search_lines(FOUND)),
-    "top": lambda: show(*top_page(TOP[1], TOP[0])),
-    "top-kernel": lambda: show(*top_page(TopSnapshot(1.0, "kernel", {"servers": 3, "connected": 1}, servers=PS), None)),
-    "state-show": lambda: show(*drawing(TREE, IDS[3], short_ids(IDS))),
-    "state-diff": lambda: show(
+    "top": lambda: show_stdout(*top_page(TOP[1], TOP[0])),
+    "top-kernel": lambda: show_stdout(
+        *top_page(TopSnapshot(1.0, "kernel", {"servers": 3, "connected": 1}, servers=PS), None)
+    ),
+    "state-show": lambda: show_stdout(*drawing(TREE, IDS[3], short_ids(IDS))),
+    "state-diff": lambda: show_stdout(
         *operations([{"op": "add", "path": "/notes/1", "value": "tea"}, {"op": "remove", "path": "/notes/2"}])
     ),
-    "audit-broken": lambda: show(*audit_page(AuditReport(False, 41, 42, "its MAC is wrong"))),
-    "doctor": lambda: show(*doctor_page(DOCTOR)),
+    "audit-broken": lambda: show_stdout(*audit_page(AuditReport(False, 41, 42, "its MAC is wrong"))),
+    "doctor": lambda: show_stdout(*doctor_page(DOCTOR)),
 }
 NAMES: Final = (*COMMANDS, *DRAWN)
 

@@ -12,7 +12,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from defserve.cli.target_connection import explain_http_errors
 from defserve.errors import PeerGone
-from defserve.serve.address import Unreachable
+from defserve.serve.address import AddressUnreachable
 from tests.cli.running import Run
 from tests.client.pretend import STATELESS
 from tests.client.web import Exchange, Web, web
@@ -105,7 +105,7 @@ def test_a_server_at_a_websocket_address_is_listed(defserve: Run):
 )
 def test_a_server_that_fails_at_tls_is_told_apart_from_nobody(address: str, message: str, fix: str):
     with pytest.raises(PeerGone, match=f"fix: .*{fix}"), explain_http_errors(address):
-        raise Unreachable(f"{address} cannot be reached: {message}")
+        raise AddressUnreachable(f"{address} cannot be reached: {message}")
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])

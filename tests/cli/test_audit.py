@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from defserve.stores.audit.log_file import VARIABLE, AuditLog
+from defserve.stores.audit.log_file import AUDIT_KEY_VARIABLE, AuditLog
 from tests.cli.running import Run
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -26,7 +26,7 @@ def event(type: str = "TOOL_EXECUTED", trace: str = "t-1", **more: Any) -> dict[
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(VARIABLE, KEY)
+    monkeypatch.setenv(AUDIT_KEY_VARIABLE, KEY)
     path = tmp_path / "audit.log"
     with AuditLog(path, key=KEY) as log:
         log.append(event())
@@ -99,7 +99,7 @@ def test_a_log_that_could_not_be_checked_is_neither_intact_nor_broken(
     assert code == 2 and "the audit key" in err and "does not exist" in err
     code, _, err = defserve("audit", "verify", "none.log", "--key-file", str(tmp_path / "none.key"))
     assert code == 2 and "cannot read none.log" in err
-    monkeypatch.setenv(VARIABLE, "short")
+    monkeypatch.setenv(AUDIT_KEY_VARIABLE, "short")
     code, _, err = defserve("audit", "verify", log)
     assert code == 2 and "at least 16" in err
     assert defserve("audit", "verify", "--help").code == 0

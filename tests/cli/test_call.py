@@ -15,9 +15,9 @@ import pytest
 from defserve import Server, UsageError
 from defserve.cli.commands.call import find_misnamed_arguments, parse_typed_arguments, unknown_tool
 from defserve.cli.target_connection import MORE, brief
-from defserve.cli.terminal_answers import PreparedAnswers, terminal_answers
+from defserve.cli.terminal_answers import PreparedAnswers, make_terminal_answers
 from defserve.client.answers import maybe_await
-from defserve.tooling.loading import OURS, PYTHONS
+from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS
 from tests.cli.running import Run
 from tests.rows import for_each_row
 
@@ -181,8 +181,8 @@ def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         monkeypatch.setattr("sys.stderr.isatty", lambda: True)
         monkeypatch.setenv("TERM", "dumb")  # what is drawn at other terminals is tested with the screen
-        answers = terminal_answers(lambda: next(left, ""))
-        monkeypatch.setattr("defserve.cli.terminal_answers.terminal_answers", lambda: answers)
+        answers = make_terminal_answers(lambda: next(left, ""))
+        monkeypatch.setattr("defserve.cli.terminal_answers.make_terminal_answers", lambda: answers)
 
     return types
 
@@ -369,8 +369,9 @@ def test_an_exception_is_shown_by_the_authors_frames_and_whole_with_verbose(
 
 
 def test_a_traceback_of_packages_alone_only_loses_our_frames():
-    text = f'Traceback:\n  File "{OURS}/x.py", line 1, in a\n    a()\n  File "{PYTHONS[0]}/y.py", line 2, in b\nE: e\n'
-    assert brief(text) == f'Traceback:\n  File "{PYTHONS[0]}/y.py", line 2, in b\nE: e\n{MORE}'
+    ours = f'  File "{PACKAGE_FOLDER}/x.py", line 1, in a\n    a()\n'
+    text = f'Traceback:\n{ours}  File "{PYTHON_FOLDERS[0]}/y.py", line 2, in b\nE: e\n'
+    assert brief(text) == f'Traceback:\n  File "{PYTHON_FOLDERS[0]}/y.py", line 2, in b\nE: e\n{MORE}'
     assert brief("no traceback\n") == "no traceback\n"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from defserve.cli import COMMANDS
 from defserve.cli.commands.completion import commands
-from defserve.client.known_clients import CLIENTS
+from defserve.client.known_clients import KNOWN_CLIENTS
 from tests.cli.running import Run
 from tests.cli.shells import WAYS
 
@@ -60,7 +60,7 @@ def test_commands_are_completed(offers: Offers):
 def test_options_values_and_files_are_completed(offers: Offers):
     assert offers("defserve", "install", "ser") == {"server.py"}
     assert {"--client", "--dry-run"} <= offers("defserve", "install", "server.py", "--")
-    assert offers("defserve", "install", "server.py", "--client", "") == set(CLIENTS)
+    assert offers("defserve", "install", "server.py", "--client", "") == set(KNOWN_CLIENTS)
     assert offers("defserve", "install", "server.py", "--scope", "p") == {"project"}
 
 

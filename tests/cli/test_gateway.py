@@ -15,7 +15,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from defserve.cli.commands.gateway import _serve, _tls
-from defserve.gateway.config import load
+from defserve.gateway.config import load_gateway_config
 from defserve.serve.address import Address
 from defserve.serve.sockets import bind_sockets
 from tests.certificate import self_signed
@@ -121,7 +121,7 @@ async def test_participants_join_at_the_address_it_tells(
         return told.endswith("\n")
 
     with bind_sockets(address) as sockets:
-        serving = asyncio.create_task(_serve(address, load(file), tls, sockets))
+        serving = asyncio.create_task(_serve(address, load_gateway_config(file), tls, sockets))
         await until(is_told)
         url = told.removeprefix("gateway on ").strip()
         headers = {"Authorization": "Bearer t-alice"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve.tooling.listing import LISTING_OFFER, OFFER
+from defserve.tooling.listing import FULL_OFFER, LISTING_OFFER
 from tests.cli.running import Run
 from tests.export import shop
 from tests.raw import raw
@@ -59,7 +59,7 @@ def test_feature_sets_resources_and_hints_are_shown(defserve: Run, folder: Path)
 
 async def wire_of(server: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    async with raw(server, "2025-11-25", OFFER) as peer:
+    async with raw(server, "2025-11-25", FULL_OFFER) as peer:
         found["initialize"] = peer.opening
     async with raw(server, "2025-11-25", LISTING_OFFER) as peer:
         for method in ("tools", "resources", "prompts"):

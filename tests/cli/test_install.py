@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.client.known_clients import CLIENTS
+from defserve.client.known_clients import KNOWN_CLIENTS
 from tests.cli.running import Run
 
 HEADERS = {"A": "b", "Authorization": "Bearer t0ken"}
@@ -64,11 +64,11 @@ def test_a_module_of_this_folder_is_found_from_elsewhere(defserve: Run, home: Pa
     }
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", KNOWN_CLIENTS)
 def test_every_client_is_told_and_can_be_made_to_forget(defserve: Run, home: Path, client: str):
     code, out, _ = defserve("install", "calc.py:other", "--client", client, "--name", "mine", "--env", "K=v")
     assert code == 0
-    known = CLIENTS[client]
+    known = KNOWN_CLIENTS[client]
     path = known.path(None, Path.cwd())
     assert f"mine is in {path}" in out
     read = tomllib.loads if known.format == "toml" else json.loads
@@ -79,9 +79,9 @@ def test_every_client_is_told_and_can_be_made_to_forget(defserve: Run, home: Pat
     assert list(read(path.read_text())[known.key]) == ["ours"]
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", KNOWN_CLIENTS)
 def test_a_file_that_was_made_for_a_server_goes_with_it(defserve: Run, home: Path, client: str):
-    path = CLIENTS[client].path(None, Path.cwd())
+    path = KNOWN_CLIENTS[client].path(None, Path.cwd())
     defserve("install", "calc.py", "--client", client)
     defserve("install", "calc.py", "--client", client, "--env", "K=v")
     assert path.with_name(path.name + ".bak").exists()

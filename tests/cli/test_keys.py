@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from defserve.auth.api_keys import VARIABLE, ApiKeys
-from defserve.auth.principals import KeyHolder
+from defserve.auth.principals import ApiKeyPrincipal
 from tests.cli.running import Run
 
 
@@ -23,7 +23,7 @@ def test_a_key_is_shown_once_and_alone_on_stdout(defserve: Run):
     assert code == 0 and "not shown again" in err
     token = out.strip()
     holder = asyncio.run(ApiKeys("keys.json").verify(token))
-    assert isinstance(holder, KeyHolder) and (holder.id, holder.per_minute) == ("alice", 5)
+    assert isinstance(holder, ApiKeyPrincipal) and (holder.id, holder.per_minute) == ("alice", 5)
     assert token.partition(".")[2] not in defserve("keys", "list").out + defserve("keys", "list", "--json").out
 
 
@@ -100,7 +100,7 @@ def test_a_key_can_be_put_into_a_file_that_only_its_owner_reads(defserve: Run, f
     assert (code, out) == (0, "") and "The key of alice is in alice.key" in err
     assert stat.S_IMODE((folder / "alice.key").stat().st_mode) == 0o600
     holder = asyncio.run(ApiKeys("keys.json").verify((folder / "alice.key").read_text().strip()))
-    assert isinstance(holder, KeyHolder) and holder.id == "alice"
+    assert isinstance(holder, ApiKeyPrincipal) and holder.id == "alice"
 
 
 def test_a_file_that_is_there_is_no_place_for_a_key(defserve: Run, folder: Path):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve.cli.commands.inspect import inventory_page
-from defserve.cli.content import object_example, signature, type_name
+from defserve.cli.content import format_signature, object_example, type_name
 from tests.cli.running import Run
 from tests.rows import for_each_row
 
@@ -103,12 +103,12 @@ def test_a_schema_is_said_in_a_word_or_two(schema: object, words: str):
 def test_optional_parameters_show_their_default():
     properties = {"a": {"type": "integer"}, "b": {"type": "string", "default": "x"}, "c": {"type": "boolean"}}
     tool = {"name": "t", "inputSchema": {"properties": properties, "required": ["a"]}}
-    assert signature(tool) == 't(a: integer, b: string = "x", c: boolean = …)'
+    assert format_signature(tool) == 't(a: integer, b: string = "x", c: boolean = …)'
 
 
 def test_optional_prompt_arguments_have_a_question_mark():
     prompt = {"name": "p", "arguments": [{"name": "a", "required": True}, {"name": "b"}]}
-    assert signature(prompt) == "p(a, b?)"
+    assert format_signature(prompt) == "p(a, b?)"
 
 
 @for_each_row(

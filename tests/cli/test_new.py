@@ -10,7 +10,7 @@ import pytest
 
 from defserve.cli.commands.project import ask
 from defserve.errors import UsageError
-from defserve.tooling.project_template import questions
+from defserve.tooling.project_template import load_template_questions
 from tests.cli.running import Run
 
 
@@ -84,16 +84,16 @@ def test_a_folder_that_cannot_be_written_is_told_with_a_fix(defserve: Run, folde
 
 def test_help_lists_the_templates(defserve: Run):
     out = defserve("new", "--help").out
-    assert all(f"  {about}\n" in out for about in questions().choices("body").values())
+    assert all(f"  {about}\n" in out for about in load_template_questions().choices("body").values())
 
 
 def test_a_person_is_asked_what_was_not_said(capsys: pytest.CaptureFixture[str]):
     typed = iter(['The "best"\n', "json\n", "Best of all\n", "2\n", "\n", "Ada\n", "ada\n", "BSD-3-Clause\n"])
-    answers = ask(questions(), {}, read=lambda: next(typed))
+    answers = ask(load_template_questions(), {}, read=lambda: next(typed))
     assert answers == {
         "project_name": "Best of all",
         "body": "tools",
-        "description": questions().settings["_descriptions"]["tools"],
+        "description": load_template_questions().settings["_descriptions"]["tools"],
         "author": "Ada",
         "github_user": "ada",
         "licence": "BSD-3-Clause",
@@ -106,14 +106,14 @@ def test_a_person_is_asked_what_was_not_said(capsys: pytest.CaptureFixture[str])
 def test_what_was_said_is_not_asked_and_checked_at_once():
     given = {"project_name": "x", "body": "tools", "description": "d", "author": "a", "github_user": "g"}
     answered = {**given, "licence": "MIT"}
-    assert ask(questions(), answered, read=lambda: pytest.fail("asked")) == answered
+    assert ask(load_template_questions(), answered, read=lambda: pytest.fail("asked")) == answered
     with pytest.raises(UsageError, match="github_user"):
-        ask(questions(), {**given, "licence": "MIT", "github_user": "-"}, read=lambda: "\n")
+        ask(load_template_questions(), {**given, "licence": "MIT", "github_user": "-"}, read=lambda: "\n")
 
 
 def test_nobody_answers():
     with pytest.raises(UsageError, match="not answered"):
-        ask(questions(), {}, read=lambda: "")
+        ask(load_template_questions(), {}, read=lambda: "")
 
 
 def test_a_project_imports_little_and_costs_little_of_a_process(tmp_path: Path):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defserve.tooling.packaging import package
-from defserve.tooling.project_template import placeholders, questions
+from defserve.tooling.project_template import find_placeholders, load_template_questions
 from tests.cli.running import Run
 from tests.tooling.packaging.projects import change, write, write_project
 
@@ -192,10 +192,10 @@ def test_a_project_as_new_made_it_is_packaged_with_a_warning_and_not_published(
 def test_what_is_somebodys_own_is_no_placeholder(defserve: Run, folder: Path):
     said = ("--author", "Ada", "--github-user", "ada", "--description", "A server with one tool, and more")
     defserve("new", "own", *said, "--yes")
-    assert placeholders(folder / "own", questions()) == []
+    assert find_placeholders(folder / "own", load_template_questions()) == []
     readme = folder / "own" / "README.md"
     readme.write_text(readme.read_text().replace("io.github.ada", "io.github.your-name"))
-    (left,) = placeholders(folder / "own", questions())
+    (left,) = find_placeholders(folder / "own", load_template_questions())
     assert (str(left), left.files) == ("registry name (io.github.your-name/…)", ("README.md",))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from defserve import Server
 from defserve.cli.commands.run import warn_of_strangers
-from defserve.server.command_line import add_serving
+from defserve.server.command_line import add_serving_options
 from tests.cli.running import Run
 from tests.rows import for_each_row
 from tests.testing import toy
@@ -126,8 +126,8 @@ def test_of_several_workers_only_the_first_warns(
 ):
     Path("counts.py").write_text(STATEFUL.replace("{options}", "").replace("{per}", ""))
     place = SimpleNamespace(number=number)
-    monkeypatch.setattr("defserve.server.workers.worker.membership", lambda: place)
-    monkeypatch.setattr("defserve.server.workers.running.membership", lambda: place)
+    monkeypatch.setattr("defserve.server.workers.worker.read_worker_membership", lambda: place)
+    monkeypatch.setattr("defserve.server.workers.running.read_worker_membership", lambda: place)
     err = defserve("run", "counts.py", "--on", "http://127.0.0.1:0/mcp", "--workers", "2").err
     assert err.startswith("warning: counter keeps state") == (number == 1)
 
@@ -140,5 +140,5 @@ def loaded(source: str) -> Server:
 
 def parsed(words: list[str]) -> Namespace:
     parser = ArgumentParser()
-    add_serving(parser)
+    add_serving_options(parser)
     return parser.parse_args(words)

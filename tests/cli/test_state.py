@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from defserve.cli.commands.state import drawing
-from defserve.protocols.mcp.asking.server_secret import VARIABLE
-from defserve.stores.checkpoints.checkpoint_store import OPAQUE, CheckpointStore, checkpoint_secret
+from defserve.protocols.mcp.asking.server_secret import SECRET_VARIABLE
+from defserve.stores.checkpoints.checkpoint_store import OPAQUE, CheckpointStore, load_checkpoint_secret
 from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, TreeKey
-from defserve.stores.identity import ServerIdentity, server_store
+from defserve.stores.identity import ServerIdentity, make_server_store
 from tests.cli.running import Outcome, Run
 
 ALICE, BOB = TreeKey("notes.edit", "alice"), TreeKey("notes.edit", "bob")
@@ -31,8 +31,8 @@ class Kept:
 
     async def _fill(self, server_secret: bytes | None) -> None:
         identity = ServerIdentity("name", "notes")
-        store = server_store(self.address, identity)
-        secret = await checkpoint_secret(store, server_secret, identity)
+        store = make_server_store(self.address, identity)
+        secret = await load_checkpoint_secret(store, server_secret, identity)
         long_ago = CheckpointStore(store, secret=secret, clock=lambda: time.time() - 1_000_000)
         trees = CheckpointStore(store, secret=secret)
         for text in "abc":
@@ -52,7 +52,7 @@ class Kept:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     return Kept(tmp_path / "notes.db")
 
 
@@ -186,11 +186,11 @@ def test_damage_is_found(defserve: Run, kept: Kept, damage: str, complaint: str)
 def test_a_servers_own_secret_comes_from_the_environment(
     defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     kept = Kept(tmp_path / "secret.db", b"s" * 32)
     code, out, _ = defserve("state", "verify", kept.address)
-    assert code == 1 and VARIABLE in out
-    monkeypatch.setenv(VARIABLE, "s" * 32)
+    assert code == 1 and SECRET_VARIABLE in out
+    monkeypatch.setenv(SECRET_VARIABLE, "s" * 32)
     assert defserve("state", "verify", kept.address).code == 0
 
 
@@ -198,7 +198,7 @@ def test_owners_cannot_write_on_the_terminal(defserve: Run, tmp_path: Path):
     address = f"sqlite:///{tmp_path / 's.db'}"
 
     async def fill() -> None:
-        store = server_store(address, ServerIdentity("name", "notes"))
+        store = make_server_store(address, ServerIdentity("name", "notes"))
         trees = CheckpointStore(store, secret=b"s" * 32)
         await trees.commit(await trees.load_checkpoint(TreeKey("a", "x\x1b[2J\n")), {"a": 1})
         await store.close()
@@ -261,7 +261,7 @@ def test_ids_are_as_short_as_they_can_be():
 def test_a_terminal_shows_short_ids_unless_all_of_them_are_wanted(
     defserve: Run, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("defserve.cli.commands.state.is_drawn", lambda stream: True)  # type: ignore[misc]
+    monkeypatch.setattr("defserve.cli.commands.state.can_draw", lambda stream: True)  # type: ignore[misc]
     out = defserve("state", "show", kept.address).out
     assert kept.ids["a"][:12] in out and kept.ids["a"] not in out
     assert kept.ids["a"] in defserve("state", "show", kept.address, "--long").out
@@ -298,11 +298,11 @@ def test_a_state_that_its_server_keeps_is_left_alone(defserve: Run, kept: Kept, 
 
 
 def test_a_branch_needs_the_servers_secret(defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     kept = Kept(tmp_path / "secret.db", b"s" * 32)
     code, _, err = defserve("state", "branch", kept.address, kept.ids["a"])
-    assert code == 1 and f"fix: set {VARIABLE}" in err
-    monkeypatch.setenv(VARIABLE, "s" * 32)
+    assert code == 1 and f"fix: set {SECRET_VARIABLE}" in err
+    monkeypatch.setenv(SECRET_VARIABLE, "s" * 32)
     assert defserve("state", "branch", kept.address, kept.ids["a"]).code == 0
 
 
@@ -367,15 +367,15 @@ def test_trust_needs_the_secret_of_the_server(
 ):
     (file := tmp_path / "content.json").write_text("{}")
     defserve("state", "branch", kept.address, kept.ids["a"], "--content", str(file))
-    monkeypatch.setenv(VARIABLE, "another secret, of another server")
+    monkeypatch.setenv(SECRET_VARIABLE, "another secret, of another server")
     code, _, err = defserve("state", "trust", kept.address)
-    assert code == 1 and "secret" in err and VARIABLE in err
+    assert code == 1 and "secret" in err and SECRET_VARIABLE in err
 
 
 def test_what_0_1_0_kept_is_trusted_when_an_operator_says_so(
     defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     old = Path(__file__).parents[1] / "stores" / "formats" / "0.1.0" / "store.db"
     (path := tmp_path / "store.db").write_bytes(old.read_bytes())
     path.chmod(0o600)
@@ -389,7 +389,7 @@ def test_what_0_1_0_kept_is_trusted_when_an_operator_says_so(
 
 
 def test_what_0_1_0_kept_is_given_to_a_server(defserve: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     path = tmp_path / "store.db"
     path.write_bytes((Path(__file__).parents[1] / "stores" / "formats" / "0.1.0" / "store.db").read_bytes())
     path.chmod(0o600)
@@ -405,7 +405,7 @@ def test_what_0_1_0_kept_is_given_to_a_server(defserve: Run, tmp_path: Path, mon
 
 def test_the_state_of_several_servers_is_looked_at_one_by_one(defserve: Run, kept: Kept):
     async def fill() -> None:
-        store = server_store(kept.address, ServerIdentity("name", "payroll"))
+        store = make_server_store(kept.address, ServerIdentity("name", "payroll"))
         trees = CheckpointStore(store, secret=b"s" * 32)
         await trees.commit(await trees.load_checkpoint(TreeKey("salaries", "eve")), {"a": 1})
         await store.close()

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from defserve.cli import inspector_launch
-from defserve.cli.target import ServerTarget, resolve
-from defserve.inspector.era_connection import Target
+from defserve.cli.target import ServerTarget, resolve_target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.page_server import WebOptions
 from defserve.kernel.kernel import Kernel
 from tests.cli.running import Run
@@ -42,11 +42,11 @@ def served(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Target, WebOptions, Any]]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[InspectionTarget, WebOptions, Any]]:
     """Instead of serving a page, the inspector opens one conversation: what it found."""
-    found = list[tuple[Target, WebOptions, Any]]()
+    found = list[tuple[InspectionTarget, WebOptions, Any]]()
 
-    async def run(target: Target, options: WebOptions, ending: asyncio.Future[int]) -> int:
+    async def run(target: InspectionTarget, options: WebOptions, ending: asyncio.Future[int]) -> int:
         from defserve.inspector.inspection import Inspection
 
         async with Inspection(target) as inspection:
@@ -54,7 +54,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Target, WebOptions, Any]
             found.append((target, options, [tool["name"] for tool in await client.tools()]))
         return 0
 
-    monkeypatch.setattr(inspector_launch, "run", run)
+    monkeypatch.setattr(inspector_launch, "run_inspector", run)
     return found
 
 
@@ -81,7 +81,7 @@ def test_the_kernel_that_runs_is_inspected_where_its_file_says_it_is(tmp_path: P
 
     async def resolved() -> ServerTarget:
         async with Kernel.load(path).server.connect():
-            return await asyncio.to_thread(resolve, [str(path)], None, None)
+            return await asyncio.to_thread(resolve_target, [str(path)], None, None)
 
     with TemporaryDirectory(prefix="k") as folder:
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
@@ -114,7 +114,7 @@ def test_the_kernel_that_runs_is_inspected_where_it_says_it_is(
         kernel = Kernel.load(path)
         kernel.on = on
         async with kernel.server.connect():
-            return await asyncio.to_thread(resolve, [str(path)], None, None)
+            return await asyncio.to_thread(resolve_target, [str(path)], None, None)
 
     with TemporaryDirectory(prefix="k") as folder:
         monkeypatch.setenv("XDG_RUNTIME_DIR", folder)

@@ -9,7 +9,7 @@ from typing import Any
 
 from defserve.client.conversation import ClientConversation
 from defserve.client.exchange import NotificationHandler, RequestHandler
-from defserve.client.link import Lost
+from defserve.client.link import LostRequest
 from defserve.client.replies import RawReply
 from defserve.errors import PeerError, PeerGone
 
@@ -53,7 +53,7 @@ class PretendServer:
         self.replies: dict[str, Any] = {**HANDSHAKE, **(replies or {})}
         self.sent: list[dict[str, Any]] = []
         self.closed = False
-        self._inbox: asyncio.Queue[bytes | Lost | PeerGone | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[bytes | LostRequest | PeerGone | None] = asyncio.Queue()
         self._arrived = asyncio.Event()
 
     async def send(self, message: bytes) -> None:
@@ -64,7 +64,7 @@ class PretendServer:
         if "method" in request and "id" in request:
             self._reply(request, self.replies.get(request["method"], Fail(-32601, "method not found")))
 
-    async def receive(self) -> bytes | Lost | None:
+    async def receive(self) -> bytes | LostRequest | None:
         item = await self._inbox.get()
         if isinstance(item, PeerGone):
             raise item
@@ -83,7 +83,7 @@ class PretendServer:
         self._inbox.put_nowait(reason)
 
     def lose(self, id: int | str, error: PeerError) -> None:
-        self._inbox.put_nowait(Lost(id, error))
+        self._inbox.put_nowait(LostRequest(id, error))
 
     async def told(self, matches: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first message it was sent that matches, waiting for it."""

@@ -7,8 +7,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from websockets.asyncio.server import ServerConnection, serve
 
-from defserve.client import HttpLink, Remote, WebSocketLink, connect_url
-from defserve.client.targets import is_address
+from defserve.client import HttpLink, RemoteServer, WebSocketLink, connect_url
+from defserve.client.targets import is_server_address
 from defserve.errors import UsageError
 from defserve.testing.client import SyncClient
 from tests.client.pretend import STATELESS
@@ -64,8 +64,8 @@ async def test_a_connection_goes_to_the_addresses_that_were_resolved_and_to_no_o
 
 
 def test_an_address_is_told_from_code():
-    assert is_address("https://example.org/mcp")
-    assert not any(map(is_address, ("server.py:mcp", "C:\\server.py", "shop.tools:server")))
+    assert is_server_address("https://example.org/mcp")
+    assert not any(map(is_server_address, ("server.py:mcp", "C:\\server.py", "shop.tools:server")))
 
 
 def test_a_remote_server_is_tested_like_a_local_one():
@@ -75,6 +75,6 @@ def test_a_remote_server_is_tested_like_a_local_one():
         await exchange.answer(result)
 
     with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(web(handle)) as server:
-        with SyncClient(Remote(server.url, token="t0ken"), "stateless") as client:
+        with SyncClient(RemoteServer(server.url, token="t0ken"), "stateless") as client:
             assert client.call_raw("greet")["content"][0]["text"] == "hi"
         assert {exchange.headers["authorization"] for exchange in server.seen} == {"Bearer t0ken"}

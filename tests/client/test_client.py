@@ -8,7 +8,7 @@ import pytest
 
 from defserve.client import Client
 from defserve.client.eras import MAX_QUEUED_NEWS
-from defserve.client.replies import RETURNS_KEY
+from defserve.client.replies import RETURN_TYPE_KEY
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
 from tests.client.pretend import SILENCE, STATELESS, Fail, PretendServer
 from tests.rows import for_each_row
@@ -16,7 +16,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
-ADD = {"name": "add", "inputSchema": {"type": "object"}, "_meta": {RETURNS_KEY: {"type": "integer"}}}
+ADD = {"name": "add", "inputSchema": {"type": "object"}, "_meta": {RETURN_TYPE_KEY: {"type": "integer"}}}
 
 
 def both(replies: dict[str, Any]) -> list[PretendServer]:

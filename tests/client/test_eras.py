@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from defserve.client import Answers, Client, eras
-from defserve.client.eras import PREFIX
+from defserve.client.eras import MCP_KEY_PREFIX
 from defserve.client.links.stdio import ProcessLink
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
-from defserve.serve.address import Challenged, HttpRefusal
+from defserve.serve.address import CredentialsRequired, HttpRefusal
 from tests.client.pretend import SILENCE, STATELESS, Fail, PretendServer
 from tests.rows import for_each_row
 
@@ -65,9 +65,9 @@ async def test_a_server_that_knows_discover_is_spoken_to_statelessly():
     assert [message["method"] for message in server.sent] == ["server/discover", "tools/list"]
     for message in server.sent:
         meta = message["params"]["_meta"]
-        assert meta[PREFIX + "protocolVersion"] == "2026-07-28"
-        assert meta[PREFIX + "clientCapabilities"] == {}
-        assert meta[PREFIX + "clientInfo"]["name"] == "defserve"
+        assert meta[MCP_KEY_PREFIX + "protocolVersion"] == "2026-07-28"
+        assert meta[MCP_KEY_PREFIX + "clientCapabilities"] == {}
+        assert meta[MCP_KEY_PREFIX + "clientInfo"]["name"] == "defserve"
 
 
 @for_each_row("version", [None, "2026-07-28"])
@@ -251,10 +251,10 @@ async def test_a_challenge_to_the_probe_is_told_at_once():
 
     async def refuse() -> None:
         await server.told(lambda message: message.get("method") == "server/discover")
-        server.lose(server.sent[0]["id"], Challenged("here", 401, "Bearer"))
+        server.lose(server.sent[0]["id"], CredentialsRequired("here", 401, "Bearer"))
 
     task = asyncio.create_task(refuse())
-    with pytest.raises(Challenged):
+    with pytest.raises(CredentialsRequired):
         async with Client(server):
             pass
     await task

@@ -10,7 +10,7 @@ import pytest
 from defserve.client import Answers, Client, ClientExtension
 from defserve.client.eras import SessionTerms
 from defserve.client.extension import SendParams
-from defserve.core.extension import EVERY
+from defserve.core.extension import ALL_METHODS
 from defserve.core.messages import Request
 from defserve.errors import InvalidParams, PeerError, PeerGone, UsageError
 from tests.client.links.test_lost_sessions import Forgetful, talking
@@ -56,7 +56,7 @@ class Acme(ClientExtension):
         return {TUNE: lambda method, params: self.journal.append((method, params))}
 
     def around(self) -> Any:
-        return {"tools/call": self._with_note, EVERY: self._counted}
+        return {"tools/call": self._with_note, ALL_METHODS: self._counted}
 
     async def _with_note(self, method: str, send: SendParams, observer: object, params: Mapping[str, Any]) -> Json:
         return {**await send({**params, "acmeNote": "hi"}), "seenBy": self.name}

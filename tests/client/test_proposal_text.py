@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import defserve
 from defserve.client.topic_client import ProposalText
 from defserve.errors import UsageError
-from defserve.protocols.mcpx.envelope import GATEWAY, Envelope
+from defserve.protocols.mcpx.envelope import GATEWAY_SENDER, Envelope
 from defserve.protocols.mcpx.participant import Participant, ProposalNotPending
 from defserve.protocols.mcpx.proposals import REQUEST_MEMBERS, Proposal, Proposals, build_request_params
-from defserve.protocols.mgp.permissions import HEAD, MAX_ARGUMENTS
+from defserve.protocols.mgp.permissions import MAX_ARGUMENTS, SHOWN_HEAD_LENGTH
 from tests.rows import for_each_row
 
 HERE = ("me", "payments")
@@ -73,7 +73,7 @@ def test_what_a_yes_sends_is_what_is_shown(method: str, params: dict[str, Any]):
 
 
 def test_a_long_first_argument_hides_no_other_and_shows_its_own_end():
-    note = f"coffee, 3 euros{'.' * 9 * HEAD}to Mallory"
+    note = f"coffee, 3 euros{'.' * 9 * SHOWN_HEAD_LENGTH}to Mallory"
     _, first, *rest = read(proposing({"name": "pay", "arguments": {"note": note, "to": "Mallory", "euros": 9998}}))
     assert first.startswith("  note: coffee") and "are not shown" in first and first.endswith("to Mallory")
     assert rest == ["  to: Mallory", "  euros: 9998"]
@@ -129,7 +129,7 @@ async def test_nothing_of_a_proposers_meta_is_sent_in_the_name_of_who_approves(m
     me.attach(sent.append)
     people: list[dict[str, Any]] = [{"id": name, "capabilities": []} for name in ("payments", "guest-1")]
     you = {"id": "me", "capabilities": ["mcp/*"]}
-    me.hear(Envelope("system/welcome", GATEWAY, {"you": you, "participants": people}).encode())
+    me.hear(Envelope("system/welcome", GATEWAY_SENDER, {"you": you, "participants": people}).encode())
     params: dict[str, Any] = dict.fromkeys(REQUEST_MEMBERS.get(method, ()), "x")
     payload = {"method": method, "params": {**params, "_meta": HOSTILE}}
     proposal = me.hear(Envelope(f"mcp/proposal:{method}", "guest-1", payload, to=["payments"]).encode())
@@ -176,7 +176,7 @@ def test_an_id_is_not_taken_again_while_its_proposal_could_still_be_on_a_screen(
 
 def test_a_proposal_that_gave_way_cannot_be_decided_even_if_another_has_its_id():
     me = Participant()
-    me.hear(Envelope("system/welcome", GATEWAY, {"you": {"id": "me", "capabilities": ["mcp/*"]}}).encode())
+    me.hear(Envelope("system/welcome", GATEWAY_SENDER, {"you": {"id": "me", "capabilities": ["mcp/*"]}}).encode())
     payload: dict[str, Any] = {"method": "x", "params": {}}
     old = Proposal("same", "guest-1", (), "x", {"a": 1}, created=0)
     assert isinstance(me.hear(Envelope("mcp/proposal:x", "guest-1", payload, id="same").encode()), Proposal)

@@ -9,7 +9,7 @@ from defserve import Context, Server, ToolError
 from defserve.client import Answers, Client
 from defserve.client.tasks import ServerTask
 from defserve.errors import PeerError, ProtocolError
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from defserve.testing import SyncClient
 from tests.rows import for_each_row
 
@@ -156,7 +156,7 @@ async def test_what_a_strange_server_tells_is_an_error_or_nothing(task: dict[str
     async def strange(call: Any, params: Any, next: Any) -> Any:
         return {**task, "taskId": 7}
 
-    async with serving(server.composition) as link, Client(link, version="2026-07-28") as client:
+    async with connect_in_memory(server.composition) as link, Client(link, version="2026-07-28") as client:
         started = await client.start("wait")
         if said is None:
             assert await started.result_raw() == {}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from defserve.client.replies import parse_text, value_of
+from defserve.client.replies import extract_result_value, parse_text_by_schema
 from defserve.errors import ToolError
 from tests.rows import for_each_row
 
@@ -32,32 +32,32 @@ def text(*texts: str, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_text_is_read_as_the_type_its_tool_returns(written: str, schema: dict[str, Any], value: Any):
-    read = parse_text(written, schema)
+    read = parse_text_by_schema(written, schema)
     assert (read, type(read)) == (value, type(value))
 
 
 def test_structured_content_comes_before_text():
-    assert value_of(text("{}", structuredContent={"a": 1}), None) == {"a": 1}
+    assert extract_result_value(text("{}", structuredContent={"a": 1}), None) == {"a": 1}
 
 
 def test_structured_null_is_a_value():
-    assert value_of(text("null", structuredContent=None), None) is None
+    assert extract_result_value(text("null", structuredContent=None), None) is None
 
 
 def test_a_lone_text_is_a_string_when_its_type_is_not_published():
-    assert value_of(text("3"), None) == "3"
+    assert extract_result_value(text("3"), None) == "3"
 
 
 def test_several_blocks_stay_blocks():
-    assert value_of(text("a", "b"), {"type": "integer"}) == text("a", "b")["content"]
+    assert extract_result_value(text("a", "b"), {"type": "integer"}) == text("a", "b")["content"]
 
 
 def test_no_content_is_none():
-    assert value_of({"content": []}, None) is None
-    assert value_of({"content": []}, {"type": "integer"}) is None
+    assert extract_result_value({"content": []}, None) is None
+    assert extract_result_value({"content": []}, {"type": "integer"}) is None
 
 
 def test_a_failed_tool_raises_its_text_and_data():
     with pytest.raises(ToolError) as caught:
-        value_of(text("bad", "worse", isError=True, structuredContent={"code": "x"}), None)
+        extract_result_value(text("bad", "worse", isError=True, structuredContent={"code": "x"}), None)
     assert (caught.value.message, caught.value.data) == ("bad\nworse", {"code": "x"})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from defserve.code_mode import run
-from defserve.sandbox.workers import MontyWorker, Workers
+from defserve.sandbox.workers import MontyWorker, SandboxPool
 
 
 @pytest.fixture
@@ -16,18 +16,18 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def stock() -> Iterator[Workers]:
+def stock() -> Iterator[SandboxPool]:
     """Processes that no server has. To start one takes longer than most tests."""
-    stock = Workers(kept=4)
+    stock = SandboxPool(kept=4)
     yield stock
     stock.close()
 
 
 @pytest.fixture(autouse=True)
-def borrowed_workers(stock: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def borrowed_workers(stock: SandboxPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers take their processes from the stock and give them back, rather than start and end them."""
 
-    class BorrowedWorkers(Workers):
+    class BorrowedWorkers(SandboxPool):
         def _start(self) -> MontyWorker:
             return stock.acquire_worker()
 
@@ -37,10 +37,10 @@ def borrowed_workers(stock: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
             for worker in idle:
                 stock.release_worker(worker)
 
-    monkeypatch.setattr(run, "Workers", BorrowedWorkers)
+    monkeypatch.setattr(run, "SandboxPool", BorrowedWorkers)
 
 
 @pytest.fixture
 def own_workers(borrowed_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of how a server starts and ends its processes."""
-    monkeypatch.setattr(run, "Workers", Workers)
+    monkeypatch.setattr(run, "SandboxPool", SandboxPool)

@@ -13,7 +13,7 @@ import pytest
 
 from defserve import ApiKeys, Auth, Context, Limits, Refused, Server, Shell, ShellCommand, Within, dangerous, moderate
 from defserve.auth import StaticTokens
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.code_mode import CodeMode
 from defserve.sandbox import monty
 from defserve.server import AccessPolicy, Entry
@@ -69,7 +69,7 @@ class Road(NamedTuple):
     code: str
     sees: str
     options: Json = {}
-    who: Principal = LOCAL
+    who: Principal = LOCAL_PRINCIPAL
     offers: Json = {}
     answer: Json | None = None
 
@@ -83,9 +83,16 @@ ROADS = {
     "permission": Road("fetch('x')", "PermissionError: fetch needs a permission", DENY),
     "permission of a stranger": Road("fetch('x')", "PermissionError: fetch needs a permission", {}, STRANGER),
     "guard": Road("shell('rm -rf /')", "PermissionError", GRANTED),
-    "confirmation declined": Road("wipe('a')", "PermissionError: wipe was not confirmed", GRANTED, LOCAL, ASKS, NO),
+    "confirmation declined": Road(
+        "wipe('a')", "PermissionError: wipe was not confirmed", GRANTED, LOCAL_PRINCIPAL, ASKS, NO
+    ),
     "confirmation: the answer is no": Road(
-        "wipe('a')", "was not confirmed", GRANTED, LOCAL, ASKS, {"action": "accept", "content": {"value": False}}
+        "wipe('a')",
+        "was not confirmed",
+        GRANTED,
+        LOCAL_PRINCIPAL,
+        ASKS,
+        {"action": "accept", "content": {"value": False}},
     ),
     "confirmation of a client that cannot be asked": Road("wipe('a')", "this client cannot be asked", GRANTED),
     "confirmation of a stranger": Road("wipe('a')", "nobody vouches for", GRANTED, STRANGER, ASKS, YES),

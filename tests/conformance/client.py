@@ -23,15 +23,15 @@ from defserve.client import (
     Client,
     ClientCredentials,
     CrossAppAccess,
-    Remote,
+    RemoteServer,
     SignIn,
     UnverifiedSkill,
     WorkloadIdentity,
 )
 from defserve.client.link import ClientAuth
 from defserve.client.signin.credentials import MemoryCredentialStore
-from defserve.client.signin.fetching import Fetcher, Reach
-from defserve.client.signin.issuer import discover
+from defserve.client.signin.fetching import Fetcher, NetworkReach
+from defserve.client.signin.issuer import discover_issuer
 
 Json = dict[str, Any]
 Play = Callable[[Client, Json], Awaitable[None]]
@@ -146,7 +146,7 @@ async def issuer_of(url: str, data: Json) -> str | None:
     """The issuer that the client's secret is for. Few scenarios say so; then it is looked up, as a person would."""
     if "issuer" in data or not data.keys() & {"client_secret", "private_key_pem", "valid_jwt"}:
         return data.get("issuer")
-    return (await discover(url, NO_CHALLENGE, Fetcher(Reach.MACHINE))).issuer.issuer
+    return (await discover_issuer(url, NO_CHALLENGE, Fetcher(NetworkReach.MACHINE))).issuer.issuer
 
 
 def auth_for(scenario: str, data: Json, issuer: str | None) -> ClientAuth | None:
@@ -206,7 +206,7 @@ async def main(url: str) -> None:
     answers = Answers(ask=lambda message, schema: Accept, sample=lambda params: "text", roots=["file:///tmp"])
     version = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"]
     auth = auth_for(scenario, data, await issuer_of(url, data))
-    async with Remote(url, auth=auth).connect(version, answers=answers) as client:
+    async with RemoteServer(url, auth=auth).connect(version, answers=answers) as client:
         await play(client, data)
 
 

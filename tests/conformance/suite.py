@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from defserve.cli.progress import Working
+from defserve.cli.progress import ProgressDisplay
 from tests.conformance import authorization, suite_install
 from tests.conformance.suite_install import FOLDER, ROOT
 from tests.conformance.suite_results import (
@@ -239,7 +239,7 @@ def _run(
     print(f"== {run}", flush=True)
     log = results / "run.log"
     complaints: list[str] = []
-    with log.open("wb") as output, Working(f"Running {run}") as work:
+    with log.open("wb") as output, ProgressDisplay(f"Running {run}") as work:
         for number, command in enumerate(commands):
             if len(commands) > 1:
                 work.progress(number, len(commands))

@@ -9,14 +9,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.core.messages import (
-    Encoded,
-    Malformed,
+    EncodedJson,
+    MalformedMessage,
     Notification,
     Reply,
     Request,
     decode,
     encode,
-    encode_early,
+    encode_at_startup,
     encode_result,
 )
 from tests.rows import for_each_row
@@ -92,7 +92,7 @@ MALFORMED = {
 def test_what_breaks_the_rules_is_refused_with_the_id_where_there_is_one(case: str):
     data, code, id = MALFORMED[case]
     message = decode(data)
-    assert isinstance(message, Malformed)
+    assert isinstance(message, MalformedMessage)
     assert (message.code, message.id, message.is_reply) == (code, id, False)
 
 
@@ -128,7 +128,7 @@ def test_a_notification_without_an_object_of_params_has_none():
 
 def test_a_null_id_leaves_the_notification_it_may_have_been():
     message = decode(text(id=None, method="m", params={"a": 1}))
-    assert isinstance(message, Malformed) and message.notification is not None
+    assert isinstance(message, MalformedMessage) and message.notification is not None
     assert (message.notification.method, message.notification.params) == ("m", {"a": 1})
 
 
@@ -149,13 +149,13 @@ BROKEN_REPLIES = {
 @for_each_row("case", BROKEN_REPLIES)
 def test_a_broken_reply_is_known_as_one_and_keeps_its_id(case: str):
     message = decode(BROKEN_REPLIES[case])
-    assert isinstance(message, Malformed) and message.is_reply and message.id == 1
+    assert isinstance(message, MalformedMessage) and message.is_reply and message.id == 1
 
 
 def test_a_batch_is_a_list_of_messages_good_and_bad():
     messages = decode(b"[" + text(id=1, method="a") + b"," + text(method="b") + b",1,[]]")
     assert isinstance(messages, list)
-    assert [type(message) for message in messages] == [Request, Notification, Malformed, Malformed]
+    assert [type(message) for message in messages] == [Request, Notification, MalformedMessage, MalformedMessage]
 
 
 @for_each_row(
@@ -170,7 +170,7 @@ def test_a_batch_is_a_list_of_messages_good_and_bad():
     ],
 )
 def test_what_json_cannot_say_is_replaced(value: Any, expected: Any):
-    for data in (encode(value), encode_early(value)):
+    for data in (encode(value), encode_at_startup(value)):
         assert json.loads(data) == expected and b"\n" not in data
 
 
@@ -181,12 +181,12 @@ def test_a_value_without_a_json_form_is_a_value_error():
         with pytest.raises(ValueError):
             encode(value)
         with pytest.raises(ValueError):
-            encode_early(value)
+            encode_at_startup(value)
 
 
 def test_an_encoded_result_is_copied_as_it_stands():
-    encoded = Encoded(b'{"x" : 1}')
-    assert encode_early(encoded) is encoded
+    encoded = EncodedJson(b'{"x" : 1}')
+    assert encode_at_startup(encoded) is encoded
     assert encode_result("a", encoded) == b'{"jsonrpc":"2.0","id":"a","result":{"x" : 1}}'
     assert encode_result(7, encoded) == b'{"jsonrpc":"2.0","id":7,"result":{"x" : 1}}'
 
@@ -207,13 +207,13 @@ members = st.fixed_dictionaries(
         "error": json_values,
     },
 )
-KINDS = Request | Notification | Reply | Malformed
+KINDS = Request | Notification | Reply | MalformedMessage
 
 
 def assert_messages(found: Any) -> None:
     for message in found if isinstance(found, list) else [found]:
         assert isinstance(message, KINDS)
-        if isinstance(message, Malformed):
+        if isinstance(message, MalformedMessage):
             assert message.code in (PARSE, INVALID, PARAMS)
         if isinstance(message, Request | Notification):
             assert isinstance(message.params, dict) and 0 < len(message.method) <= 128
@@ -255,7 +255,7 @@ def test_what_is_encoded_is_decoded_the_same(id: int | str, method: str, params:
 @given(json_values)
 def test_anything_json_like_is_encoded_as_one_line_of_json(value: Any):
     found: list[Any] = []
-    for data in (encode(value), encode_early(value)):
+    for data in (encode(value), encode_at_startup(value)):
         found.append(json.loads(data.decode("utf-8", "strict")))
         assert b"\n" not in data
     assert found[0] == found[1]

@@ -13,7 +13,7 @@ from defserve.core.extension import Section
 from defserve.extending import Extension
 from defserve.protocols.mgp.server_discovery import DiscoverySection
 from defserve.serve.connection import Connection
-from defserve.serve.lifespans import MemoryTransport, enter_lifespans, serving
+from defserve.serve.lifespans import MemoryTransport, connect_in_memory, enter_lifespans
 from defserve.server import AccessPolicy
 from tests.core.acme import EXTENSION, Acme, Badge, Depot, Locker, Post, PostOffice, handshake_offer, stateless_offer
 from tests.raw import ERAS, STATELESS, Json, Raw, raw, text_of, turns
@@ -609,7 +609,7 @@ async def test_two_peers_on_one_pipe_each_have_a_session_and_their_ids_may_colli
         await gates[who].wait()
         return f"{who} of level {badge.level}"
 
-    async with serving(server.composition) as link:
+    async with connect_in_memory(server.composition) as link:
         box = Mailbox(link)
         for letter, (who, level) in enumerate({"ann": 1, "bob": 2}.items(), 100):
             await box.post(who, letter, "initialize", hello(level))
@@ -629,7 +629,7 @@ async def test_two_peers_on_one_pipe_each_have_a_session_and_their_ids_may_colli
 
 async def test_errors_answer_the_envelope_they_are_about_and_notifications_answer_none():
     server = Server("s", "1", extensions=[Post()])
-    async with serving(server.composition) as link:
+    async with connect_in_memory(server.composition) as link:
         box = Mailbox(link)
         await box.post("ann", 1, "initialize", hello(0))
         await box.next()
@@ -647,7 +647,7 @@ async def test_errors_answer_the_envelope_they_are_about_and_notifications_answe
 async def test_events_reach_the_carrier_and_a_peer_that_left_starts_anew():
     post, acme = Post(), Acme()
     server = Server("s", "1", extensions=[acme, post])
-    async with serving(server.composition) as link:
+    async with connect_in_memory(server.composition) as link:
         box = Mailbox(link)
         await link.send(b"not a letter")
         await box.event("ann", "joined")
@@ -679,7 +679,7 @@ async def test_letters_that_come_before_the_loop_wait_for_it_in_order():
 
 async def test_a_peer_too_many_is_refused_and_harms_no_other():
     server = Server("s", "1", extensions=[Post()], limits=Limits(sessions_per_principal=1))
-    async with serving(server.composition) as link:
+    async with connect_in_memory(server.composition) as link:
         box = Mailbox(link)
         await box.post("ann", 1, "ping")
         await box.post("bob", 2, "ping")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.core.line_framing import BOM, Lines
+from defserve.core.line_framing import BOM, LineSplitter
 from tests.rows import for_each_row
 
 CASES: dict[str, tuple[bytes, list[bytes | None]]] = {
@@ -27,7 +27,7 @@ CASES: dict[str, tuple[bytes, list[bytes | None]]] = {
 
 
 def fed(data: bytes, size: int, limit: int = 8) -> tuple[list[bytes | None], bytes | None]:
-    lines, found = Lines(limit), list[bytes | None]()
+    lines, found = LineSplitter(limit), list[bytes | None]()
     for start in range(0, len(data), size):
         found += lines.feed(data[start : start + size])
     return found, lines.finish()
@@ -50,7 +50,7 @@ def test_the_end_gives_what_stood_after_the_last_line_feed(data: bytes, rest: by
 
 
 def test_a_line_that_is_too_long_is_reported_before_it_ends_and_kept_nowhere():
-    lines = Lines(8)
+    lines = LineSplitter(8)
     assert lines.feed(b"1" * 9) == [None]
     for _ in range(100):
         assert lines.feed(b"1" * 1000) == []
@@ -75,7 +75,7 @@ def test_whole_and_in_pieces_give_the_same_lines(data: bytes, size: int):
     )
 )
 def test_what_is_one_whole_line_is_the_line_that_feeding_it_gives(chunks: list[bytes]):
-    quick, slow = Lines(8), Lines(8)
+    quick, slow = LineSplitter(8), LineSplitter(8)
     for chunk in chunks:
         line = quick.only(chunk)
         assert ([line] if line is not None else quick.feed(chunk)) == slow.feed(chunk)

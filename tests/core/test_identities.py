@@ -7,7 +7,7 @@ from typing import Any
 from defserve import Context, Server
 from defserve.auth.principals import Principal
 from defserve.core.extension import OutgoingMessage
-from defserve.core.messages import Malformed, Notification, Reply, Request
+from defserve.core.messages import MalformedMessage, Notification, Reply, Request
 from tests.core.stepping import Gate, Talk
 from tests.rows import for_each_row
 
@@ -44,7 +44,7 @@ def asking() -> tuple[Talk, int]:
 def test_an_answer_counts_from_who_was_asked_and_from_no_weaker_one(batched: bool, broken: bool):
     talk, question = asking()
     answer: Any = (
-        Malformed(-32600, "broken", question, is_reply=True) if broken else Reply(question, {"roots": []}, None)
+        MalformedMessage(-32600, "broken", question, is_reply=True) if broken else Reply(question, {"roots": []}, None)
     )
     assert talk.session.feed_message([answer] if batched else answer, None, WEAK)
     assert talk.step() == []

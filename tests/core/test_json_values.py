@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from defserve.core.json_values import read_required
+from defserve.core.json_values import read_required_names
 from tests.imports import PACKAGE
 from tests.rows import for_each_row
 
@@ -21,11 +21,11 @@ GIVEN: dict[str, tuple[Any, set[str]]] = {
 @for_each_row("given", GIVEN)
 def test_the_required_names_of_any_schema_can_be_read(given: str):
     written, expected = GIVEN[given]
-    assert read_required({"required": written}) == expected
+    assert read_required_names({"required": written}) == expected
 
 
 def test_nobody_looks_for_a_name_in_the_list_of_a_schema():
-    """A list is walked for each name. Whoever asks for many names makes a set of it first: `read_required`."""
+    """A list is walked for each name. Whoever asks for many names makes a set of it first: `read_required_names`."""
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for path in sorted(PACKAGE.rglob("*.py"))

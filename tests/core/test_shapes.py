@@ -11,49 +11,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.core.shapes import (
-    ANYTHING,
-    FLAG,
+    ANY_VALUE,
+    BOOLEAN,
     INTEGER,
     NUMBER,
     OBJECT,
     TEXT,
-    TEXTS,
-    Kind,
-    Shape,
+    TEXT_LIST,
+    MemberKind,
+    WireShape,
     bounded_list_of,
+    bounded_text,
     distinct_items,
     list_of,
     list_of_texts,
-    member,
-    narrow,
-    nested,
+    make_checked_kind,
+    nested_shape,
     one_of,
     read_member,
-    shape,
-    text_up_to,
-    valid_value,
+    restrict_kind,
+    wire_member,
+    wire_shape,
 )
 from defserve.errors import InvalidParams
 from tests.rows import for_each_row
 
 
-@shape
-class Author(Shape):
-    name: str = member("name", TEXT)
-    age: int | None = member("age", INTEGER, default=None)
+@wire_shape
+class Author(WireShape):
+    name: str = wire_member("name", TEXT)
+    age: int | None = wire_member("age", INTEGER, default=None)
 
 
-@shape(kw_only=True)
-class Book(Shape):
-    id: str = member("bookId", text_up_to(9))
-    title: str = member("title", TEXT, default="", omit=False)
-    authors: tuple[Author, ...] = member("authors", list_of(nested(Author)), default=())
-    state: str = member("state", one_of("new", "lent"), default="new")
-    price: float | None = member("price", NUMBER, default=None, lenient=True)
-    tags: tuple[str, ...] = member("tags", TEXTS, default=(), lenient=True)
-    is_old: bool = member("isOld", FLAG, default=False)
-    extra: Mapping[str, Any] = member("extra", OBJECT, default_factory=dict)
-    note: Any = member("note", ANYTHING, default=None)
+@wire_shape(kw_only=True)
+class Book(WireShape):
+    id: str = wire_member("bookId", bounded_text(9))
+    title: str = wire_member("title", TEXT, default="", omit=False)
+    authors: tuple[Author, ...] = wire_member("authors", list_of(nested_shape(Author)), default=())
+    state: str = wire_member("state", one_of("new", "lent"), default="new")
+    price: float | None = wire_member("price", NUMBER, default=None, lenient=True)
+    tags: tuple[str, ...] = wire_member("tags", TEXT_LIST, default=(), lenient=True)
+    is_old: bool = wire_member("isOld", BOOLEAN, default=False)
+    extra: Mapping[str, Any] = wire_member("extra", OBJECT, default_factory=dict)
+    note: Any = wire_member("note", ANY_VALUE, default=None)
     shelf: str = ""
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
@@ -144,8 +144,8 @@ def test_a_boolean_is_no_number():
 # -- one member
 
 
-COPIES = valid_value("1 to 9", lambda value: type(value) is int and 1 <= value <= 9)
-WORDS = distinct_items(bounded_list_of(narrow(TEXT, bool, "must not be empty"), 3))
+COPIES = make_checked_kind("1 to 9", lambda value: type(value) is int and 1 <= value <= 9)
+WORDS = distinct_items(bounded_list_of(restrict_kind(TEXT, bool, "must not be empty"), 3))
 
 
 @for_each_row(
@@ -155,13 +155,13 @@ WORDS = distinct_items(bounded_list_of(narrow(TEXT, bool, "must not be empty"), 
         ({"member": 10}, COPIES, "member must be 1 to 9"),
         ({"member": "a"}, list_of_texts("a list of names"), "member must be a list of names"),
         ({"member": ["a", 1]}, list_of_texts("a list of names"), "member must be a list of names"),
-        ({"member": []}, narrow(list_of_texts("a list of names"), bool), "member must be a list of names"),
+        ({"member": []}, restrict_kind(list_of_texts("a list of names"), bool), "member must be a list of names"),
         ({"member": ["a"] * 4}, WORDS, "member must be a list of at most 3 texts"),
         ({"member": ["a", ""]}, WORDS, "member must not be empty"),
         ({"member": ["a", 1]}, WORDS, "member must be a string"),
     ],
 )
-def test_a_member_by_itself_is_refused_by_its_name(wire: dict[str, Any], kind: Kind[Any], problem: str):
+def test_a_member_by_itself_is_refused_by_its_name(wire: dict[str, Any], kind: MemberKind[Any], problem: str):
     with pytest.raises(InvalidParams, match=f"Invalid params: {problem}"):
         read_member(wire, "member", kind)
 
@@ -186,9 +186,9 @@ def test_a_distinct_list_has_each_item_once():
 # -- several members
 
 
-@shape
+@wire_shape
 class Loan(Author):
-    months: int = member("months", INTEGER, default=1)
+    months: int = wire_member("months", INTEGER, default=1)
 
     def check_members(self) -> None:
         if self.age is None and self.months > 1:

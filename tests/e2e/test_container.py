@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from defserve.tooling.project_template import create
+from defserve.tooling.project_template import create_project
 from tests.tooling.scaffold.dockerfiles import instructions, the
 from tests.tooling.scaffold.packages import Environment, run
 
@@ -21,7 +21,7 @@ NOBODY = "1"
 
 
 async def test_what_it_copies_is_installed_and_healthy_when_it_serves(tmp_path: Path, user: Environment):
-    project = create({"project_name": "Boxed"}, tmp_path).folder
+    project = create_project({"project_name": "Boxed"}, tmp_path).folder
     image = tmp_path / "app"
     copy(project, image)
     install, made_user = the("RUN", project).text.split(" && ")

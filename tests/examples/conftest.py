@@ -14,8 +14,8 @@ from zlib import crc32
 
 import pytest
 
-from defserve.client import Client, Link, connect_url
-from defserve.serve.lifespans import serving
+from defserve.client import Client, ClientLink, connect_url
+from defserve.serve.lifespans import connect_in_memory
 from tests.at_address import at_address, fresh
 from tests.forking.spawning import spawn
 from tests.protocols.mgp.callers import offer
@@ -29,29 +29,29 @@ ConnectTo = Callable[..., AbstractAsyncContextManager[Client]]
 
 
 @asynccontextmanager
-async def over_memory(example: str, key: str | None) -> AsyncGenerator[Link]:
-    async with serving(fresh(example).composition) as link:
+async def over_memory(example: str, key: str | None) -> AsyncGenerator[ClientLink]:
+    async with connect_in_memory(fresh(example).composition) as link:
         yield link
 
 
 @asynccontextmanager
-async def over_stdio(example: str, key: str | None) -> AsyncGenerator[Link]:
+async def over_stdio(example: str, key: str | None) -> AsyncGenerator[ClientLink]:
     yield await spawn(EXAMPLES / f"{example}.py")
 
 
 @asynccontextmanager
-async def over_http(example: str, key: str | None) -> AsyncGenerator[Link]:
+async def over_http(example: str, key: str | None) -> AsyncGenerator[ClientLink]:
     async with at_address(fresh(example), "http", key) as url:
         yield await connect_url(url, token=key)
 
 
 @asynccontextmanager
-async def over_websocket(example: str, key: str | None) -> AsyncGenerator[Link]:
+async def over_websocket(example: str, key: str | None) -> AsyncGenerator[ClientLink]:
     async with at_address(fresh(example), "ws", key) as url:
         yield await connect_url(url, token=key)
 
 
-TRANSPORTS: dict[str, Callable[[str, str | None], AbstractAsyncContextManager[Link]]] = {
+TRANSPORTS: dict[str, Callable[[str, str | None], AbstractAsyncContextManager[ClientLink]]] = {
     "memory": over_memory,
     "stdio": over_stdio,
     "http": over_http,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from defserve.client import Client, Event, EventStream, Mgp
+from defserve.client import Client, EventStream, Mgp, ServerEvent
 from defserve.errors import PeerError, ToolError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def listening(client: Client, *channels: str, **wishes: Any) -> EventStream:
     return client.subscribe_events(channels, every=0.01, **wishes)
 
 
-async def heard(events: EventStream, count: int) -> list[Event]:
+async def heard(events: EventStream, count: int) -> list[ServerEvent]:
     return [await anext(events) for _ in range(count)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from defserve.kernel import Kernel
-from defserve.kernel.config.loading import load
+from defserve.kernel.config.loading import load_kernel_config
 from tests.waiting import until
 
 FILE = Path(__file__).parents[2] / "examples" / "kernel" / "mgp.toml"
@@ -23,7 +23,7 @@ def anyio_backend() -> str:
 
 
 async def test_two_servers_are_one_and_the_third_waits() -> None:
-    kernel = Kernel(load(FILE), {**os.environ, "PYTHON": sys.executable})
+    kernel = Kernel(load_kernel_config(FILE), {**os.environ, "PYTHON": sys.executable})
     async with kernel.server.connect() as client:
         await until(lambda: [row["state"] for row in kernel.ps()] == ["connected", "connected", "registered"])
         names = {tool["name"] for tool in await client.tools()}

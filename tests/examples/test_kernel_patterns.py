@@ -14,7 +14,7 @@ import pytest
 from defserve import ToolError
 from defserve.client import Client
 from defserve.kernel import Kernel
-from defserve.kernel.config.loading import load
+from defserve.kernel.config.loading import load_kernel_config
 from tests.at_address import at_address
 from tests.protocols.mgp.callers import speaking
 from tests.raw import HANDSHAKE
@@ -33,7 +33,7 @@ def anyio_backend() -> str:
 
 @asynccontextmanager
 async def kernel_of(name: str) -> AsyncGenerator[tuple[Kernel, Client]]:
-    kernel = Kernel(load(FOLDER / name), {**os.environ, "PYTHON": sys.executable})
+    kernel = Kernel(load_kernel_config(FOLDER / name), {**os.environ, "PYTHON": sys.executable})
     async with kernel.server.connect() as client:
         await until(lambda: all(member.state == "connected" for member in kernel.members.values()))
         yield kernel, client

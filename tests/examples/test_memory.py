@@ -8,7 +8,7 @@ import pytest
 
 from defserve.client import Answers, Client
 from defserve.errors import PeerError, ToolError
-from defserve.protocols.mcpl.policies import POLICY_KEY
+from defserve.protocols.mcpl.policies import POLICY_META_KEY
 
 from .live import HOST, Answering, body
 
@@ -174,7 +174,7 @@ async def test_a_host_takes_one_set_without_the_others(connect_to: ConnectTo):
     async with connect_to("memory", **host()) as client:
         more: dict[str, Any] = {}
         if client.stateless:
-            more = {"_meta": {POLICY_KEY: policy}}
+            more = {"_meta": {POLICY_META_KEY: policy}}
         else:
             await client.notify("featureSets/update", policy)
         assert await before(client, "How's the mannequin project?", **more) == {"contextInjections": []}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.client import Remote
+from defserve.client import RemoteServer
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ async def test_a_process_says_where_it_is_serves_both_eras_and_ends_when_told(sc
     async with started(f"{scheme}://127.0.0.1:0/mcp") as (process, address):
         assert address.startswith(f"{scheme}://127.0.0.1:") and address.endswith("/mcp")
         for version in ("2025-11-25", "2026-07-28"):
-            async with Remote(address).connect(version, timeout=10) as client:
+            async with RemoteServer(address).connect(version, timeout=10) as client:
                 assert (client.version, await client.call("add", a=2, b=3)) == (version, 5)
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(20):

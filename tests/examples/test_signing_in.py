@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from defserve.auth.issuers import HttpAnswer, HttpRequest
+from defserve.auth.issuers import HttpRequest, HttpResponse
 from examples import signing_in
 from tests.auth.browsing import Visit
 from tests.auth.web import stateless
@@ -22,9 +22,9 @@ class GitHub:
         assert url.startswith("https://github.com/login/oauth/authorize?")
         return f"http://localhost:8000/callback?code=good&state={httpx2.URL(url).params['state']}"
 
-    async def send(self, request: HttpRequest) -> HttpAnswer:
+    async def send(self, request: HttpRequest) -> HttpResponse:
         said = {"id": 1, "login": "octocat"} if request.url.endswith("/user") else {"access_token": "gho_x"}
-        return HttpAnswer(200, {}, json.dumps(said).encode())
+        return HttpResponse(200, {}, json.dumps(said).encode())
 
 
 async def called(http: httpx2.AsyncClient, tokens: dict[str, Any], tool: str, **arguments: str) -> httpx2.Response:

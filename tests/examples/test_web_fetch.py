@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from defserve.client import Client, Link, connect_url
+from defserve.client import Client, ClientLink, connect_url
 from defserve.errors import ToolError
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.at_address import at_address
 from tests.examples import local_web_fetch
 from tests.forking.spawning import spawn
@@ -45,12 +45,12 @@ async def web() -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def link_to(transport: str, authority: str) -> AsyncGenerator[Link]:
+async def link_to(transport: str, authority: str) -> AsyncGenerator[ClientLink]:
     if transport == "stdio":
         here = Path(local_web_fetch.__file__)
         yield await spawn(here, [authority], env={"PYTHONPATH": ":".join([str(here.parents[2]), *sys.path])})
     elif transport == "memory":
-        async with serving(local_web_fetch.make(authority).composition) as link:
+        async with connect_in_memory(local_web_fetch.make(authority).composition) as link:
             yield link
     else:
         async with at_address(local_web_fetch.make(authority), {"websocket": "ws"}.get(transport, transport)) as url:

@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from defserve import Server
-from defserve.tooling.export import catalogue, schemas
+from defserve.tooling.export import catalogue, collect_tool_schemas
 from defserve.tooling.listing import server_listing
 from tests.export import shop
 
@@ -70,7 +70,7 @@ def test_a_build_can_be_made_the_same_again(monkeypatch: pytest.MonkeyPatch):
 def test_the_schemas_of_a_tool_can_be_had_alone():
     found = server_listing(shop.server.composition)
     assert found is not None
-    made = schemas(found.tools)
+    made = collect_tool_schemas(found.tools)
     assert made["order"].keys() == {"input", "output"}
     assert made["greet"].keys() == {"input"}
     for sides in made.values():

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from defserve.tooling.export import mgp_entry
+from defserve.tooling.export import format_mgp_entry
 from defserve.tooling.listing import MGP_OFFER, server_listing
 from tests.export import shop
 from tests.raw import raw
@@ -15,7 +15,7 @@ from tests.raw import raw
 async def test_what_is_told_before_connecting_is_what_initialize_tells():
     found = server_listing(shop.server.composition)
     assert found is not None
-    entry = tomllib.loads(mgp_entry(found.info, found.mgp, command=["python", "shop.py"]))["servers"][0]
+    entry = tomllib.loads(format_mgp_entry(found.info, found.mgp, command=["python", "shop.py"]))["servers"][0]
     async with raw(shop.server, "2025-11-25", capabilities={"mgp": dict(MGP_OFFER)}) as peer:
         told = peer.opening["capabilities"]["mgp"]
     assert entry["id"] == told["server_id"]
@@ -24,7 +24,7 @@ async def test_what_is_told_before_connecting_is_what_initialize_tells():
 
 
 def test_an_entry_says_how_the_server_is_started():
-    text = mgp_entry({"name": "x"}, {}, command=["python", 'a "b"\\c\x7f.py'], env=["KEY"])
+    text = format_mgp_entry({"name": "x"}, {}, command=["python", 'a "b"\\c\x7f.py'], env=["KEY"])
     assert tomllib.loads(text) == {
         "servers": [
             {
@@ -39,5 +39,5 @@ def test_an_entry_says_how_the_server_is_started():
 
 
 def test_a_server_at_an_address_has_its_address():
-    server = tomllib.loads(mgp_entry({"name": "x"}, {}, url="http://127.0.0.1:8000/mcp"))["servers"][0]
+    server = tomllib.loads(format_mgp_entry({"name": "x"}, {}, url="http://127.0.0.1:8000/mcp"))["servers"][0]
     assert server == {"id": "x", "url": "http://127.0.0.1:8000/mcp", "transport": "http"}

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from defserve.client import Client
-from defserve.client.targets import Remote, load_server
-from defserve.kernel.config.loading import load
+from defserve.client.targets import RemoteServer, load_server
+from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.kernel import Kernel
 from defserve.serve.address import Address
 from defserve.serve.network import NetworkOptions, make_listener
@@ -48,7 +48,7 @@ async def _over_unix(target: str, era: str) -> AsyncGenerator[Client]:
         try:
             async with (
                 proxied(Place(path), Random(0)) as way,
-                Remote(f"http://127.0.0.1:{way.port}/").connect(era) as client,
+                RemoteServer(f"http://127.0.0.1:{way.port}/").connect(era) as client,
             ):
                 yield client
         finally:
@@ -64,7 +64,7 @@ async def _through_kernel(entry: str, target: str, era: str) -> AsyncGenerator[C
     with TemporaryDirectory(prefix="road") as folder:
         file = Path(folder) / "mgp.toml"
         file.write_text(f'[[servers]]\nid = "behind"\n{entry}')
-        kernel = Kernel(load(file))
+        kernel = Kernel(load_kernel_config(file))
         async with kernel.server.connect(era) as client:
             await until(lambda: kernel.members["behind"].state == "connected")
             yield client

@@ -14,7 +14,7 @@ from defserve.gateway import api
 from defserve.gateway import policy as issued
 from defserve.gateway.config import parse_config
 from defserve.gateway.gateway import HISTORY_BYTES, GatewayTopic, TopicMember
-from defserve.gateway.policy import FirstMatchPolicy, GuestRules, IssuedTokens, ParticipantEntry, StaticPolicy
+from defserve.gateway.policy import FirstMatchPolicy, GuestRules, IssuedTokenPolicy, ParticipantEntry, StaticPolicy
 from tests.gateway.topics import CONFIG, Running, eventually, gateway, tool_call
 from tests.rows import for_each_row
 
@@ -280,7 +280,7 @@ async def test_who_asks_for_many_tokens_has_to_wait():
         assert answers[: api.ISSUING.burst] == [200] * api.ISSUING.burst and 429 in answers
 
 
-async def admits(policy: IssuedTokens, shown: str) -> bool:
+async def admits(policy: IssuedTokenPolicy, shown: str) -> bool:
     return await policy.admit(shown, "demo") is not None
 
 
@@ -293,7 +293,7 @@ async def test_many_addresses_of_one_network_get_no_more_tokens_than_one():
 
 async def test_tokens_expire_are_bounded_and_those_of_idle_guests_give_way(monkeypatch: pytest.MonkeyPatch):
     now = [0.0]
-    policy = IssuedTokens(FirstMatchPolicy(()), GuestRules(), seconds=10, clock=lambda: now[0])
+    policy = IssuedTokenPolicy(FirstMatchPolicy(()), GuestRules(), seconds=10, clock=lambda: now[0])
 
     def issue(name: str, *, is_guest: bool = True, connected: Callable[[str, str], bool] = lambda _, __: False):
         return policy.issue(name, "demo", ("chat",), is_guest=is_guest, is_connected=connected)
@@ -313,7 +313,7 @@ async def test_a_guests_name_is_nobody_elses():
     others = StaticPolicy(
         {"t-1": "alice", "t-2": "guest-eve"}, {name: ParticipantEntry() for name in ("alice", "guest-eve")}
     )
-    policy = IssuedTokens(others, GuestRules(), seconds=10)
+    policy = IssuedTokenPolicy(others, GuestRules(), seconds=10)
     assert [await admits(policy, shown) for shown in ("t-1", "t-2")] == [True, False]
     with pytest.raises(UsageError, match=r"participants\.admin has a name that guests may take"):
         parse_config({**CONFIG, "guests": {"names": ["*"]}})

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.gateway.config import load, parse_config
-from defserve.gateway.policy import Admission, GatewayLimits, is_participant, is_topic
+from defserve.gateway.config import load_gateway_config, parse_config
+from defserve.gateway.policy import Admission, GatewayLimits, is_participant_name, is_topic_name
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ async def test_a_file_says_who_is_who(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("ALICE_TOKEN", "t-alice")
     (tmp_path / "bob.token").write_text("t-bob\n")
     (tmp_path / "gateway.toml").write_text(FILE)
-    config = load(tmp_path / "gateway.toml")
+    config = load_gateway_config(tmp_path / "gateway.toml")
     admit = config.policy.admit
     assert await admit("t-alice", "demo") == Admission("alice", ("mcp/*", "chat"))
     assert await admit("t-bob", "ops-1") == Admission("bob", ("chat",), "directed")
@@ -103,25 +103,25 @@ def test_a_mistake_in_it_is_named(table: dict[str, Any], problem: str):
 def test_the_file_is_named_with_what_is_wrong_in_it(tmp_path: Path):
     file = tmp_path / "gateway.toml"
     with pytest.raises(UsageError, match="cannot be read"):
-        load(file)
+        load_gateway_config(file)
     file.write_text("= 1")
     with pytest.raises(UsageError, match="gateway.toml is not TOML"):
-        load(file)
+        load_gateway_config(file)
     file.write_text("colour = 1")
     with pytest.raises(UsageError, match="gateway.toml: the file has 'colour'"):
-        load(file)
+        load_gateway_config(file)
 
 
 @for_each_row("name", ["demo", "a.b-c_~9", "x" * 128])
 def test_topics_have_plain_names(name: str):
-    assert is_topic(name)
+    assert is_topic_name(name)
 
 
 @for_each_row("name", ["", "a b", "../x", "-a", "x" * 129, "é", "a\n", "a:b", "*"])
 def test_and_no_others(name: str):
-    assert not is_topic(name)
+    assert not is_topic_name(name)
 
 
 @for_each_row("name", ["", "system:gateway", "system:x", "local", "a b", "a\n", "x" * 257, "anonymous:1"])
 def test_nobody_may_pass_for_the_gateway_or_break_a_log(name: str):
-    assert not is_participant(name)
+    assert not is_participant_name(name)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from defserve.serve.sockets import FRAGMENTS
+from defserve.serve.sockets import MAX_SMALL_FRAGMENTS
 from tests.gateway.topics import PEOPLE, envelope, eventually, gateway
 from tests.rows import for_each_row
 
@@ -169,7 +169,7 @@ async def test_a_message_in_fragments_is_one_message():
 async def test_fragments_are_counted_for_each_message():
     async with gateway() as running, running.joined("admin") as admin:
         for _ in range(3):
-            await admin.socket.send([json.dumps(envelope("chat", "admin")), *[""] * (FRAGMENTS // 2)])
+            await admin.socket.send([json.dumps(envelope("chat", "admin")), *[""] * (MAX_SMALL_FRAGMENTS // 2)])
         await admin.is_well()
 
 
@@ -177,7 +177,7 @@ async def test_fragments_are_counted_for_each_message():
 async def test_who_sends_a_message_in_very_many_small_fragments_is_cut_off(fragment: str):
     async with gateway() as running, running.joined("worker") as worker, running.joined("admin") as admin:
         with suppress(ConnectionClosed):
-            await admin.socket.send([json.dumps(envelope("chat", "admin")), *[fragment] * (2 * FRAGMENTS)])
+            await admin.socket.send([json.dumps(envelope("chat", "admin")), *[fragment] * (2 * MAX_SMALL_FRAGMENTS)])
         assert await admin.closed() == (1009, "too many fragments")
         await worker.until("system/presence")
         gone = await worker.hear()

@@ -43,7 +43,7 @@ async def test_a_connection_ends_with_its_token(change: str):
                     policy.admissions["t-a"] = Admission("c", ("chat", "mcp/*"))
                 case _:
                     policy.admissions["t-a"] = Admission("a", ("chat",))
-            assert await one.closed() == (1008, live_credentials.ENDED)
+            assert await one.closed() == (1008, live_credentials.CREDENTIAL_ENDED_REASON)
             await other.is_well()
 
 

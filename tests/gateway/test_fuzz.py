@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpx.envelope import PROTOCOL
+from defserve.protocols.mcpx.envelope import MCPX_PROTOCOL
 from tests.effort import examples
 from tests.gateway.in_memory import CAPABILITIES, topic_of_three
 from tests.gateway.topics import envelope, gateway
@@ -42,7 +42,7 @@ values = st.recursive(
     max_leaves=6,
 )
 fields = {
-    "protocol": st.just(PROTOCOL) | values,
+    "protocol": st.just(MCPX_PROTOCOL) | values,
     "id": st.text(min_size=1, max_size=8) | values,
     "from": names | values,
     "kind": kinds | values,
@@ -74,7 +74,7 @@ def test_only_what_its_sender_may_say_is_passed_on_and_unchanged(said: list[tupl
         passed = all(heard == [frame] for heard in fresh.values())
         if passed:
             whole: dict[str, Any] = json.loads(frame)
-            assert whole["from"] == name and whole["protocol"] == PROTOCOL
+            assert whole["from"] == name and whole["protocol"] == MCPX_PROTOCOL
             assert not whole["kind"].startswith("system") and isinstance(whole["payload"], dict)
             assert members[name].capabilities.allow(whole["kind"])
         else:

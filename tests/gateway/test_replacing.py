@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from defserve.serve.outbound import Outbound, PlaceBackoff, outbound
+from defserve.serve.outbound import OutboundRunner, ReplacedBackoff, run_outbound
 from defserve.server.topics import WAIT
 from tests.at_address import fresh
 from tests.gateway.topics import gateway
@@ -47,17 +47,17 @@ async def test_a_server_that_was_replaced_stays_out_and_comes_back_when_the_name
     server = fresh("hello")
     async with gateway() as running:
         carrier = server.mcpx.new_carrier()
-        place = Outbound(
+        place = OutboundRunner(
             server.composition,
             carrier,
             running.topic(),
             token="t-worker",
             return_url=running.topic(if_taken="wait"),
-            backoff=PlaceBackoff(0.01, 0.02),
+            backoff=ReplacedBackoff(0.01, 0.02),
         )
         refused = running.gateway.metrics.counts
         with caplog.at_level(logging.WARNING, "defserve"):
-            async with outbound(place):
+            async with run_outbound(place):
                 async with running.joined("worker") as newer:
                     await until(lambda: refused["turned_away_total", "taken"] >= 3)
                     await newer.is_well()
@@ -71,7 +71,7 @@ def test_a_server_comes_back_with_a_url_that_takes_no_place():
 
     server = fresh("hello")
     url = "mcpx+ws://127.0.0.1:1/ws?topic=demo"
-    placed = topics.place(server.composition, server.mcp, None, server.mcpx.new_carrier(), url, "t")
+    placed = topics.make_topic_runner(server.composition, server.mcp, None, server.mcpx.new_carrier(), url, "t")
     assert placed.return_url == f"ws://127.0.0.1:1/ws?topic=demo&{WAIT}"
 
 
@@ -83,10 +83,10 @@ async def test_a_server_that_has_joined_says_where_and_as_whom(capsys: pytest.Ca
         url = f"mcpx+{running.topic()}"
         for is_announced in (False, True):
             carrier = server.mcpx.new_carrier()
-            place = topics.place(
+            place = topics.make_topic_runner(
                 server.composition, server.mcp, None, carrier, url, "t-worker", is_announced=is_announced
             )
-            async with outbound(place):
+            async with run_outbound(place):
                 told = capsys.readouterr()
             line = f"defserve: joined the topic 'demo' at 127.0.0.1:{running.port} as 'worker'\n"
             assert (told.out, told.err) == ("", line if is_announced else "")

@@ -46,8 +46,8 @@ class Topic:
 
 def test_a_long_frame_that_comes_too_fast_is_refused_unread(monkeypatch: pytest.MonkeyPatch):
     topic, lengths = Topic(rate=0.001, burst=1), list[int]()
-    parse = rules.parse
-    monkeypatch.setattr(rules, "parse", lambda data: lengths.append(len(data)) or parse(data))  # pyright: ignore
+    parse = rules.parse_envelope
+    monkeypatch.setattr(rules, "parse_envelope", lambda data: lengths.append(len(data)) or parse(data))  # pyright: ignore
     for size in (10, 10, 500 * KIB, 500 * KIB):
         topic.send("guest", size)
     assert len(lengths) == 2 and max(lengths) <= MAX_READ_REFUSED

@@ -13,8 +13,8 @@ from websockets import ConnectionClosed
 from websockets.asyncio.client import ClientConnection, connect
 
 from defserve.gateway.config import parse_config
-from defserve.gateway.listener import GatewayEndpoint, listening
-from defserve.protocols.mcpx.envelope import PROTOCOL, new_id, now
+from defserve.gateway.listener import GatewayEndpoint, serve_gateway
+from defserve.protocols.mcpx.envelope import MCPX_PROTOCOL, format_current_time, new_envelope_id
 from defserve.serve.address import Address
 from defserve.serve.sockets import bind_sockets
 
@@ -74,7 +74,13 @@ class Peer:
 
 
 def envelope(kind: str, sender: str, payload: Mapping[str, Any] | None = None, **more: Any) -> Json:
-    about = {"protocol": PROTOCOL, "id": new_id(), "ts": now(), "from": sender, "kind": kind}
+    about = {
+        "protocol": MCPX_PROTOCOL,
+        "id": new_envelope_id(),
+        "ts": format_current_time(),
+        "from": sender,
+        "kind": kind,
+    }
     return {**about, "payload": payload or {}, **more}
 
 
@@ -133,7 +139,7 @@ async def gateway(**changes: Any) -> AsyncGenerator[Running]:
     """A gateway for as long as the block runs; `changes` replace parts of its file."""
     config = parse_config({**CONFIG, **changes})
     with bind_sockets(Address.parse("ws://127.0.0.1:0/ws")) as sockets:
-        async with listening(config, sockets, "/ws") as site:
+        async with serve_gateway(config, sockets, "/ws") as site:
             yield Running(site, sockets[0].getsockname()[1])
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from defserve.errors import UsageError
 from defserve.guard import egress
-from defserve.guard.egress import Egress, check
+from defserve.guard.egress import Egress, judge_url_and_addresses
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -25,14 +25,14 @@ def answering(*addresses: str) -> egress.Resolver:
 
 
 async def test_a_public_name_is_allowed() -> None:
-    verdict = await check("http://Example.com", resolver=answering("8.8.8.8", "2606:4700::1111"))
+    verdict = await judge_url_and_addresses("http://Example.com", resolver=answering("8.8.8.8", "2606:4700::1111"))
     assert verdict.allowed
     assert verdict.url == "http://example.com/"
 
 
 @for_each_row("address", ["127.0.0.1", "169.254.169.254", "::1", "fe80::1%2", "nonsense"])
 async def test_a_name_with_an_address_that_is_not_public_is_refused(address: str) -> None:
-    verdict = await check("http://localtest.me/", resolver=answering("8.8.8.8", address))
+    verdict = await judge_url_and_addresses("http://localtest.me/", resolver=answering("8.8.8.8", address))
     assert not verdict
     assert verdict.url is None
     assert verdict.hints["allowed_schemes"] == ["http", "https"]
@@ -42,9 +42,9 @@ async def test_a_url_refused_by_its_text_is_not_resolved() -> None:
     async def never(host: str, port: int) -> Sequence[str]:
         raise AssertionError(host)
 
-    assert not await check("http://127.0.0.1/", resolver=never)
-    assert await check("http://8.8.8.8/", resolver=never)
-    assert await check("http://example.com/", Egress(proxy="http://proxy:3128"), resolver=never)
+    assert not await judge_url_and_addresses("http://127.0.0.1/", resolver=never)
+    assert await judge_url_and_addresses("http://8.8.8.8/", resolver=never)
+    assert await judge_url_and_addresses("http://example.com/", Egress(proxy="http://proxy:3128"), resolver=never)
 
 
 @for_each_row("error", [socket.gaierror("no such name"), OSError(), UnicodeError()])
@@ -52,28 +52,28 @@ async def test_a_name_that_cannot_be_resolved_is_refused(error: Exception) -> No
     async def failing(host: str, port: int) -> Sequence[str]:
         raise error
 
-    verdict = await check("http://example.com/", resolver=failing)
+    verdict = await judge_url_and_addresses("http://example.com/", resolver=failing)
     assert [violation.rule for violation in verdict.violations] == ["resolution"]
-    assert not await check("http://example.com/", resolver=answering())
+    assert not await judge_url_and_addresses("http://example.com/", resolver=answering())
 
 
 async def test_a_resolver_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hanging(host: str, port: int) -> Sequence[str]:
         return await asyncio.Event().wait() and ()
 
-    monkeypatch.setattr(egress, "RESOLVE_SECONDS", 0.01)
-    verdict = await check("http://example.com/", resolver=hanging)
+    monkeypatch.setattr(egress, "RESOLVE_TIMEOUT_SECONDS", 0.01)
+    verdict = await judge_url_and_addresses("http://example.com/", resolver=hanging)
     assert "within 0.01 s" in verdict.violations[0].message
 
 
 async def test_a_private_host_is_allowed_as_it_was_named() -> None:
     named = Egress(private=["LOCALHOST:8000"])
-    assert await check("http://localhost:8000/", named, resolver=answering("127.0.0.1", "::1"))
-    assert not await check("http://localhost:8080/", named, resolver=answering("127.0.0.1"))
+    assert await judge_url_and_addresses("http://localhost:8000/", named, resolver=answering("127.0.0.1", "::1"))
+    assert not await judge_url_and_addresses("http://localhost:8080/", named, resolver=answering("127.0.0.1"))
 
 
 async def test_the_machine_itself_is_asked_by_default() -> None:
-    assert set(await egress.system_resolver("localhost", 80)) & {"127.0.0.1", "::1"}
+    assert set(await egress.resolve_with_system("localhost", 80)) & {"127.0.0.1", "::1"}
 
 
 @for_each_row(

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.page_socket import VERBS
-from defserve.inspector.protocol import Request
+from defserve.inspector.page_socket import PAGE_HANDLERS
+from defserve.inspector.protocol import PageRequest
 
 
 async def do(inspection: Inspection, verb: str, /, **arguments: Any) -> Any:
     """The answer of a verb that has no parts."""
-    return await VERBS[verb](inspection, Request(arguments, _refused))
+    return await PAGE_HANDLERS[verb](inspection, PageRequest(arguments, _refused))
 
 
 def _refused(part: Any) -> None:
@@ -30,7 +30,7 @@ async def following(inspection: Inspection, verb: str, /, **arguments: Any) -> A
         parts.append(part)
 
     async def follow() -> None:
-        await VERBS[verb](inspection, Request(arguments, take))
+        await PAGE_HANDLERS[verb](inspection, PageRequest(arguments, take))
 
     task = asyncio.create_task(follow())
     try:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.client.link import Link
-from defserve.inspector.era_connection import Target
+from defserve.client.link import ClientLink
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.page_server import RunningInspector, inspecting
-from defserve.inspector.page_socket import VERBS
-from defserve.inspector.protocol import Request
-from defserve.serve.lifespans import serving
+from defserve.inspector.page_socket import PAGE_HANDLERS
+from defserve.inspector.protocol import PageRequest
+from defserve.serve.lifespans import connect_in_memory
 from tests.inspector.greenhouse import server as greenhouse
 
 Json = dict[str, Any]
@@ -30,11 +30,11 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def target_of(server: Server, era: str = "") -> Target:
-    def link() -> AbstractAsyncContextManager[Link]:
-        return serving(server.composition)
+def target_of(server: Server, era: str = "") -> InspectionTarget:
+    def link() -> AbstractAsyncContextManager[ClientLink]:
+        return connect_in_memory(server.composition)
 
-    return Target("greenhouse.py", ("greenhouse.py",), link, era)
+    return InspectionTarget("greenhouse.py", ("greenhouse.py",), link, era)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def do() -> Run:
             if parts is not None:
                 parts.append(value)
 
-        return await VERBS[verb](inspection, Request(arguments, part))
+        return await PAGE_HANDLERS[verb](inspection, PageRequest(arguments, part))
 
     return do
 

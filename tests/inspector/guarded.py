@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from defserve import PublicUrl, Server, dangerous, moderate, safe
-from defserve.inspector.era_connection import Target
-from defserve.serve.lifespans import serving
+from defserve.inspector.era_connection import InspectionTarget
+from defserve.serve.lifespans import connect_in_memory
 from defserve.server import AccessPolicy
 from defserve.stores.audit.log_file import AuditLog
 
@@ -56,5 +56,7 @@ def audited(folder: Path) -> AuditLog:
     return AuditLog(folder / "audit.jsonl", key=KEY)
 
 
-def target(server: Server, era: str = "", audit: AuditLog | None = None) -> Target:
-    return Target("greenhouse.py", ("greenhouse.py",), lambda: serving(server.composition), era, audit=lambda: audit)
+def target(server: Server, era: str = "", audit: AuditLog | None = None) -> InspectionTarget:
+    return InspectionTarget(
+        "greenhouse.py", ("greenhouse.py",), lambda: connect_in_memory(server.composition), era, audit=lambda: audit
+    )

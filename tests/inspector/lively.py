@@ -7,7 +7,7 @@ from typing import Any
 
 from defserve import Context, Server, ToolError
 from defserve.limits import Limits
-from defserve.live import Channel, FinishedTurn, Injection, Message, Rewrite, Turn
+from defserve.live import Channel, FinishedTurn, Injection, ReceivedMessage, Rewrite, Turn
 
 WATCH, MEMORY, PRIVACY, WATER, ALERTS = "climate.watch", "beds.memory", "beds.privacy", "irrigation", "alerts.push"
 
@@ -81,7 +81,7 @@ def lively() -> Server:
     @alerts.tool
     async def call_roof(text: str, ctx: Context) -> bool:
         """Write into the channel, as the gardener."""
-        (receipt,) = await roof.incoming(Message("chat:#roof", text, author="gardener"), to=ctx.session)
+        (receipt,) = await roof.incoming(ReceivedMessage("chat:#roof", text, author="gardener"), to=ctx.session)
         return receipt.accepted
 
     @season.tool

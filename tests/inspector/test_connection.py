@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.client import HttpLink, Link, ProcessLink, Remote, SignIn, StoredSignIn, connect_url
+from defserve.client import ClientLink, HttpLink, ProcessLink, RemoteServer, SignIn, StoredSignIn, connect_url
 from defserve.client.signin.credentials import MemoryCredentialStore
 from defserve.errors import PeerError, PeerGone
 from defserve.inspector import era_connection
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.protocol import BadMessage
 from defserve.limits import Limits
-from defserve.serve.session_opener import loopback
+from defserve.serve.session_opener import serve_on_loopback
 from tests.client.signin.company import company
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until
@@ -46,14 +46,14 @@ for line in sys.stdin:
 """
 
 
-def old_server(folder: Path) -> Target:
+def old_server(folder: Path) -> InspectionTarget:
     (folder / "old.py").write_text(OLD)
 
     @asynccontextmanager
-    async def link() -> AsyncGenerator[Link]:
+    async def link() -> AsyncGenerator[ClientLink]:
         yield await ProcessLink.spawn(sys.executable, [str(folder / "old.py")])
 
-    return Target("old.py", ("--", "python", "old.py"), link)
+    return InspectionTarget("old.py", ("--", "python", "old.py"), link)
 
 
 def pushes(inspection: Inspection) -> list[tuple[str, Any]]:
@@ -109,15 +109,15 @@ async def test_while_nobody_is_there_the_reason_is_told_and_a_retry_is_at_once(
     address = "http://127.0.0.1:9/mcp"
 
     @asynccontextmanager
-    async def link() -> AsyncGenerator[Link]:
+    async def link() -> AsyncGenerator[ClientLink]:
         yield HttpLink(address)
 
     server = Server("late", "1")
-    async with Inspection(Target("late", ("late",), link)) as inspection:
+    async with Inspection(InspectionTarget("late", ("late",), link)) as inspection:
         with pytest.raises(PeerGone, match="cannot be reached"):
             await do(inspection, "tools.list")
         assert inspection.hello()["connections"][0]["next"] == 3600.0
-        async with loopback(server.asgi(), Limits()) as address:
+        async with serve_on_loopback(server.asgi(), Limits()) as address:
             await do(inspection, "connection.retry")
             await until(lambda: inspection.connection().state == "open")
             assert (await do(inspection, "tools.list"))["tools"] == []
@@ -128,13 +128,13 @@ async def test_a_server_that_wants_a_sign_in_is_said_how_and_tried_again(do: Run
     async with company() as there:
 
         @asynccontextmanager
-        async def link() -> AsyncGenerator[Link]:
+        async def link() -> AsyncGenerator[ClientLink]:
             yield await connect_url(there.url, auth=StoredSignIn(store))
 
-        async with Inspection(Target(there.url, (there.url,), link)) as inspection:
+        async with Inspection(InspectionTarget(there.url, (there.url,), link)) as inspection:
             with pytest.raises(PeerError, match=f"defserve login {there.url}"):
                 await do(inspection, "tools.list")
-            async with Remote(there.url, auth=SignIn(redirect=there, store=store)).connect():
+            async with RemoteServer(there.url, auth=SignIn(redirect=there, store=store)).connect():
                 await do(inspection, "connection.retry")
                 await until(lambda: inspection.connection().state == "open")
                 assert len((await do(inspection, "tools.list"))["tools"]) == 1
@@ -153,11 +153,11 @@ async def test_a_server_at_an_address_that_goes_away_is_noticed_by_the_next_requ
         return 1
 
     @asynccontextmanager
-    async def link() -> AsyncGenerator[Link]:
+    async def link() -> AsyncGenerator[ClientLink]:
         yield HttpLink(address)
 
-    async with loopback(server.asgi(), Limits()) as address:
-        inspection = await Inspection(Target("gone", ("gone",), link)).__aenter__()
+    async with serve_on_loopback(server.asgi(), Limits()) as address:
+        inspection = await Inspection(InspectionTarget("gone", ("gone",), link)).__aenter__()
         await do(inspection, "tools.list")
     with pytest.raises(PeerError):
         await do(inspection, "tools.list")

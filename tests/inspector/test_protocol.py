@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import PeerError, Refused, UsageError
-from defserve.inspector.protocol import BadMessage, Request, error_of, parse_message
+from defserve.inspector.protocol import BadMessage, PageRequest, describe_wire_error, parse_message
 from tests.rows import for_each_row
 
 
@@ -53,7 +53,7 @@ def test_no_text_breaks_the_reader(text: str):
 
 
 def test_arguments_are_checked_for_their_type():
-    request = Request({"name": "a", "number": 3, "yes": True, "object": {"b": 1}}, _nowhere)
+    request = PageRequest({"name": "a", "number": 3, "yes": True, "object": {"b": 1}}, _nowhere)
     assert (request.text("name"), request.whole("number"), request.object("object")) == ("a", 3, {"b": 1})
     assert (request.text("other", ""), request.whole("other", 0), request.object("other")) == ("", 0, {})
     for wrong in (lambda: request.text("number"), lambda: request.whole("yes"), lambda: request.object("name")):
@@ -66,12 +66,12 @@ HUGE = (10**400, -(10**400), 2**53 + 1)
 
 @for_each_row("number", [*HUGE, 1e300, float("inf"), float("nan"), True, "1", [1]])
 def test_a_number_is_one_that_a_page_can_have(number: object):
-    request = Request({"it": number}, _nowhere)
+    request = PageRequest({"it": number}, _nowhere)
     for read_it in (request.whole, request.number):
         with pytest.raises(BadMessage):
             read_it("it")
-    assert Request({"it": 1.5}, _nowhere).number("it") == 1.5 and request.number("other") is None
-    assert Request({"it": -(2**53)}, _nowhere).whole("it") == -(2**53)
+    assert PageRequest({"it": 1.5}, _nowhere).number("it") == 1.5 and request.number("other") is None
+    assert PageRequest({"it": -(2**53)}, _nowhere).whole("it") == -(2**53)
 
 
 @for_each_row("id", HUGE)
@@ -81,18 +81,18 @@ def test_an_id_is_one_that_a_page_can_have(id: int):
 
 
 def test_an_error_is_told_with_its_fix_code_and_data():
-    assert error_of(UsageError("no", fix="do it")) == {"message": "no", "fix": "do it"}
-    assert error_of(PeerError("no", code=7, data={"fix": "so"})) == {
+    assert describe_wire_error(UsageError("no", fix="do it")) == {"message": "no", "fix": "do it"}
+    assert describe_wire_error(PeerError("no", code=7, data={"fix": "so"})) == {
         "message": "no",
         "code": 7,
         "fix": "so",
         "data": {"fix": "so"},
     }
-    assert error_of(Refused("no", data={"a": 1})) == {"message": "no", "data": {"a": 1}}
+    assert describe_wire_error(Refused("no", data={"a": 1})) == {"message": "no", "data": {"a": 1}}
 
 
 def test_of_an_unexpected_error_only_the_class_is_told():
     assert (
-        "secret" not in str(error_of(ValueError("secret")))
-        and "ValueError" in error_of(ValueError("secret"))["message"]
+        "secret" not in str(describe_wire_error(ValueError("secret")))
+        and "ValueError" in describe_wire_error(ValueError("secret"))["message"]
     )

@@ -7,12 +7,12 @@ import webbrowser
 
 import pytest
 
-from defserve.client.links.endpoint import Endpoint
+from defserve.client.links.endpoint import HttpEndpoint
 from defserve.errors import UsageError
 from defserve.inspector import app_views as kept_views
 from defserve.inspector import page_server as room
-from defserve.inspector.app_views import MAX_VIEWS, View, Views
-from defserve.inspector.page_server import RunningInspector, WebOptions, run
+from defserve.inspector.app_views import MAX_VIEWS, ViewDocument, ViewDocumentServer
+from defserve.inspector.page_server import RunningInspector, WebOptions, run_inspector
 from tests.inspector.conftest import target_of
 from tests.inspector.greenhouse import server
 from tests.waiting import until
@@ -25,7 +25,7 @@ POLICY = "default-src 'self'; sandbox allow-scripts; frame-ancestors http://127.
 async def fetched(
     address: str, method: str = "GET", headers: dict[str, str] | None = None
 ) -> tuple[int, dict[str, str], str]:
-    endpoint = Endpoint(address, {})
+    endpoint = HttpEndpoint(address, {})
     response = await endpoint.send(method, headers or {})
     body = await response.start(100_000)
     await endpoint.aclose()
@@ -39,7 +39,7 @@ async def test_the_address_is_printed_and_the_browser_opened_if_wanted(
     opened = list[str]()
     monkeypatch.setattr(webbrowser, "open", opened.append)
     ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(run(target_of(server), WebOptions(browser=browser), ending))
+    task = asyncio.create_task(run_inspector(target_of(server), WebOptions(browser=browser), ending))
     printed = list[str]()
     await until(lambda: bool(printed.extend(capsys.readouterr().out.splitlines()) or printed))
     await until(lambda: bool(opened) or not browser)
@@ -57,7 +57,7 @@ async def test_a_port_that_is_taken_is_told(running: RunningInspector):
 
 async def test_a_view_has_an_origin_and_a_policy_of_its_own(running: RunningInspector):
     views = running.inspection.views
-    address = views.add(View("<p>hello</p>", "default-src 'self'"))
+    address = views.add(ViewDocument("<p>hello</p>", "default-src 'self'"))
     assert address.startswith(views.origin) and str(running.access.port) not in address
     status, headers, body = await fetched(address)
     assert (status, headers["content-security-policy"], body) == (
@@ -73,7 +73,7 @@ async def test_a_view_has_an_origin_and_a_policy_of_its_own(running: RunningInsp
     # A browser gets it for a frame, and for nothing else: in a tab of its own it would be a page of this machine.
     assert [(await fetched(address, headers={"sec-fetch-dest": to}))[0] for to in ("iframe", "document")] == [200, 404]
     for _ in range(MAX_VIEWS):
-        views.add(View("", ""))
+        views.add(ViewDocument("", ""))
     assert (await fetched(address))[0] == 404
     views.page_port = 0
     assert "frame-ancestors 'none'" in (await fetched(address))[1]["content-security-policy"]
@@ -81,9 +81,9 @@ async def test_a_view_has_an_origin_and_a_policy_of_its_own(running: RunningInsp
 
 def test_views_are_kept_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kept_views, "MAX_BYTES", 10)
-    views = Views()
+    views = ViewDocumentServer()
     for html in ("\ud800", "x" * 6, "y" * 6, "z" * 20):
-        views.add(View(html, ""))
+        views.add(ViewDocument(html, ""))
     assert [body for body, _ in views._views.values()] == [b"z" * 20]  # pyright: ignore[reportPrivateUsage]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from defserve.client import Client
-from defserve.kernel.config.loading import load
+from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.kernel import Kernel
 from tests.waiting import until
 
@@ -55,7 +55,7 @@ async def running(
     """A kernel that serves such a file, and a client of it. `options` are those of the kernel's server."""
     path = folder / "mgp.toml"
     path.write_text("\n".join(entries))
-    kernel = Kernel(load(path), environ, **options)
+    kernel = Kernel(load_kernel_config(path), environ, **options)
     async with kernel.server.connect() as connection:
         here = Running(kernel, connection, path)
         if wait:

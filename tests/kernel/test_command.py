@@ -17,7 +17,7 @@ import pytest
 
 from defserve.cli import main
 from defserve.cli.commands.kernel import FILE_ACTIONS
-from defserve.cli.kernel_actions import list_words
+from defserve.cli.kernel_actions import list_kernel_commands
 from defserve.errors import PeerGone
 from defserve.kernel.control import ask_kernel
 from tests.kernel.running import entry
@@ -175,5 +175,5 @@ def test_the_schema_is_printed(tmp_path: Path) -> None:
 
 def test_the_help_says_what_each_action_does(tmp_path: Path) -> None:
     told = defserve(tmp_path, "--help").stdout.partition("actions:\n")[2].partition("\n\n")[0]
-    assert {line.split()[0] for line in told.splitlines()} == {*list_words(), *FILE_ACTIONS}
+    assert {line.split()[0] for line in told.splitlines()} == {*list_kernel_commands(), *FILE_ACTIONS}
     assert all(len(line.split()) > 3 for line in told.splitlines())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import DefserveError
-from defserve.kernel.members import STEP_SECONDS, STEPS, figures, history
+from defserve.kernel.members import STEP_SECONDS, STEPS, figures, summarize_call_history
 from defserve.proxying.calls import TIMES_KEPT, CallSlots
 from tests.kernel.running import entry, running
 
@@ -38,7 +38,7 @@ def test_without_calls_there_are_no_times():
         "median_ms": None,
         "p95_ms": None,
     }
-    assert history(CallSlots("a", 8))["steps"] == [[0, 0, None]] * STEPS
+    assert summarize_call_history(CallSlots("a", 8))["steps"] == [[0, 0, None]] * STEPS
 
 
 def test_calls_a_second_are_those_of_the_last_ten():
@@ -59,13 +59,15 @@ def test_median_and_p95_are_of_all_remembered_calls():
 
 def test_steps_are_calls_errors_and_the_median():
     half = STEP_SECONDS / 2
-    steps = history(room_of((STEP_SECONDS + half, 8.0, False), (half, 2.0, True), (half, 4.0, False)))["steps"]
+    steps = summarize_call_history(room_of((STEP_SECONDS + half, 8.0, False), (half, 2.0, True), (half, 4.0, False)))[
+        "steps"
+    ]
     assert [step[:2] for step in steps[-2:]] == [[1, 0], [2, 1]]
     assert steps[-2][2] == pytest.approx(8.0, abs=0.01)  # pyright: ignore[reportUnknownMemberType]
 
 
 def test_what_is_forgotten_is_not_told_as_no_calls():
-    steps = history(room_of(*[(20.0, 1.0, False)] * (TIMES_KEPT + 5)))["steps"]
+    steps = summarize_call_history(room_of(*[(20.0, 1.0, False)] * (TIMES_KEPT + 5)))["steps"]
     assert steps[0] is None
     assert steps[-2][0] == TIMES_KEPT
 
@@ -77,7 +79,7 @@ def test_what_is_forgotten_is_not_told_as_no_calls():
 )
 def test_whatever_the_times_are_the_figures_are_whole(calls: list[tuple[float, float, bool]]):
     room = room_of(*calls)
-    told, steps = figures(room), history(room)["steps"]
+    told, steps = figures(room), summarize_call_history(room)["steps"]
     assert told["calls_per_second"] >= 0
     assert (told["median_ms"] is None) == (not calls)
     assert len(steps) == STEPS

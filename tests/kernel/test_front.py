@@ -10,7 +10,7 @@ from defserve.auth.api_keys import ApiKeys
 from defserve.client import Client
 from defserve.client.targets import connect_url
 from defserve.errors import DefserveError
-from defserve.kernel.config.loading import load
+from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.kernel import Kernel
 from tests.at_address import at_address
 from tests.kernel.running import entry
@@ -39,7 +39,7 @@ async def made_key(folder: Path, principal: str) -> str:
 async def test_a_kernel_with_keys_serves_only_who_has_one(tmp_path: Path) -> None:
     token = await made_key(tmp_path, "ann")
     (tmp_path / "mgp.toml").write_text(f'[kernel]\nkeys = "keys.json"\n{entry("a")}')
-    kernel = Kernel(load(tmp_path / "mgp.toml"))
+    kernel = Kernel(load_kernel_config(tmp_path / "mgp.toml"))
     async with at_address(kernel.server) as url:
         async with Client(await connect_url(url, token=token)) as client:
             await until(lambda: kernel.members["a"].state == "connected")
@@ -55,7 +55,7 @@ async def test_only_a_key_of_an_admin_operates_servers(tmp_path: Path, principal
     token = await made_key(tmp_path, principal)
     head = '[kernel]\nkeys = "keys.json"\nadmins = ["ann"]\n'
     (tmp_path / "mgp.toml").write_text(f"{head}{entry('a')}")
-    kernel = Kernel(load(tmp_path / "mgp.toml"))
+    kernel = Kernel(load_kernel_config(tmp_path / "mgp.toml"))
     offer = {"mgp": {"version": "0.3.0", "extensions": ["lifecycle"]}}
     async with at_address(kernel.server) as url:
         link = await connect_url(url, token=token)

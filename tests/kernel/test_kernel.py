@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from defserve.errors import DefserveError, ToolError, UsageError
-from defserve.proxying.mounted import Exit
+from defserve.proxying.mounted import ServerExit
 from defserve.sandbox import monty
 from tests.kernel.running import BACKEND, Running, entry, running
 from tests.waiting import until
@@ -171,7 +171,7 @@ async def test_a_stopped_server_stays_stopped_whatever_its_policy(tmp_path: Path
             os.kill(process, 0)
         backend = here.kernel.members["a"].backend
         assert backend is not None
-        assert backend.policy.after(Exit.STOPPED)
+        assert backend.policy.after(ServerExit.STOPPED)
         await here.kernel.start("a")
         await here.connected("a")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from tests.kernel.running import entry, running
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, STRANGER, Trail, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE
@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 @pytest.mark.parametrize("version", ERAS)
 async def test_health_of_one_server_is_told_to_operators(tmp_path: Path, version: str) -> None:
     async with running(tmp_path, ADMINS, entry("a")) as here:
-        for who in (LOCAL, ALICE):
+        for who in (LOCAL_PRINCIPAL, ALICE):
             async with speaking(here.kernel.server, version, ["lifecycle"], who=who) as peer:
                 ping = (await peer.ask("mgp/health/ping", {"server_id": "a"}))["result"]
                 assert (ping["status"], ping["server_id"]) == ("healthy", "a")

@@ -20,10 +20,10 @@ from defserve.kernel.config.entries import (
     ServerEntry,
     ServerLaunch,
     ToolFilter,
-    find_changes,
+    find_server_changes,
 )
 from defserve.kernel.kernel import Kernel
-from defserve.kernel.members import Creator
+from defserve.kernel.members import ServerCreator
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.access import AccessPolicy, Entry
 from defserve.proxying.mounted import RestartPolicy
@@ -187,7 +187,7 @@ async def test_another_default_policy_acts_at_once_and_takes_no_entry(tmp_path: 
     head, idle = 'admins = ["alice"]', 'default_policy = "{}"\n[[servers]]\nid = "a"\ncommand = "x"\nenabled = false\n'
     async with running(tmp_path, OFF, head, idle.format("opt-out"), wait=False) as here:
         registered = ServerEntry("r", ServerLaunch("x"), enabled=False)
-        await here.kernel.add(registered, Creator("alice", "", None))
+        await here.kernel.add(registered, ServerCreator("alice", "", None))
         for id in ("a", "r"):
             policy_of(here.kernel, id).grant(Entry("server_grant", "eve", permission="deny"))
 
@@ -293,11 +293,11 @@ SERVERS = st.lists(ENTRIES, max_size=3).map(lambda entries: {entry.id: entry for
 def test_every_server_gets_exactly_what_its_change_needs(
     old: dict[str, ServerEntry], new: dict[str, ServerEntry]
 ) -> None:
-    found = find_changes(old, new)
+    found = find_server_changes(old, new)
     lists = [found.added, found.removed, found.replaced, found.relaunched, found.adjusted, found.unchanged]
     assert sorted(id for ids in lists for id in ids) == sorted(old.keys() | new.keys())
     assert set(found.unchanged) == {id for id in old.keys() & new.keys() if old[id] == new[id]}
     for id in found.adjusted:
         assert old[id].launch == new[id].launch
         assert old[id].prefix == new[id].prefix
-    assert find_changes(new, new) == ConfigChanges(unchanged=list(new))
+    assert find_server_changes(new, new) == ConfigChanges(unchanged=list(new))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from defserve.binding.signature import Docs
+from defserve.binding.signature import ParsedDocstring
 from tests.migrations.asking import Answers, Params, Question
 
 # What a schema says besides which values it allows. Pydantic writes titles; we put what the docstring says of arguments
@@ -64,7 +64,7 @@ def _arguments(item: Params) -> list[tuple[str, bool]]:
 
 def _plain_text(text: str | None) -> str:
     """A description without the sections on parameters and results: those are in the schema, where clients look."""
-    return " ".join((Docs(text).description or "").split())
+    return " ".join((ParsedDocstring(text).description or "").split())
 
 
 def simplify_schema(schema: Any, definitions: Mapping[str, Any] | None = None, depth: int = 0) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 import jsonschema
 
 from defserve import Server
-from defserve.base.hidden_characters import describe_hidden
-from defserve.binding.json_schemas import walk
+from defserve.base.hidden_characters import describe_hidden_characters
+from defserve.binding.json_schemas import walk_schema
 from defserve.openapi.names import drop_repeated_words
 from defserve.protocols.mcp.tools import Tool
 
@@ -45,7 +45,7 @@ def of_tool(tool: Tool) -> Iterator[str]:
     words = tool.name.split("_")
     if drop_repeated_words(words) != words and not words[-1].isdigit():
         yield "the name repeats itself"
-    if not 0 < len(tool.description) <= 640 or [*describe_hidden(tool.description)]:
+    if not 0 < len(tool.description) <= 640 or [*describe_hidden_characters(tool.description)]:
         yield f"the description is empty, too long or not printable: {tool.description[:80]!r}"
     yield from of_schema(tool.function.arguments.schema, "input")
     for name in tool.function.arguments.schema.get("properties", {}):
@@ -66,7 +66,7 @@ def of_schema(schema: dict[str, Any], kind: str) -> Iterator[str]:
     except jsonschema.SchemaError as error:
         yield f"the {kind} schema is none: {error.json_path} {error.message[:200]}"
     defs = schema.get("$defs", {})
-    for node in walk(schema):
+    for node in walk_schema(schema):
         if odd := [word for word in node if word in OF_OPENAPI or word.startswith("x-")]:
             yield f"the {kind} schema has {odd}"
         ref = node.get("$ref")

@@ -12,7 +12,7 @@ import pytest
 
 import defserve
 from defserve import PublicUrl, Server, ShellCommand
-from defserve.base.peer_bounds import MAX_ECHO, cut_data, cut_text
+from defserve.base.peer_bounds import MAX_ECHO, truncate_error_data, truncate_text
 from defserve.errors import InvalidParams, PeerError, Refused, Rejected
 from defserve.guard.argument_types import Code, Within
 from tests.asgi import BOTH, Web, living
@@ -154,5 +154,5 @@ def test_what_an_error_repeats_is_cut_where_the_error_is_made():
     assert len(json.dumps(InvalidParams("a", data={"uri": LONG, "in": [{LONG: LONG}]}).data)) < 4 * MAX_ECHO
     assert len(str(Rejected("no", [LONG] * 100, guard="g"))) < MAX_REPLY
     assert len(str(Refused(LONG))) < MAX_REPLY and len(PeerError(LONG).message) < MAX_REPLY
-    assert cut_text("short") == "short" and cut_text(LONG, 3) == "xxx… (40000 characters)"
-    assert cut_data({"url": LONG})["url"] == LONG, "an address that somebody has to open"
+    assert truncate_text("short") == "short" and truncate_text(LONG, 3) == "xxx… (40000 characters)"
+    assert truncate_error_data({"url": LONG})["url"] == LONG, "an address that somebody has to open"

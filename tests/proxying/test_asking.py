@@ -8,11 +8,11 @@ import pytest
 
 from defserve import Server
 from defserve.client import Accept, Answers
-from defserve.protocols.mcp.errors import SERVER_KEY
+from defserve.protocols.mcp.errors import SERVER_ID_META_KEY
 from defserve.proxying import boundary
-from defserve.proxying.boundary import with_asker
-from defserve.proxying.channel import QUESTIONS
-from defserve.proxying.targets import Secrets
+from defserve.proxying.boundary import add_asker_to_question
+from defserve.proxying.channel import QUESTION_CAPABILITIES
+from defserve.proxying.targets import BackendSecrets
 from tests.proxying.backends import ERA_PAIRS, child
 from tests.rows import for_each_row
 
@@ -63,10 +63,10 @@ async def test_a_mounted_server_asks_by_its_name_and_its_dangerous_calls_are_con
     assert [text.partition("asks")[0] for text in person.asked] == ["Server 'e' "] * 4
 
 
-@for_each_row("method", [*QUESTIONS, "something/new"])
+@for_each_row("method", [*QUESTION_CAPABILITIES, "something/new"])
 def test_whatever_may_be_asked_names_its_server(method: str) -> None:
-    named = with_asker("mail", method, {"message": "Type\u202e it", "_meta": {"x": 1}})
-    assert named["_meta"] == {"x": 1, SERVER_KEY: "mail"}
+    named = add_asker_to_question("mail", method, {"message": "Type\u202e it", "_meta": {"x": 1}})
+    assert named["_meta"] == {"x": 1, SERVER_ID_META_KEY: "mail"}
     if method == "elicitation/create":
         assert named["message"] == "Server 'mail' asks: Type it"
 
@@ -74,6 +74,6 @@ def test_whatever_may_be_asked_names_its_server(method: str) -> None:
 def test_pages_that_an_error_sends_a_person_to_name_their_server() -> None:
     pages = [{"mode": "url", "message": "Sign in again.", "url": "https://example.org/", "elicitationId": "1"}]
     told = boundary.make_relayed_error(
-        "mail", {"code": -32042, "message": "no", "data": {"elicitations": pages}}, Secrets()
+        "mail", {"code": -32042, "message": "no", "data": {"elicitations": pages}}, BackendSecrets()
     )
     assert told.data["elicitations"][0]["message"] == "Server 'mail' asks: Sign in again."

@@ -11,7 +11,7 @@ from defserve import Server
 from defserve.client import Client, Mgp
 from defserve.errors import PeerError
 from defserve.protocols.mcp import errors
-from defserve.protocols.mgp.errors import CODES, KINDS
+from defserve.protocols.mgp.errors import ERROR_CODES_BY_TYPE, ERROR_KINDS_BY_CODE
 from defserve.proxying.boundary import PASSED, clean_error, clean_result
 from tests.proxying.backends import ERAS
 from tests.proxying.talkers import talker
@@ -24,7 +24,7 @@ BUSY = [{"type": "text", "text": "busy"}]
 
 
 def block(code: int) -> dict[str, Any]:
-    kind = KINDS[code]
+    kind = ERROR_KINDS_BY_CODE[code]
     return {"code": code, "name": kind.name, "category": kind.category, "details": {}, **ELSEWHERE}
 
 
@@ -36,13 +36,13 @@ def refused(code: int, data: Any) -> dict[str, Any]:
     return {"error": {"code": code, "message": "busy", "data": data}}
 
 
-LIMITED, DOWN = CODES["rate_limited"], CODES["upstream_unavailable"]
+LIMITED, DOWN = ERROR_CODES_BY_TYPE["rate_limited"], ERROR_CODES_BY_TYPE["upstream_unavailable"]
 # Every place where a backend may put what to call instead.
 REPLIES: dict[str, dict[str, Any]] = {
     "result": failed(_mgp=block(LIMITED)),
     "result, down": failed(_mgp=block(DOWN)),
-    "meta": failed(_meta={errors.ERROR_KEY: {"_mgp": block(LIMITED)}}),
-    "meta, down": failed(_meta={errors.ERROR_KEY: {"_mgp": block(DOWN)}}),
+    "meta": failed(_meta={errors.ERROR_META_KEY: {"_mgp": block(LIMITED)}}),
+    "meta, down": failed(_meta={errors.ERROR_META_KEY: {"_mgp": block(DOWN)}}),
     "error": refused(LIMITED, {"_mgp": block(LIMITED)}),
     "error, down": refused(DOWN, {"_mgp": block(DOWN)}),
     "flat error": refused(-32000, ELSEWHERE),

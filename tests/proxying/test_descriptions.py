@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.base.hidden_characters import has_hidden
-from defserve.proxying.boundary import find_hidden_name, readable
-from defserve.proxying.mounted import tool_name_problem
+from defserve.base.hidden_characters import has_hidden_characters
+from defserve.proxying.boundary import find_hidden_name, sanitize_listed_item
+from defserve.proxying.mounted import find_tool_name_problem
 from tests.rows import for_each_row
 
 ODD = ["\u202e", "\u3164", "\ufe0f", "\U000e0100", "\U000e0041", "\u200b", "\u2066", "\x1b"]
@@ -26,7 +26,7 @@ PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
 
 @for_each_row(("place", "odd"), [(place, odd) for place in PLACES for odd in ODD])
 def test_a_schema_whose_names_or_choices_hide_something_is_not_offered(place: str, odd: str) -> None:
-    raw = readable({"name": "wipe", "inputSchema": {"type": "object", **PLACES[place](odd)}})
+    raw = sanitize_listed_item({"name": "wipe", "inputSchema": {"type": "object", **PLACES[place](odd)}})
     assert find_hidden_name(raw) is not None
 
 
@@ -54,7 +54,7 @@ def test_defaults_titles_examples_and_whatever_else_is_shown_are_cleaned(odd: st
         "name": "a", "title": text, "annotations": {"title": text}, "icons": [{"src": text}],
         "inputSchema": {"properties": {"p": schema, "default": schema}, **schema},
     }  # fmt: skip
-    clean = readable(raw)
+    clean = sanitize_listed_item(raw)
     assert odd not in str(clean).encode().decode("unicode_escape", "replace") and text not in repr(clean)
     assert clean["inputSchema"]["properties"]["p"]["default"] == "ab"
 
@@ -73,10 +73,10 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_whatever_is_offered_shows_every_character_of_it(schema: Any) -> None:
-    raw = readable({"name": "a", "inputSchema": schema})
+    raw = sanitize_listed_item({"name": "a", "inputSchema": schema})
     if find_hidden_name(raw) is not None:
         return
-    assert not [text for text in texts(raw) if has_hidden("".join(c for c in text if c not in "\r\n\t"))]
+    assert not [text for text in texts(raw) if has_hidden_characters("".join(c for c in text if c not in "\r\n\t"))]
 
 
 def texts(value: Any) -> list[str]:
@@ -91,9 +91,9 @@ def texts(value: Any) -> list[str]:
     "name", ["notes_wipe\ufe0f", "wipe\u3164", "wipe\U000e0100", "wіpe", "ｗipe", "list notes", "a:b", "a\nb", "ä", ""]
 )
 def test_a_name_outside_mcps_alphabet_is_not_listed(name: str) -> None:
-    assert tool_name_problem(name) is not None
+    assert find_tool_name_problem(name) is not None
 
 
 @for_each_row("name", ["wipe", "Notes.wipe-2", "a/b", "A_1"])
 def test_a_name_of_mcps_alphabet_is_listed(name: str) -> None:
-    assert tool_name_problem(name) is None
+    assert find_tool_name_problem(name) is None

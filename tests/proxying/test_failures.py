@@ -18,7 +18,7 @@ from defserve.client import Answers
 from defserve.errors import PeerError
 from defserve.proxying import mounts
 from defserve.proxying.backend import Backend
-from defserve.proxying.mounted import TOLD, RestartPolicy, Transition
+from defserve.proxying.mounted import STATE_DESCRIPTIONS, BackendTransition, RestartPolicy
 from tests.at_address import at_address
 from tests.proxying.backends import ERAS, child, hearing, until_fact
 from tests.waiting import until
@@ -102,7 +102,7 @@ async def test_states_are_told_in_order() -> None:
 async def test_a_server_that_dies_at_once_meets_its_limit_and_says_its_last_words() -> None:
     broken = Command(sys.executable, "-c", "import sys; sys.exit('KeyError: TEAM')")
     server = front((broken, "e"), restarts=RestartPolicy("on_failure", 2, 300, 0.01, 0.02))
-    ends: list[Transition] = []
+    ends: list[BackendTransition] = []
     backend(server).watch(ends.append)
     async with server.connect() as client:
         await until(lambda: bool(ends) and "restart_limit_exceeded" in ends[-1].reason)
@@ -111,7 +111,7 @@ async def test_a_server_that_dies_at_once_meets_its_limit_and_says_its_last_word
         assert await client.call("local") == "here"
         listed = await client.request("tools/list")
         assert listed["_meta"]["dev.defserve/servers"]["e"]["state"] == "error"
-        assert listed["_meta"]["dev.defserve/servers"]["e"]["note"] == TOLD["error"]
+        assert listed["_meta"]["dev.defserve/servers"]["e"]["note"] == STATE_DESCRIPTIONS["error"]
         assert [tool["name"] for tool in listed["tools"]] == ["local"]
 
 

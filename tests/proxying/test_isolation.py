@@ -11,8 +11,8 @@ from defserve import Command, Remote, Server, ToolError
 from defserve.auth import StaticTokens
 from defserve.auth.api_keys import ApiKeys
 from defserve.auth.live_credentials import LiveCredentials
-from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY
-from defserve.serve.session_opener import loopback
+from defserve.protocols.mcp.lifecycle import CLIENT_CAPABILITIES_META_KEY
+from defserve.serve.session_opener import serve_on_loopback
 from defserve.stores.store import MemoryStore
 from tests.at_address import at_address
 from tests.proxying.backends import ERA_PAIRS, ERAS, child, hearing, until_fact, until_listed
@@ -183,7 +183,7 @@ async def test_an_address_without_sessions_is_reached_by_one_conversation() -> N
 
 def offering(number: int) -> dict[str, Any]:
     """What a client may ask differs in each: a conversation is for one offer."""
-    return {"_meta": {CAPABILITIES_KEY: {"roots": {"n": number}}}}
+    return {"_meta": {CLIENT_CAPABILITIES_META_KEY: {"roots": {"n": number}}}}
 
 
 @pytest.mark.slow
@@ -299,7 +299,7 @@ async def test_the_idle_child_of_a_client_without_a_session_ends_with_its_key(mo
     server = Server("desk", auth=keys)
     server.mount(child(), prefix="e")
     app = server.asgi()
-    async with loopback(app, server.limits) as url:
+    async with serve_on_loopback(app, server.limits) as url:
         assert app.live is not None
         first, second = (Remote(url, token=key.token).connect("stateless") for key in (revoked, other))
         async with first as ann, second as bo:

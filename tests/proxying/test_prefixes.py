@@ -6,7 +6,7 @@ import pytest
 
 from defserve import Remote, Server
 from defserve.errors import PeerError
-from defserve.protocols.mcp.transforms import Prefix
+from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.proxying.catalogue import MountedPrefixes
 from defserve.proxying.mounted import BackendOptions
 from defserve.proxying.targets import Target
@@ -120,5 +120,7 @@ async def test_a_view_of_another_server_than_its_tool_is_not_shown():
     ],
 )
 def test_of_several_prefixes_that_fit_the_longest_says_whose_a_name_is(name: str, own: str | None, owner: str | None):
-    known = MountedPrefixes([("bank", Prefix("bank")), ("eu", Prefix("bank_eu")), ("plain", Prefix(None))])
-    assert known.find_owner(name, Prefix(own)) == owner
+    known = MountedPrefixes(
+        [("bank", MountPrefix("bank")), ("eu", MountPrefix("bank_eu")), ("plain", MountPrefix(None))]
+    )
+    assert known.find_owner(name, MountPrefix(own)) == owner

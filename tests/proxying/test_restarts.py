@@ -12,13 +12,13 @@ from defserve.errors import UsageError
 from defserve.proxying.mounted import (
     JITTER,
     MAX_RESTARTS,
-    STRATEGIES,
-    Exit,
+    RESTART_STRATEGIES,
     RefusalReason,
+    RestartCounter,
+    RestartCountersByKey,
     RestartPolicy,
     RestartRefusal,
-    Restarts,
-    RestartsByKey,
+    ServerExit,
 )
 from tests.rows import for_each_row
 
@@ -31,27 +31,27 @@ class Clock:
         return self.now
 
 
-def restarts(chance: float = 0.0, **policy: Any) -> tuple[Restarts, Clock]:
+def restarts(chance: float = 0.0, **policy: Any) -> tuple[RestartCounter, Clock]:
     clock = Clock()
-    return Restarts(RestartPolicy(**policy), clock, lambda: chance), clock
+    return RestartCounter(RestartPolicy(**policy), clock, lambda: chance), clock
 
 
 TABLE = {
-    ("never", Exit.CLEAN): RefusalReason.POLICY,
-    ("never", Exit.FAILED): RefusalReason.POLICY,
-    ("never", Exit.STOPPED): RefusalReason.STOPPED,
-    ("on_failure", Exit.CLEAN): RefusalReason.POLICY,
-    ("on_failure", Exit.FAILED): None,
-    ("on_failure", Exit.STOPPED): RefusalReason.STOPPED,
-    ("always", Exit.CLEAN): None,
-    ("always", Exit.FAILED): None,
-    ("always", Exit.STOPPED): RefusalReason.STOPPED,
+    ("never", ServerExit.CLEAN): RefusalReason.POLICY,
+    ("never", ServerExit.FAILED): RefusalReason.POLICY,
+    ("never", ServerExit.STOPPED): RefusalReason.STOPPED,
+    ("on_failure", ServerExit.CLEAN): RefusalReason.POLICY,
+    ("on_failure", ServerExit.FAILED): None,
+    ("on_failure", ServerExit.STOPPED): RefusalReason.STOPPED,
+    ("always", ServerExit.CLEAN): None,
+    ("always", ServerExit.FAILED): None,
+    ("always", ServerExit.STOPPED): RefusalReason.STOPPED,
 }
 
 
 @pytest.mark.req("MGP-11.5p")
 @for_each_row(("strategy", "exit"), TABLE)
-def test_the_policy_says_which_ends_are_followed_by_a_restart(strategy: str, exit: Exit) -> None:
+def test_the_policy_says_which_ends_are_followed_by_a_restart(strategy: str, exit: ServerExit) -> None:
     verdict = restarts(strategy=strategy)[0].after(exit)
     expected = TABLE[strategy, exit]
     assert verdict == 1.0 if expected is None else isinstance(verdict, RestartRefusal) and verdict.reason is expected
@@ -61,9 +61,9 @@ def test_the_policy_says_which_ends_are_followed_by_a_restart(strategy: str, exi
 def test_the_sixth_restart_within_the_window_is_refused_even_if_each_start_succeeded() -> None:
     counted, clock = restarts()
     for _ in range(5):
-        assert isinstance(counted.after(Exit.FAILED), float)
+        assert isinstance(counted.after(ServerExit.FAILED), float)
         clock.now += 50
-    refusal = counted.after(Exit.FAILED)
+    refusal = counted.after(ServerExit.FAILED)
     assert isinstance(refusal, RestartRefusal)
     assert refusal.reason is RefusalReason.LIMIT
     assert refusal.reason == "restart_limit_exceeded"
@@ -72,48 +72,48 @@ def test_the_sixth_restart_within_the_window_is_refused_even_if_each_start_succe
 @pytest.mark.req("MGP-11.5w")
 def test_restarts_fall_out_of_the_window_one_by_one() -> None:
     counted, clock = restarts(max_restarts=2, window=100)
-    counted.after(Exit.FAILED)
+    counted.after(ServerExit.FAILED)
     clock.now = 60
-    counted.after(Exit.FAILED)
+    counted.after(ServerExit.FAILED)
     clock.now = 99
-    assert isinstance(counted.after(Exit.FAILED), RestartRefusal)
+    assert isinstance(counted.after(ServerExit.FAILED), RestartRefusal)
     clock.now = 100
     assert counted.recent == 1
-    assert isinstance(counted.after(Exit.FAILED), float)
-    assert isinstance(counted.after(Exit.FAILED), RestartRefusal)
+    assert isinstance(counted.after(ServerExit.FAILED), float)
+    assert isinstance(counted.after(ServerExit.FAILED), RestartRefusal)
 
 
 @pytest.mark.req("MGP-11.5b")
 def test_the_wait_doubles_up_to_the_cap() -> None:
     counted, _ = restarts(max_restarts=8)
-    assert [counted.after(Exit.FAILED) for _ in range(8)] == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert [counted.after(ServerExit.FAILED) for _ in range(8)] == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
 def test_the_wait_is_short_again_when_the_window_is_empty() -> None:
     counted, clock = restarts()
-    counted.after(Exit.FAILED)
-    counted.after(Exit.FAILED)
+    counted.after(ServerExit.FAILED)
+    counted.after(ServerExit.FAILED)
     clock.now = 300
-    assert counted.after(Exit.FAILED) == 1
+    assert counted.after(ServerExit.FAILED) == 1
 
 
 def test_an_operators_start_clears_the_count() -> None:
     counted, _ = restarts(max_restarts=1)
-    counted.after(Exit.FAILED)
-    assert isinstance(counted.after(Exit.FAILED), RestartRefusal)
+    counted.after(ServerExit.FAILED)
+    assert isinstance(counted.after(ServerExit.FAILED), RestartRefusal)
     counted.clear()
-    assert counted.after(Exit.FAILED) == 1
+    assert counted.after(ServerExit.FAILED) == 1
 
 
 def test_a_refused_restart_is_not_counted() -> None:
     counted, _ = restarts(max_restarts=0)
-    counted.after(Exit.FAILED)
+    counted.after(ServerExit.FAILED)
     assert counted.recent == 0
 
 
 def test_without_a_limit_it_waits_at_most_the_cap_for_ever() -> None:
     counted, _ = restarts(max_restarts=None)
-    waits = [counted.after(Exit.FAILED) for _ in range(3 * MAX_RESTARTS)]
+    waits = [counted.after(ServerExit.FAILED) for _ in range(3 * MAX_RESTARTS)]
     assert waits[-1] == 30
     assert counted.recent == MAX_RESTARTS
 
@@ -134,13 +134,15 @@ def test_a_policy_that_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
         RestartPolicy(**wrong)
 
 
-STEPS = st.lists(st.tuples(st.floats(0, 200), st.sampled_from(Exit)), max_size=60)
+STEPS = st.lists(st.tuples(st.floats(0, 200), st.sampled_from(ServerExit)), max_size=60)
 
 
 @pytest.mark.req("MGP-11.5w", "MGP-11.5b")
-@given(st.sampled_from(STRATEGIES), st.integers(0, 6), st.floats(1, 300), st.floats(0, 1, exclude_max=True), STEPS)
+@given(
+    st.sampled_from(RESTART_STRATEGIES), st.integers(0, 6), st.floats(1, 300), st.floats(0, 1, exclude_max=True), STEPS
+)
 def test_no_window_ever_holds_more_restarts_than_allowed_and_no_wait_leaves_its_bounds(
-    strategy: str, most: int, window: float, chance: float, steps: list[tuple[float, Exit]]
+    strategy: str, most: int, window: float, chance: float, steps: list[tuple[float, ServerExit]]
 ) -> None:
     counted, clock = restarts(chance, strategy=strategy, max_restarts=most, window=window)
     granted: list[float] = []
@@ -160,9 +162,9 @@ def test_no_window_ever_holds_more_restarts_than_allowed_and_no_wait_leaves_its_
 # ------------------------------------------------------------------------------------------------- one for each client
 
 
-def by_key(most: int = 2, window: float = 100) -> tuple[RestartsByKey, Clock]:
+def by_key(most: int = 2, window: float = 100) -> tuple[RestartCountersByKey, Clock]:
     clock = Clock()
-    return RestartsByKey(lambda: RestartPolicy(max_restarts=most, window=window), clock), clock
+    return RestartCountersByKey(lambda: RestartPolicy(max_restarts=most, window=window), clock), clock
 
 
 @pytest.mark.req("MGP-11.5w")

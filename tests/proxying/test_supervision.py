@@ -13,7 +13,7 @@ import pytest
 
 from defserve import Command, Server
 from defserve.client import Client
-from defserve.client.link import Link
+from defserve.client.link import ClientLink
 from defserve.proxying.backend import Backend
 from defserve.proxying.mounted import RestartPolicy
 from tests.proxying.backends import child, until_fact
@@ -53,7 +53,7 @@ class HeldBack(Command):
         self.gates: list[asyncio.Event] = []
         self.processes: list[int] = []
 
-    async def link(self, on_stderr: Callable[[str], None]) -> Link:
+    async def link(self, on_stderr: Callable[[str], None]) -> ClientLink:
         self.gates.append(gate := asyncio.Event())
         await gate.wait()
         link = await super().link(on_stderr)

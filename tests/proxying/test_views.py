@@ -9,7 +9,7 @@ import pytest
 
 from defserve import Command, Remote, Server
 from defserve.errors import PeerError, UsageError
-from defserve.protocols.mcp.errors import SERVER_KEY
+from defserve.protocols.mcp.errors import SERVER_ID_META_KEY
 from tests.at_address import at_address, fresh
 from tests.proxying.backends import ERAS, child
 from tests.rows import for_each_row
@@ -138,7 +138,7 @@ async def test_a_server_cannot_say_that_its_items_are_of_another():
     def view() -> str:
         return "<p>"
 
-    @back.tool(app=view, meta={SERVER_KEY: "bank"})
+    @back.tool(app=view, meta={SERVER_ID_META_KEY: "bank"})
     def show() -> str:
         return "shown"
 
@@ -146,4 +146,4 @@ async def test_a_server_cannot_say_that_its_items_are_of_another():
         front = Server("front", "1")
         front.mount(Remote(url), prefix="e")
         async with front.connect(apps=True) as client:
-            assert {tool["_meta"][SERVER_KEY] for tool in await client.tools()} == {"e"}
+            assert {tool["_meta"][SERVER_ID_META_KEY] for tool in await client.tools()} == {"e"}

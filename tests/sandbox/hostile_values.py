@@ -16,9 +16,9 @@ from typing import Any
 from defserve import Server, ToolError
 from defserve.code_mode import CodeMode
 from defserve.sandbox import SandboxLimits, monty, run_async
-from defserve.sandbox.callouts import CallBudget, Pause, Program
-from defserve.sandbox.job import RunStop, make_job
-from defserve.sandbox.workers import MontyWorker, Workers
+from defserve.sandbox.callouts import ProgramCallBudget, ProgramPause, SandboxProgram
+from defserve.sandbox.job import RunStopper, make_sandbox_job
+from defserve.sandbox.workers import MontyWorker, SandboxPool
 
 SECONDS = 0.5
 
@@ -44,7 +44,7 @@ CALLS = {
 }
 
 
-class RecordingWorkers(Workers):
+class RecordingWorkers(SandboxPool):
     """Remembers the processes that it gave."""
 
     def __init__(self, most: int) -> None:
@@ -113,8 +113,8 @@ async def run_on_loop(report: dict[str, Any]) -> None:
 def stop_program(report: dict[str, Any]) -> None:
     """A program is stopped from another thread while its value is converted."""
     workers = RecordingWorkers(1)
-    budget = CallBudget(10, 1_000_000)
-    program = Program(workers, f"print('before')\n{RUNS['last value']}", SandboxLimits(seconds=60), bool, budget)
+    budget = ProgramCallBudget(10, 1_000_000)
+    program = SandboxProgram(workers, f"print('before')\n{RUNS['last value']}", SandboxLimits(seconds=60), bool, budget)
     steps: list[Any] = []
     thread = threading.Thread(target=lambda: steps.append(program.start()))
     thread.start()
@@ -124,7 +124,7 @@ def stop_program(report: dict[str, Any]) -> None:
     program.stop()
     thread.join(20)
     program.close()
-    report["stopped"] = [step.status if not isinstance(step, Pause) else "pause" for step in steps]
+    report["stopped"] = [step.status if not isinstance(step, ProgramPause) else "pause" for step in steps]
     report["stopped: printed"] = program.printed
     time.sleep(0.5)  # they are killed, and end when the kernel comes to it
     report["stopped: left"] = [is_left(worker.pid) for worker in workers.taken]
@@ -135,7 +135,7 @@ def main() -> None:
     report: dict[str, Any] = {}
     asyncio.run(run_on_loop(report))
     stop_program(report)
-    report["next"] = monty.execute(make_job("1 + 1", "strict", {}, None), RunStop()).value
+    report["next"] = monty.run_in_monty(make_sandbox_job("1 + 1", "strict", {}, None), RunStopper()).value
     report["imported"] = "pydantic_monty" in sys.modules
     print(json.dumps(report))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve.sandbox import Outcome, probe, run
-from defserve.sandbox.job import MAX_REPR
+from defserve.sandbox.job import MAX_REPR_LENGTH
 from tests.rows import for_each_row
 from tests.sandbox.conftest import Program
 
@@ -133,7 +133,7 @@ def test_what_it_says_of_itself_keeps_to_its_limits(report: dict[str, Any], stat
     )
     outcome = jailed(source, output_bytes=10_000)
     assert outcome.status == status and len(outcome.error or "") <= 16_000
-    assert outcome.value is None or len(outcome.value) == MAX_REPR
+    assert outcome.value is None or len(outcome.value) == MAX_REPR_LENGTH
 
 
 @pytest.mark.usefixtures("without_layers", "without_monty")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from defserve.sandbox import SandboxLimits, jail, probe, run
-from defserve.sandbox.job import RunStop, SandboxJob, make_job
+from defserve.sandbox.job import RunStopper, SandboxJob, make_sandbox_job
 from tests.effort import thinned
 from tests.sandbox.conftest import Program
 
@@ -274,9 +274,9 @@ class TestCrashes:
 
 class TestTheRunItself:
     def test_other_bytes_than_those_judged_are_refused(self, jailed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-        judged = make_job("1 + 1", "unrestricted", None, None)
+        judged = make_sandbox_job("1 + 1", "unrestricted", None, None)
         monkeypatch.setattr(SandboxJob, "digest", judged.digest)
-        outcome = jail.execute(replace(judged, source=b"print('swapped')"), probe(), RunStop())
+        outcome = jail.run_in_jail(replace(judged, source=b"print('swapped')"), probe(), RunStopper())
         assert outcome.status == "rejected" and outcome.stdout == ""
         assert [violation.rule for violation in outcome.violations] == ["hash"]
 
@@ -286,9 +286,11 @@ class TestTheRunItself:
         from defserve.errors import Refused
 
         # A limit no kernel takes.
-        job = replace(make_job("print('ran')", "unrestricted", None, None), limits=SandboxLimits(memory_bytes=2**70))
+        job = replace(
+            make_sandbox_job("print('ran')", "unrestricted", None, None), limits=SandboxLimits(memory_bytes=2**70)
+        )
         with pytest.raises(Refused) as refusal:
-            jail.execute(job, probe(), RunStop())
+            jail.run_in_jail(job, probe(), RunStopper())
         assert refusal.value.data["reason"]
 
     @pytest.mark.slow
@@ -307,17 +309,17 @@ class TestTheRunItself:
 
     @pytest.mark.usefixtures("descriptors")
     def test_stopping_ends_it_at_once(self, jailed: Program) -> None:
-        stop, began = RunStop(), time.monotonic()
+        stop, began = RunStopper(), time.monotonic()
         threading.Timer(0.2, stop.now).start()
-        outcome = jail.execute(
-            make_job("while True: pass", "unrestricted", None, SandboxLimits(seconds=50)), probe(), stop
+        outcome = jail.run_in_jail(
+            make_sandbox_job("while True: pass", "unrestricted", None, SandboxLimits(seconds=50)), probe(), stop
         )
         assert outcome.status == "killed" and time.monotonic() - began < 20
 
     def test_stopped_before_it_began_it_does_not_run(self, jailed: Program) -> None:
-        stop = RunStop()
+        stop = RunStopper()
         stop.now()
-        outcome = jail.execute(make_job("print('ran')", "unrestricted", None, None), probe(), stop)
+        outcome = jail.run_in_jail(make_sandbox_job("print('ran')", "unrestricted", None, None), probe(), stop)
         assert outcome.status == "killed" and outcome.stdout == ""
 
     def test_the_process_dies_with_its_parent(self, jailed: Program, tmp_path: Path) -> None:

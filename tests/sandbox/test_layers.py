@@ -30,5 +30,5 @@ def test_a_kernel_that_refuses_the_question_has_neither(monkeypatch: pytest.Monk
 
 
 def test_a_processor_whose_numbers_we_do_not_know_gets_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement, "machine", lambda: "")
+    monkeypatch.setattr(confinement, "get_processor_name", lambda: "")
     assert not confinement.has_seccomp()

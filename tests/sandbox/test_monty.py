@@ -13,18 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.sandbox import Outcome, SandboxLimits, confinement, jail, monty, run, values, workers
-from defserve.sandbox.job import RunStop, make_job
+from defserve.sandbox.job import RunStopper, make_sandbox_job
 from tests.effort import calls_of
 from tests.rows import for_each_row
 
-pytestmark = pytest.mark.skipif(not monty.is_installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed")
+pytestmark = pytest.mark.skipif(
+    not monty.is_installed(), reason=f"pydantic-monty=={monty.MONTY_VERSION} is not installed"
+)
 
 RESTRICTED = ("strict", "readonly")
 
 
 def alone(source: str, **limits: float) -> Outcome:
     """The program in Monty, judged by no one."""
-    return monty.execute(make_job(source, "strict", {"x": [1]}, SandboxLimits(**limits)), RunStop())  # pyright: ignore[reportArgumentType]
+    return monty.run_in_monty(make_sandbox_job(source, "strict", {"x": [1]}, SandboxLimits(**limits)), RunStopper())  # pyright: ignore[reportArgumentType]
 
 
 @for_each_row("level", RESTRICTED)
@@ -78,7 +80,7 @@ def test_what_monty_lacks_runs_in_the_jail(jailed: object) -> None:
 
 def test_a_second_opinion_that_runs_out_of_time_does_not_replace_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confinement, "probe", lambda: confinement.Layers(True, 7, True))
-    monkeypatch.setattr(jail, "execute", lambda *_: Outcome("timeout", engine="jail"))
+    monkeypatch.setattr(jail, "run_in_jail", lambda *_: Outcome("timeout", engine="jail"))
     outcome = run("1 / 0", level="strict")
     assert (outcome.engine, outcome.status) == ("monty", "error")
 

@@ -18,14 +18,14 @@ import pytest
 
 from defserve.errors import Refused
 from defserve.sandbox import SandboxLimits, frames, monty, workers
-from defserve.sandbox.callouts import Answer, CallBudget, Pause, Program
+from defserve.sandbox.callouts import ProgramCallAnswer, ProgramCallBudget, ProgramPause, SandboxProgram
 from defserve.sandbox.job import Outcome
 from tests.rows import for_each_row
 from tests.sandbox.hostile_values import CALLS, RUNS, RecordingWorkers, is_left
 from tests.waiting import wait_until
 
 pytestmark = [
-    pytest.mark.skipif(not monty.is_installed(), reason=f"pydantic-monty=={monty.VERSION} is not installed"),
+    pytest.mark.skipif(not monty.is_installed(), reason=f"pydantic-monty=={monty.MONTY_VERSION} is not installed"),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc"),
 ]
 
@@ -110,16 +110,16 @@ def pool() -> Iterator[RecordingWorkers]:
     wait_until(lambda: not any(is_left(worker.pid) for worker in found.taken))
 
 
-def program(pool: workers.Workers, source: str, is_known: Callable[[str], bool] = bool) -> Program:
-    return Program(pool, source, SandboxLimits(seconds=2.0), is_known, CallBudget(50, 1_000_000))
+def program(pool: workers.SandboxPool, source: str, is_known: Callable[[str], bool] = bool) -> SandboxProgram:
+    return SandboxProgram(pool, source, SandboxLimits(seconds=2.0), is_known, ProgramCallBudget(50, 1_000_000))
 
 
-def paused(step: Pause | Outcome) -> Pause:
-    assert isinstance(step, Pause), step
+def paused(step: ProgramPause | Outcome) -> ProgramPause:
+    assert isinstance(step, ProgramPause), step
     return step
 
 
-def ended(step: Pause | Outcome) -> Outcome:
+def ended(step: ProgramPause | Outcome) -> Outcome:
     assert isinstance(step, Outcome), step
     return step
 
@@ -141,7 +141,7 @@ def test_a_process_that_dies_while_its_program_waits_ends_it_and_the_next_runs(
     running = program(pool, "print('before')\nf()\n1")
     (call,) = paused(running.start()).calls
     os.kill(find(pool.taken[0]), signal.SIGKILL)
-    outcome = ended(running.resume({call.id: Answer(1)}))
+    outcome = ended(running.resume({call.id: ProgramCallAnswer(1)}))
     assert (outcome.status, outcome.error) == ("killed", "the interpreter of the program was killed")
     assert outcome.stdout == "before\n"
     assert ended(running.resume({})) == outcome
@@ -176,7 +176,7 @@ def test_a_process_that_dies_when_its_program_is_parked_ends_it(pool: RecordingW
     (call,) = paused(running.start()).calls
     os.kill(pool.taken[0].pid, signal.SIGKILL)
     assert running.park() == 0
-    assert ended(running.resume({call.id: Answer(1)})).status == "killed"
+    assert ended(running.resume({call.id: ProgramCallAnswer(1)})).status == "killed"
 
 
 def test_programs_use_the_same_process_one_after_the_other(pool: RecordingWorkers):
@@ -193,10 +193,10 @@ def test_a_parked_program_goes_on_in_another_process(pool: RecordingWorkers):
     (call,) = paused(running.start()).calls
     assert running.park() > 0
     pool.close()
-    second = paused(running.resume({call.id: Answer(2)}))
+    second = paused(running.resume({call.id: ProgramCallAnswer(2)}))
     assert running.park() > 0
     pool.close()
-    outcome = ended(running.resume({second.calls[0].id: Answer({"three": 3})}))
+    outcome = ended(running.resume({second.calls[0].id: ProgramCallAnswer({"three": 3})}))
     assert (outcome.value, outcome.stdout) == ([1, 2, {"three": 3}], "a\nb\n")
     assert len({worker.pid for worker in pool.taken}) == 3
 
@@ -205,7 +205,7 @@ def test_a_parked_program_has_what_is_left_of_its_budgets(pool: RecordingWorkers
     running = program(pool, "y = call_tool('f', {'a': 'a' * 600_000})\nf(1)\nf('a' * 600_000)")
     step = paused(running.start())
     running.park()
-    outcome = ended(running.resume({step.calls[-1].id: Answer(1)}))
+    outcome = ended(running.resume({step.calls[-1].id: ProgramCallAnswer(1)}))
     assert "take more than 1000000 bytes" in (outcome.error or "")
 
 
@@ -213,18 +213,18 @@ def test_a_parked_program_has_what_is_left_of_its_budgets(pool: RecordingWorkers
 def test_an_answer_that_is_not_json_is_an_exception_in_the_program(pool: RecordingWorkers, answer: Any):
     running = program(pool, "try:\n    f()\nexcept RuntimeError as error:\n    x = str(error)\nx")
     (call,) = paused(running.start()).calls
-    assert "the result has no JSON form" in ended(running.resume({call.id: Answer(answer)})).value
+    assert "the result has no JSON form" in ended(running.resume({call.id: ProgramCallAnswer(answer)})).value
 
 
 def test_an_answer_that_is_no_text_ends_the_program(pool: RecordingWorkers):
     running = program(pool, "f()")
     (call,) = paused(running.start()).calls
-    outcome = ended(running.resume({call.id: Answer("\ud800")}))
+    outcome = ended(running.resume({call.id: ProgramCallAnswer("\ud800")}))
     assert outcome.status == "error" and "UnicodeEncodeError" in (outcome.error or "")
 
 
 def test_who_closes_the_processes_does_not_wait_for_one_that_starts():
-    pool, refused = workers.Workers(1), list[Refused]()
+    pool, refused = workers.SandboxPool(1), list[Refused]()
 
     def start() -> None:
         with pytest.raises(Refused) as raised:
@@ -268,7 +268,7 @@ def test_an_interpreter_that_does_not_start_is_refused(monkeypatch: pytest.Monke
     _, paths = workers.locate_parts()
     monkeypatch.setattr(workers, "locate_parts", lambda: ("/nowhere/monty", paths))
     with pytest.raises(Refused, match="the interpreter did not start"):
-        workers.Workers(1).open()
+        workers.SandboxPool(1).open()
 
 
 def test_the_process_knows_nothing_of_the_servers_environment(pool: RecordingWorkers, monkeypatch: pytest.MonkeyPatch):
@@ -280,27 +280,27 @@ def test_the_process_knows_nothing_of_the_servers_environment(pool: RecordingWor
 
 def test_a_frame_is_read_as_it_was_written():
     file = io.BytesIO()
-    frames.send(file, frames.CALL, frames.join_parts({"id": 1}, b"rest\nof it"))
+    frames.send_frame(file, frames.CALL, frames.join_parts({"id": 1}, b"rest\nof it"))
     file.seek(0)
-    kind, data = frames.receive(file, {frames.CALL: 100})
+    kind, data = frames.receive_frame(file, {frames.CALL: 100})
     assert (kind, frames.split_parts(data)) == (frames.CALL, ({"id": 1}, b"rest\nof it"))
     with pytest.raises(EOFError):
-        frames.receive(file)
+        frames.receive_frame(file)
 
 
 @for_each_row("most", [{}, {frames.CALL: 9}, {frames.NAME: 100}])
 def test_a_frame_that_is_too_large_or_out_of_turn_is_not_read(most: dict[bytes, int]):
     file = io.BytesIO()
-    frames.send(file, frames.CALL, b"0123456789")
+    frames.send_frame(file, frames.CALL, b"0123456789")
     file.seek(0)
     with pytest.raises(frames.FrameError):
-        frames.receive(file, most)
+        frames.receive_frame(file, most)
     assert file.tell() == frames.HEADER.size
 
 
 def test_a_frame_that_ends_too_early_is_the_end():
     file = io.BytesIO(frames.HEADER.pack(frames.CALL, 10) + b"short")
     with pytest.raises(EOFError):
-        frames.receive(file, {frames.CALL: 10})
+        frames.receive_frame(file, {frames.CALL: 10})
     with pytest.raises(frames.FrameError):
         frames.split_parts(b"no JSON\n")

@@ -25,8 +25,8 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: object) -> Outcome:
         raise AssertionError("an engine was started")
 
-    monkeypatch.setattr(jail, "execute", started)
-    monkeypatch.setattr(monty, "execute", started)
+    monkeypatch.setattr(jail, "run_in_jail", started)
+    monkeypatch.setattr(monty, "run_in_monty", started)
 
 
 @contained
@@ -225,7 +225,7 @@ class TestAsync:
 
     def test_cancelled_while_it_waits_for_a_thread_it_never_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ran: list[object] = []
-        monkeypatch.setattr(jail, "execute", lambda *job: ran.append(job))
+        monkeypatch.setattr(jail, "run_in_jail", lambda *job: ran.append(job))
 
         async def main() -> None:
             anyio.to_thread.current_default_thread_limiter().total_tokens = 1

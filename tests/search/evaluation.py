@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import finalize
 
-from defserve.search.entries import EntryFilter, ToolEntry, derive_categories, parameters_of
+from defserve.search.entries import EntryFilter, ToolEntry, derive_categories, extract_parameter_texts
 from defserve.search.entries import split_words as words_in
 from defserve.search.ranking import ToolIndex
-from defserve.search.scores import PackagedEmbedder, Vectors, weigh_stems
+from defserve.search.scores import PackagedEmbedder, ToolVectors, weigh_stems
 
 CORPUS = Path(__file__).parent / "corpus"
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"
@@ -67,7 +67,7 @@ def entries() -> tuple[ToolEntry, ...]:
                 tool.get("title") or "",
                 tool.get("description") or "",
                 derive_categories(server, ()),
-                parameters=parameters_of(tool.get("inputSchema") or {}),
+                parameters=extract_parameter_texts(tool.get("inputSchema") or {}),
             )
             for tool in listed["tools"]
         ]
@@ -85,7 +85,7 @@ def queries(split: str) -> list[Query]:
 def rankers(*, semantic: bool = True) -> dict[str, Ranker]:
     """Every strategy by name. Without the extra there is only what needs none."""
     found: dict[str, Ranker] = {"FTS5": fts5()}
-    vectors = Vectors(PackagedEmbedder)
+    vectors = ToolVectors(PackagedEmbedder)
     strategies: tuple[Any, ...] = ("keyword",)
     if semantic and vectors.wait(60):
         strategies = ("keyword", "semantic", "hybrid")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.search.entries import ToolEntry, parameters_of, split_words
+from defserve.search.entries import ToolEntry, extract_parameter_texts, split_words
 from defserve.search.ranking import Takers, without_data
 from tests.rows import for_each_row
 
@@ -13,7 +13,7 @@ TAKES = ["url", "recipient", "issue_key", "filePath", "channel_id", "latitude", 
 
 
 def tool(parameter: str) -> ToolEntry:
-    return ToolEntry(parameter, "s", parameter, parameters=parameters_of({"properties": {parameter: {}}}))
+    return ToolEntry(parameter, "s", parameter, parameters=extract_parameter_texts({"properties": {parameter: {}}}))
 
 
 def takers(query: str) -> list[str]:

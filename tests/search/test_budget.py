@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from defserve import UsageError
 from defserve.search import ToolBudget
-from defserve.search.entries import LoadedTools, tokens_of
+from defserve.search.entries import LoadedTools, estimate_tokens
 from tests.rows import for_each_row
 
 NAMES = st.sampled_from("abcdefgh")
@@ -84,4 +84,4 @@ def test_a_budget_that_makes_no_sense_is_refused(given_fields: dict[str, int], s
 
 
 def test_tokens_are_a_quarter_of_the_bytes_rounded_up():
-    assert [tokens_of(size) for size in (0, 1, 4, 5)] == [0, 1, 1, 2]
+    assert [estimate_tokens(size) for size in (0, 1, 4, 5)] == [0, 1, 1, 2]

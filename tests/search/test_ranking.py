@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from defserve import UsageError
 from defserve.search import Search
-from defserve.search.entries import EntryFilter, ToolEntry, labels, parameters_of
-from defserve.search.ranking import STRATEGIES, ToolIndex
-from defserve.search.scores import MAX_MERGED_POSTINGS, KeywordIndex, PackagedEmbedder, Vectors, gist, weigh_stems
+from defserve.search.entries import EntryFilter, ToolEntry, extract_parameter_texts, normalize_labels
+from defserve.search.ranking import SEARCH_STRATEGIES, ToolIndex
+from defserve.search.scores import MAX_MERGED_POSTINGS, KeywordIndex, PackagedEmbedder, ToolVectors, gist, weigh_stems
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -31,7 +31,7 @@ TOOLS = [
 NO_FILTER = EntryFilter()
 
 
-def index(tools: Any = TOOLS, vectors: Vectors | None = None) -> ToolIndex:
+def index(tools: Any = TOOLS, vectors: ToolVectors | None = None) -> ToolIndex:
     return ToolIndex(tuple(tools), weigh_stems, vectors)
 
 
@@ -53,7 +53,7 @@ def test_among_equals_the_preferred_comes_first_then_the_name():
     assert names(preferred) == ["r_one", "p_one", "q_one"]
 
 
-@for_each_row("strategy", STRATEGIES)
+@for_each_row("strategy", SEARCH_STRATEGIES)
 def test_filters_hold(strategy: Any):
     found = index().search("file", strategy, EntryFilter(risk_level_max="moderate"))
     assert "write_file" not in names(found)
@@ -112,7 +112,7 @@ def test_a_question_that_no_tool_knows_words_of_goes_to_the_web():
 
 
 def test_a_tool_that_takes_what_is_given_comes_first():
-    takes = parameters_of({"properties": {"url": {"type": "string"}}})
+    takes = extract_parameter_texts({"properties": {"url": {"type": "string"}}})
     tools = [entry("alpha", "Reads a text."), entry("omega", "Reads a text.", parameters=takes), *TOOLS]
     assert names(index(tools).search("read https://a.test", "hybrid", NO_FILTER))[0] == "omega"
 
@@ -126,7 +126,7 @@ def test_a_misspelt_word_is_found_unless_a_tool_has_it():
 def test_a_misspelt_word_is_compared_with_few_however_many_words_a_server_has(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("defserve.search.scores.MAX_ALIKE_WORDS", 10)
     compared: list[str] = []
-    monkeypatch.setattr("defserve.search.scores.misspelt", lambda one, other: compared.append(other) or False)
+    monkeypatch.setattr("defserve.search.scores.is_misspelling", lambda one, other: compared.append(other) or False)
     words = KeywordIndex([{f"w{at:05}": 1.0 for at in range(1_000)}])
     assert words.near("wrong0") == ()
     assert len(compared) == 10
@@ -136,7 +136,7 @@ def test_texts_that_an_argument_may_be_are_found():
     schema = {
         "properties": {"a": {"enum": ["walking", 3]}, "b": {"items": {"enum": ["driving"]}}, "c": {"enum": "odd"}}
     }
-    tools = [entry("route", parameters=parameters_of(schema)), *TOOLS]
+    tools = [entry("route", parameters=extract_parameter_texts(schema)), *TOOLS]
     for said in ("walking", "driving"):
         assert names(index(tools).search(said, "keyword", NO_FILTER)) == ["route"]
 
@@ -151,7 +151,7 @@ def test_the_gist_of_a_description_is_what_the_name_says():
 def test_somebodys_name_is_not_embedded_unless_tools_have_it():
     pytest.importorskip("numpy")
     own = Letters()
-    vectors = Vectors(lambda: own)
+    vectors = ToolVectors(lambda: own)
     assert vectors.wait(60)
     index([entry("read", "Reads Slack.")], vectors).search("what did Dana's friend say on Slack", "hybrid", NO_FILTER)
     assert "Dana" not in own.asked[-1]
@@ -164,7 +164,7 @@ def test_nothing_and_nonsense_find_nothing():
         assert index([]).search("file", strategy, NO_FILTER).hits == []
 
 
-@given(st.text(max_size=300), st.sampled_from(STRATEGIES))
+@given(st.text(max_size=300), st.sampled_from(SEARCH_STRATEGIES))
 def test_any_query_gives_scores_from_zero_to_one_best_first(query: str, strategy: Any):
     found = index().search(query, strategy, NO_FILTER)
     scores = [hit.score for hit in found.hits]
@@ -208,9 +208,9 @@ def test_the_lists_that_an_index_keeps_are_bounded(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_read_of_a_tool_is_bounded():
     schema = {"properties": {f"p{at}" * 100: {"description": "d" * 5000} for at in range(1000)}}
-    assert sum(map(len, parameters_of(schema))) < 64 * 700
-    assert parameters_of({"properties": ["odd"]}) == parameters_of({}) == ()
-    assert len(labels([f"{at}" * 1000 for at in range(1000)])) <= 32
+    assert sum(map(len, extract_parameter_texts(schema))) < 64 * 700
+    assert extract_parameter_texts({"properties": ["odd"]}) == extract_parameter_texts({}) == ()
+    assert len(normalize_labels([f"{at}" * 1000 for at in range(1000)])) <= 32
 
 
 class Letters:
@@ -227,7 +227,7 @@ class Letters:
 def test_the_embedder_can_be_the_operators_own():
     pytest.importorskip("numpy")
     own = Letters()
-    vectors = Vectors(lambda: own)
+    vectors = ToolVectors(lambda: own)
     assert vectors.wait(60)
     tools = [entry("aaa", "aaa"), entry("zzz", "zzz")]
     found = index(tools, vectors).search("zz zz", "semantic", NO_FILTER)
@@ -244,7 +244,7 @@ def test_an_embedder_that_gives_nonsense_leaves_keywords(made: Any):
         def embed(self, texts: Any) -> Any:
             return made
 
-    vectors = Vectors(Odd)
+    vectors = ToolVectors(Odd)
     assert vectors.wait(60)
     found = index(TOOLS, vectors).search("read a file", "hybrid", NO_FILTER)
     assert (names(found)[0], found.strategy) == ("read_file", "keyword")
@@ -269,7 +269,7 @@ def test_weights_are_read_from_the_package_and_nothing_is_asked_of_a_network(mon
 @pytest.mark.skipif(find_spec("wordllama") is not None, reason="the extra is installed")
 def test_without_the_extra_nobody_is_warned(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "defserve"):
-        vectors = Vectors(PackagedEmbedder)
+        vectors = ToolVectors(PackagedEmbedder)
         assert not vectors.wait(10)
     (record,) = caplog.records
     assert record.levelname == "INFO"

@@ -5,8 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.search.entries import MAX_TEXT_LENGTH, MAX_WORD_LENGTH, misspelt, split_words, stem, stems
-from defserve.search.vocabulary import SYNONYMS, meant
+from defserve.search.entries import (
+    MAX_INDEXED_TEXT_LENGTH,
+    MAX_WORD_LENGTH,
+    is_misspelling,
+    split_words,
+    stem_word,
+    stem_words,
+)
+from defserve.search.vocabulary import SYNONYMS, expand_phrases
 from tests.rows import for_each_row
 
 
@@ -46,12 +53,12 @@ def test_text_is_split_where_names_are_joined(text: str, found: list[str]):
     ],
 )
 def test_forms_of_a_word_have_one_stem(same: str):
-    assert len({stem(word) for word in same.split()}) == 1
+    assert len({stem_word(word) for word in same.split()}) == 1
 
 
 @for_each_row("word", ["status", "class", "axis", "as", "go", "redis", "日本"])
 def test_words_that_only_look_like_forms_stay(word: str):
-    assert stem(word) == word
+    assert stem_word(word) == word
 
 
 @for_each_row(
@@ -66,22 +73,22 @@ def test_words_that_only_look_like_forms_stay(word: str):
     ],
 )
 def test_other_words_have_other_stems(one: str, other: str):
-    assert stem(one) != stem(other)
+    assert stem_word(one) != stem_word(other)
 
 
 def test_stop_words_go_unless_there_is_nothing_else():
-    assert stems(split_words("please show me all the files")) == [stem("show"), stem("files")]
-    assert stems(split_words("what is it")) == ["what", "is", "it"]
+    assert stem_words(split_words("please show me all the files")) == [stem_word("show"), stem_word("files")]
+    assert stem_words(split_words("what is it")) == ["what", "is", "it"]
 
 
 @given(st.text())
 def test_any_text_gives_short_words_in_lower_case(text: str):
     assert all(0 < len(word) <= MAX_WORD_LENGTH and word == word.lower() for word in split_words(text))
-    assert len(stems(split_words(text))) <= len(split_words(text))
+    assert len(stem_words(split_words(text))) <= len(split_words(text))
 
 
 def test_a_long_text_is_cut():
-    assert len(split_words("a " * MAX_TEXT_LENGTH)) == MAX_TEXT_LENGTH // 2
+    assert len(split_words("a " * MAX_INDEXED_TEXT_LENGTH)) == MAX_INDEXED_TEXT_LENGTH // 2
     assert split_words("x" * 10_000) == ["x" * MAX_WORD_LENGTH]
 
 
@@ -93,7 +100,7 @@ def test_a_long_text_is_cut():
     ],
 )
 def test_phrases_stand_for_words_of_tools(query: str, root: str):
-    assert stem(root) in meant(query)
+    assert stem_word(root) in expand_phrases(query)
 
 
 def test_synonyms_go_both_ways_and_never_name_themselves():
@@ -104,17 +111,17 @@ def test_synonyms_go_both_ways_and_never_name_themselves():
 
 @for_each_row("wrong", ["calndar", "calenddar", "calemdar", "claendar", "calenda", "calendars"])
 def test_a_letter_that_is_missing_wrong_or_swapped_makes_a_word_misspelt(wrong: str):
-    assert misspelt(wrong, "calendar")
-    assert misspelt("calendar", wrong)
+    assert is_misspelling(wrong, "calendar")
+    assert is_misspelling("calendar", wrong)
 
 
 @for_each_row("other", ["clndar", "candelar", "calendar__", "", "lacendra"])
 def test_two_letters_make_another_word(other: str):
-    assert not misspelt(other, "calendar")
+    assert not is_misspelling(other, "calendar")
 
 
 @given(st.text(max_size=8), st.text(max_size=8))
 def test_any_two_texts_are_misspelt_both_ways_or_not_at_all(one: str, other: str):
-    assert misspelt(one, other) == misspelt(other, one)
-    if misspelt(one, other):
+    assert is_misspelling(one, other) == is_misspelling(other, one)
+    if is_misspelling(one, other):
         assert abs(len(one) - len(other)) <= 1

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 from defserve.search.ranking import WEIGHTS, ToolIndex, Weights, without_data
-from defserve.search.scores import PackagedEmbedder, Vectors, weigh_stems
+from defserve.search.scores import PackagedEmbedder, ToolVectors, weigh_stems
 from tests.search.evaluation import SPLITS, TOP, Query, entries, queries
 
 STEPS, RATE, HOLD = 400, 0.02, 0.002
@@ -56,7 +56,7 @@ def servers_of(query: Query) -> set[str]:
 
 
 def main() -> None:
-    vectors = Vectors(PackagedEmbedder)
+    vectors = ToolVectors(PackagedEmbedder)
     if not vectors.wait(60):
         raise SystemExit(vectors.failed)
     index = ToolIndex(entries(), weigh_stems, vectors)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve.serve.threads import Arrival
+from defserve.serve.threads import ImmediateFuture
 from tests.rows import for_each_row
 
 
@@ -20,7 +20,7 @@ async def set_in_callback(action: Callable[[], Any]) -> None:
 
 
 async def waiting(told: list[str], bring: Callable[[Any], Any]) -> None:
-    arrival = Arrival[int](loop=asyncio.get_running_loop())
+    arrival = ImmediateFuture[int](loop=asyncio.get_running_loop())
 
     async def wait() -> None:
         try:
@@ -56,7 +56,7 @@ def test_a_task_goes_on_in_the_callback_that_brings_it(verb: str, values: tuple[
 
 def test_what_another_task_sets_is_told_later() -> None:
     async def main() -> None:
-        arrival, told = Arrival[int](loop=asyncio.get_running_loop()), list[str]()
+        arrival, told = ImmediateFuture[int](loop=asyncio.get_running_loop()), list[str]()
 
         async def wait() -> None:
             told.append(f"got {await arrival} in {asyncio.current_task() is task}")
@@ -73,7 +73,7 @@ def test_what_another_task_sets_is_told_later() -> None:
 
 def test_all_who_wait_get_it_and_callbacks_come_later() -> None:
     async def main() -> None:
-        arrival, told = Arrival[int](loop=asyncio.get_running_loop()), list[str]()
+        arrival, told = ImmediateFuture[int](loop=asyncio.get_running_loop()), list[str]()
 
         async def wait(name: str) -> None:
             await arrival
@@ -100,7 +100,7 @@ def test_all_who_wait_get_it_and_callbacks_come_later() -> None:
 
 def test_a_timeout_ends_the_wait() -> None:
     async def main() -> None:
-        arrival = Arrival[int](loop=asyncio.get_running_loop())
+        arrival = ImmediateFuture[int](loop=asyncio.get_running_loop())
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.001):
                 await arrival

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.server.command_line import parse
+from defserve.server.command_line import parse_server_arguments
 
 FRAMEWORK = str(Path(__file__).parents[2] / "framework")
 SERVER = """
@@ -55,7 +55,7 @@ def meta() -> dict[str, object]:
 
 def test_only_what_was_given_is_passed_on():
     def parsed(*arguments: str) -> dict[str, object]:
-        return parse(arguments, "x", lambda: "1")
+        return parse_server_arguments(arguments, "x", lambda: "1")
 
     assert parsed() == {"on": "stdio:"}
     assert parsed("--log-level", "info", "--log-json", "--metrics") == {
@@ -79,7 +79,7 @@ def test_mistakes_are_told_as_the_command_tells_them(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ):
     with pytest.raises(SystemExit) as left:
-        parse(arguments, "x", lambda: "1")
+        parse_server_arguments(arguments, "x", lambda: "1")
     said = capsys.readouterr().err
     assert left.value.code == 1 and complaint in said and "\n  fix: " in said
 

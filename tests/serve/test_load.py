@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from defserve import Limits, Server
-from defserve.client import Client, Remote
+from defserve.client import Client, RemoteServer
 from defserve.errors import PeerError
 from defserve.server import AuditLog
-from defserve.stores.audit.log_file import verify
+from defserve.stores.audit.log_file import verify_audit_log
 from tests.listening import listening
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ async def test_hundreds_of_calls_are_answered_each_with_its_own_and_written_down
         return 2 * n
 
     async def client(first: int, url: str) -> list[int]:
-        async with Remote(url).connect(era) as it:
+        async with RemoteServer(url).connect(era) as it:
             return [await it.call("double", n=n) for n in range(first, first + CALLS)]
 
     async with listening(server) as where:
@@ -41,7 +41,7 @@ async def test_hundreds_of_calls_are_answered_each_with_its_own_and_written_down
         answers = await asyncio.gather(*(client(CALLS * number, url) for number in range(CLIENTS)))
     assert [answer for each in answers for answer in each] == [2 * n for n in range(CLIENTS * CALLS)]
     server.mgp.audit.close()
-    assert verify(tmp_path / "audit.log", key=KEY)
+    assert verify_audit_log(tmp_path / "audit.log", key=KEY)
     lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
     executed = [line for line in lines if "TOOL_EXECUTED" in json.dumps(line)]
     assert len(executed) == CLIENTS * CALLS
@@ -70,7 +70,7 @@ async def test_whoever_asks_for_too_much_at_once_is_refused_and_the_others_are_n
 
     async with listening(server) as where:
         url = f"http://{where.authority}/mcp"
-        async with Remote(url).connect("2025-11-25") as greedy, Remote(url).connect("2025-11-25") as modest:
+        async with RemoteServer(url).connect("2025-11-25") as greedy, RemoteServer(url).connect("2025-11-25") as modest:
             asked = await asyncio.gather(
                 *(outcome(greedy) for _ in range(3 * most)), *(outcome(modest) for _ in range(most))
             )

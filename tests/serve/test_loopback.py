@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.client import Remote
+from defserve.client import RemoteServer
 from defserve.errors import PeerError
 from defserve.serve import session_opener as module
-from defserve.serve.session_opener import loopback
+from defserve.serve.session_opener import serve_on_loopback
 from tests.at_address import at_address
 from tests.rows import for_each_row
 
@@ -37,7 +37,7 @@ def calculator(waits: asyncio.Event | None = None) -> Server:
 async def test_an_app_is_reached_while_the_block_runs_and_not_after_it(scheme: str):
     async with at_address(calculator(), scheme) as url:
         assert url.startswith(f"{scheme}://127.0.0.1:")
-        async with Remote(url).connect(timeout=10) as client:
+        async with RemoteServer(url).connect(timeout=10) as client:
             assert await client.call("add", a=1, b=2) == 3
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2].rstrip("/"))))
@@ -48,8 +48,8 @@ async def test_who_is_still_connected_at_the_end_is_cut_off(scheme: str):
     waits, before = asyncio.Event(), asyncio.all_tasks()
     server = calculator(waits)
     app = server.asgi()
-    async with loopback(app, server.limits, scheme=scheme) as url:
-        connection = Remote(url).connect(timeout=10)
+    async with serve_on_loopback(app, server.limits, scheme=scheme) as url:
+        connection = RemoteServer(url).connect(timeout=10)
         client = await connection.__aenter__()
         call = asyncio.ensure_future(client.call("wait"))
         await waits.wait()
@@ -71,7 +71,7 @@ async def test_what_a_response_is_made_of_goes_out_without_waiting_for_the_peer(
         return listener
 
     monkeypatch.setattr(module, "make_listener", make_listener)
-    async with at_address(calculator()) as url, Remote(url).connect(timeout=10) as client:
+    async with at_address(calculator()) as url, RemoteServer(url).connect(timeout=10) as client:
         await client.ping()
     assert accepted and all(accepted)
 

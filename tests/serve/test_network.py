@@ -20,11 +20,11 @@ import pytest
 from websockets.asyncio.client import connect
 
 from defserve import Limits, Server, UsageError
-from defserve.auth.authority import canonical_address
+from defserve.auth.authority import normalize_ip_address
 from defserve.serve.address import Address
 from defserve.serve.fastpath import deadlines, websockets
 from defserve.serve.network import NetworkOptions, make_listener
-from defserve.serve.sockets import ForwardedAddresses, bind_sockets
+from defserve.serve.sockets import ForwardedAddressMiddleware, bind_sockets
 from tests.certificate import self_signed
 from tests.listening import UPGRADE, Listening, listening, parsers, request
 from tests.raw import PREFIX, STATELESS, until
@@ -484,7 +484,7 @@ async def narrow(where: Listening) -> tuple[asyncio.StreamReader, asyncio.Stream
 
 @pytest.mark.parametrize("kind", ["http", "ws"])
 async def test_who_stops_reading_is_cut_off(kind: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(deadlines, "STALL", 0.05)
+    monkeypatch.setattr(deadlines, "MAX_STALL_SECONDS", 0.05)
     server, called = flooding()
     async with listening(server) as where:
         _, writer = await narrow(where)
@@ -502,7 +502,7 @@ async def test_who_stops_reading_is_cut_off(kind: str, monkeypatch: pytest.Monke
 
 
 async def test_a_reader_that_is_slow_but_reads_is_let_be(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(deadlines, "STALL", 1)
+    monkeypatch.setattr(deadlines, "MAX_STALL_SECONDS", 1)
     server, _ = flooding()
     async with listening(server) as where:
         reader, writer = await narrow(where)
@@ -708,10 +708,10 @@ def test_what_is_not_installed_is_named_with_the_line_that_installs_it(missing: 
 
 
 def test_only_a_trusted_proxy_may_say_where_a_request_comes_from():
-    for trusted in (None, canonical_address):
+    for trusted in (None, normalize_ip_address):
         app, address = shop().asgi(), Address.parse("http://127.0.0.1:0/mcp")
         listener: Any = make_listener(app, address, NetworkOptions(forwarded=trusted), Limits(), app.drain)
-        assert isinstance(listener.config.loaded_app, ForwardedAddresses) is (trusted is not None)
+        assert isinstance(listener.config.loaded_app, ForwardedAddressMiddleware) is (trusted is not None)
 
 
 def test_there_are_no_more_connections_than_open_files(tmp_path: Path):

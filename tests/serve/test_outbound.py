@@ -16,7 +16,7 @@ from defserve import Server
 from defserve.errors import PeerTimeout
 from defserve.serve import outbound
 from defserve.serve.lifespans import enter_lifespans
-from defserve.serve.outbound import FIGHT_SECONDS, MAX_BACKOFF_SECONDS, Outbound, PlaceBackoff
+from defserve.serve.outbound import FIGHT_SECONDS, MAX_BACKOFF_SECONDS, OutboundRunner, ReplacedBackoff
 from tests.protocols.mcpx.gateways import FULL, TinyGateway, gateway, stranger
 from tests.serve.processes import FRAMEWORK
 
@@ -106,7 +106,7 @@ async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing()
     url = f"ws://127.0.0.1:{silent.sockets[0].getsockname()[1]}/ws?topic=demo"
     server = Server("calculator", "1")
     async with enter_lifespans(server.composition) as engine:
-        place = Outbound(server.composition, server.mcpx.new_carrier(), url)
+        place = OutboundRunner(server.composition, server.mcpx.new_carrier(), url)
         staying = asyncio.create_task(place.stay(engine))
         await came.wait()
         place.stop(0)
@@ -115,7 +115,7 @@ async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing()
 
 
 def test_waits_grow_to_a_bound_and_begin_anew():
-    backoff = PlaceBackoff(1, 8)
+    backoff = ReplacedBackoff(1, 8)
     for bound in (1, 2, 4, 8, 8):
         assert bound / 2 <= backoff.next_wait() <= bound
     backoff.reset()
@@ -124,7 +124,7 @@ def test_waits_grow_to_a_bound_and_begin_anew():
 
 def test_who_is_replaced_again_and_again_stays_out_for_longer_each_time():
     now = 0.0
-    backoff = PlaceBackoff(1, 8, clock=lambda: now)
+    backoff = ReplacedBackoff(1, 8, clock=lambda: now)
     for bound in (8, 16, 32):
         backoff.reset()
         now += FIGHT_SECONDS  # this one was out for an hour, then the other
@@ -136,7 +136,7 @@ def test_who_is_replaced_again_and_again_stays_out_for_longer_each_time():
 
 
 def test_an_outage_after_replacements_is_waited_out_like_any_other():
-    backoff = PlaceBackoff(1, 8)
+    backoff = ReplacedBackoff(1, 8)
     for _ in range(5):
         backoff.lose_place()
     backoff.next_wait()
@@ -149,7 +149,7 @@ def test_an_outage_after_replacements_is_waited_out_like_any_other():
 
 def test_replacements_are_forgotten_when_the_place_was_kept_for_longer_than_anybody_stays_out():
     now = 0.0
-    backoff = PlaceBackoff(1, 8, clock=lambda: now)
+    backoff = ReplacedBackoff(1, 8, clock=lambda: now)
     for _ in range(5):
         backoff.lose_place()
     backoff.reset()

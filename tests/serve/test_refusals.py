@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from defserve.serve.address import Challenged
+from defserve.serve.address import CredentialsRequired
 from tests.rows import for_each_row
 
 
@@ -27,6 +27,6 @@ from tests.rows import for_each_row
     ],
 )
 def test_a_challenge_says_what_is_wrong_with_the_token(status: int, challenge: str, text: str, error: str | None):
-    found = Challenged("https://example.org/mcp", status, challenge)
+    found = CredentialsRequired("https://example.org/mcp", status, challenge)
     assert (found.message, found.error) == (f"https://example.org/mcp {text}", error)
     assert found.data == {"status": status, "challenge": challenge}

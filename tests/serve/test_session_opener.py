@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.auth.principals import anonymous
+from defserve.auth.principals import make_anonymous_principal
 from defserve.serve.session_opener import SPARE, SessionOpener
 
 pytestmark = pytest.mark.anyio
 
-ALICE, BOB = anonymous("10.0.0.1"), anonymous("10.0.0.2")
+ALICE, BOB = make_anonymous_principal("10.0.0.1"), make_anonymous_principal("10.0.0.2")
 
 
 def nowhere(message: Any) -> None: ...

@@ -15,17 +15,17 @@ from defserve import Context, Server, ToolError, UsageError
 from defserve.context import Log
 from defserve.protocols.mcp.asking import client_requests
 from defserve.server.decorators import WebFields
-from defserve.server.options import DECLARED, OPTIONS, SERVER, ServerFields
+from defserve.server.options import DECORATOR_OPTION_FIXES, SERVER_ATTRIBUTE_FIXES, SERVER_OPTION_FIXES, ServerFields
 from tests.rows import for_each_row
 
 
-@for_each_row(("name", "fix"), SERVER.items())
+@for_each_row(("name", "fix"), SERVER_ATTRIBUTE_FIXES.items())
 def test_a_method_of_another_server_is_met_with_ours(name: str, fix: str):
     with pytest.raises(AttributeError, match=re.escape(f"Server has no attribute {name!r}\n  fix: {fix}")):
         getattr(Server("s"), name)
 
 
-@for_each_row(("name", "fix"), DECLARED.items())
+@for_each_row(("name", "fix"), DECORATOR_OPTION_FIXES.items())
 def test_an_option_of_another_decorator_is_met_with_ours(name: str, fix: str):
     def look() -> str:
         return ""
@@ -36,14 +36,14 @@ def test_an_option_of_another_decorator_is_met_with_ours(name: str, fix: str):
     assert caught.value.__suppress_context__
 
 
-@for_each_row("name", client_requests.CONTEXT_HINTS)
+@for_each_row("name", client_requests.CONTEXT_ATTRIBUTE_HINTS)
 def test_a_verb_of_another_context_is_met_with_ours(name: str):
     assert name not in dir(Context)
     with pytest.raises(AttributeError, match=f"Context has no attribute '{name}'\n  fix: "):
         getattr(Context.__new__(Context), name)
 
 
-@for_each_row("name", client_requests.LOG_HINTS)
+@for_each_row("name", client_requests.LOG_METHOD_HINTS)
 def test_a_method_of_another_logger_is_met_with_ours(name: str):
     with pytest.raises(AttributeError, match=f"ctx.log has no attribute '{name}'\n  fix: "):
         getattr(Log.__new__(Log), name)
@@ -78,10 +78,17 @@ async def test_what_fails_when_it_runs_is_logged_with_what_to_write(
 
 def test_what_the_tables_advise_exists():
     for name in re.findall(
-        r"\bctx\.log\.(\w+)", "\n".join((*client_requests.LOG_HINTS.values(), *client_requests.CONTEXT_HINTS.values()))
+        r"\bctx\.log\.(\w+)",
+        "\n".join((*client_requests.LOG_METHOD_HINTS.values(), *client_requests.CONTEXT_ATTRIBUTE_HINTS.values())),
     ):
         assert callable(getattr(Log, name))
-    advice = "\n".join((*client_requests.CONTEXT_HINTS.values(), *SERVER.values(), *OPTIONS.values()))
+    advice = "\n".join(
+        (
+            *client_requests.CONTEXT_ATTRIBUTE_HINTS.values(),
+            *SERVER_ATTRIBUTE_FIXES.values(),
+            *SERVER_OPTION_FIXES.values(),
+        )
+    )
     for name in re.findall(r"\bctx\.(\w+)", advice):
         assert hasattr(Context, name), name
     for name in re.findall(r"\bserver\.(\w+)", advice):
@@ -106,12 +113,12 @@ def test_a_property_that_fails_shows_its_own_error():
         _ = Odd("s").odd
 
 
-@for_each_row("option", OPTIONS)
+@for_each_row("option", SERVER_OPTION_FIXES)
 def test_an_option_of_another_server_is_met_with_ours(option: str):
     if option not in ServerFields.__annotations__:
         with pytest.raises(UsageError, match=f"Server has no option '{option}'") as refused:
             Server("s", **{option: 1})  # type: ignore[arg-type]
-        assert refused.value.fix == OPTIONS[option]
+        assert refused.value.fix == SERVER_OPTION_FIXES[option]
 
 
 @for_each_row("method", ["run", "asgi"])
@@ -119,7 +126,7 @@ def test_an_option_of_another_server_is_met_with_ours(option: str):
 def test_an_option_that_does_not_exist_is_never_ignored(method: str, option: str):
     with pytest.raises(UsageError, match=f"server.{method} has no option '{option}'") as refused:
         getattr(Server("s"), method)(**{option: "http"})
-    assert "on=" in refused.value.fix if option in OPTIONS else refused.value.fix
+    assert "on=" in refused.value.fix if option in SERVER_OPTION_FIXES else refused.value.fix
     assert option not in WebFields.__annotations__
 
 
@@ -148,7 +155,7 @@ def test_an_option_that_a_feature_set_has_not_is_told_with_those_it_has():
 async def test_whoever_serves_inside_a_running_loop_is_told_what_to_write(on: str):
     with pytest.raises(UsageError, match="server.run(.*) was called in an event loop") as refused:
         Server("s").run(on)
-    assert refused.value.fix == SERVER["run_async"]
+    assert refused.value.fix == SERVER_ATTRIBUTE_FIXES["run_async"]
     assert refused.value.where.startswith("tests/server/test_elsewhere.py:")
 
 

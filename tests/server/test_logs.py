@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from defserve.server.logs import JsonLines, PatientLines
+from defserve.server.logs import JsonLogFormatter, NonBlockingLogHandler
 from defserve.server.workers.running import _teller
 
 
@@ -23,7 +23,7 @@ class Piped:
         self.reader, writer = os.pipe()
         self._stream = os.fdopen(writer, "w")
         monkeypatch.setattr("sys.stderr", self._stream)
-        self.handler = PatientLines()
+        self.handler = NonBlockingLogHandler()
 
     def log(self, text: str) -> None:
         self.handler.emit(logging.LogRecord("test", logging.INFO, "", 0, text, None, None))
@@ -66,7 +66,7 @@ def test_a_line_longer_than_the_pipe_is_cut_and_counted(piped: Piped):
 
 
 def test_a_log_of_json_lines_stays_one(piped: Piped):
-    piped.handler.setFormatter(JsonLines())
+    piped.handler.setFormatter(JsonLogFormatter())
     for _ in range(2000):
         piped.log("x" * 100)
     piped.read()
@@ -106,7 +106,7 @@ def test_a_socket_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPatch
     ours, theirs = socket.socketpair()
     with ours, theirs, theirs.makefile("w") as stream:
         monkeypatch.setattr("sys.stderr", stream)
-        handler = PatientLines()
+        handler = NonBlockingLogHandler()
         for _ in range(2000):
             handler.emit(logging.LogRecord("test", logging.INFO, "", 0, "x" * 1000, None, None))
         assert ours.recv(1000) == b"x" * 1000

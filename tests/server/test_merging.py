@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from defserve.server.logs import JsonLines, number_lines
-from defserve.server.metrics import add_label, merge_metrics
+from defserve.server.logs import JsonLogFormatter, add_worker_number_to_logs
+from defserve.server.metrics import add_metric_label, merge_metrics
 
 
 def test_samples_of_a_metric_stand_together_under_one_head():
@@ -28,7 +28,7 @@ def test_samples_of_a_metric_stand_together_under_one_head():
 
 def test_every_sample_gets_the_label():
     text = '# HELP a With {braces} here.\na 1\na{} 2\na{tool="x{y} z"} 3\n'
-    assert add_label(text, 'worker="1"').splitlines() == [
+    assert add_metric_label(text, 'worker="1"').splitlines() == [
         "# HELP a With {braces} here.",
         'a{worker="1"} 1',
         'a{worker="1"} 2',
@@ -38,9 +38,9 @@ def test_every_sample_gets_the_label():
 
 def test_lines_of_the_log_name_their_worker(monkeypatch: pytest.MonkeyPatch):
     plain, as_json = logging.Handler(), logging.Handler()
-    as_json.setFormatter(JsonLines())
+    as_json.setFormatter(JsonLogFormatter())
     monkeypatch.setattr(logging.root, "handlers", [plain, as_json])
-    number_lines(3)
+    add_worker_number_to_logs(3)
     record = logging.LogRecord("defserve", logging.INFO, "", 0, "said", None, None)
     assert as_json.filter(record) and '"worker":3' in as_json.format(record)
     assert plain.filter(record) and plain.filter(record)

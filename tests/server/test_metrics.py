@@ -9,10 +9,10 @@ import pytest
 
 from defserve import Context, Server, ToolError
 from defserve.auth import ApiKeys, Auth, Principal, StaticTokens
-from defserve.auth.local_token import with_local_token
-from defserve.auth.principals import KeyHolder, scopes_of
+from defserve.auth.local_token import add_local_token_auth
+from defserve.auth.principals import ApiKeyPrincipal, convert_permissions_to_scopes
 from defserve.errors import UsageError
-from defserve.server.metrics import BUCKETS, Metrics, labels
+from defserve.server.metrics import BUCKETS, Metrics, format_metric_labels
 from tests.raw import HANDSHAKE, STATELESS, raw, turns
 from tests.rows import for_each_row
 
@@ -121,12 +121,12 @@ async def test_a_key_needs_the_permission_for_metrics_and_otherwise_learns_no_na
 
 
 async def test_the_right_to_read_metrics_gives_no_tool():
-    holder = KeyHolder("prometheus", scopes_of(["MetricsRead"]))
+    holder = ApiKeyPrincipal("prometheus", convert_permissions_to_scopes(["MetricsRead"]))
     assert not holder.may_read("buy") and not holder.may_invoke("buy")
 
 
 async def test_who_runs_the_server_needs_no_further_right_for_its_metrics():
-    server = Server("shop", auth=with_local_token("k" * 43, Auth(StaticTokens({"plain": "ada"}))))
+    server = Server("shop", auth=add_local_token_auth("k" * 43, Auth(StaticTokens({"plain": "ada"}))))
     async with client(server, metrics=True) as http:
         for token, status in (("k" * 43, 200), ("plain", 403), ("x" * 43, 401)):
             answer = await http.get("/metrics", headers={"authorization": f"Bearer {token}"})
@@ -141,4 +141,4 @@ async def test_they_cannot_be_asked_for_once_the_server_serves():
 
 
 def test_a_name_is_escaped_as_the_format_wants():
-    assert labels(tool='a"b\\c\nd') == r'{tool="a\"b\\c\nd"}'
+    assert format_metric_labels(tool='a"b\\c\nd') == r'{tool="a\"b\\c\nd"}'

@@ -18,7 +18,7 @@ from defserve.auth import Principal, StaticTokens
 from defserve.protocols.mgp import errors
 from defserve.serve.http.other_endpoints import RestFailure
 from defserve.server import rest
-from defserve.server.openapi_document import openapi
+from defserve.server.openapi_document import build_openapi_document
 from tests.asgi import Web
 from tests.export import shop
 from tests.rows import for_each_row
@@ -60,9 +60,9 @@ def test_a_call_is_answered_with_the_value_or_the_reason(
     assert (told["result"] if status == 200 else told["error"]["type"]) == result
 
 
-@for_each_row("code", errors.KINDS)
+@for_each_row("code", errors.ERROR_KINDS_BY_CODE)
 def test_every_error_of_mgp_has_a_status_that_says_who_erred(code: int):
-    kind = errors.KINDS[code]
+    kind = errors.ERROR_KINDS_BY_CODE[code]
     if kind.name in ("AUTH_REQUIRED", "AUTH_EXPIRED", "TOOL_NOT_FOUND", "INVALID_TOOL_ARGS", "SERVER_DRAINING"):
         return  # they have other symbols, or never come from a call
     status = RestFailure(kind.error_type, "").status
@@ -237,9 +237,9 @@ def test_a_tool_that_asks_is_no_tool_for_callers_who_cannot_be_asked():
 
 
 def test_the_command_line_can_ask_for_it():
-    from defserve.server.command_line import parse
+    from defserve.server.command_line import parse_server_arguments
 
-    options = parse(["--on", "http://127.0.0.1:0/mcp", "--rest"], "shop", lambda: "1")
+    options = parse_server_arguments(["--on", "http://127.0.0.1:0/mcp", "--rest"], "shop", lambda: "1")
     assert options["rest"] is True
 
 
@@ -272,9 +272,9 @@ async def test_while_a_document_is_made_others_are_answered_and_whoever_wants_it
     def slow(*given: Any, **options: Any) -> dict[str, Any]:
         made.append(threading.current_thread().name)
         assert may_end.wait(30)
-        return openapi(*given, **options)
+        return build_openapi_document(*given, **options)
 
-    monkeypatch.setattr(rest, "openapi", slow)
+    monkeypatch.setattr(rest, "build_openapi_document", slow)
     server = Server("front", "1")
     server.tool(shop.greet)
     app = server.asgi(rest=True)
@@ -302,7 +302,7 @@ def test_a_document_that_cannot_be_made_is_an_error_with_a_body(monkeypatch: pyt
     def fail(*given: Any, **options: Any) -> dict[str, Any]:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(rest, "openapi", fail)
+    monkeypatch.setattr(rest, "build_openapi_document", fail)
     answer = client_of(Server("s", "1")).get("/openapi.json")
     assert (answer.status_code, answer.json()["error"]["type"]) == (500, "internal_error")
     assert "secret" not in answer.text

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from defserve import Server, ToolError
-from defserve.client.targets import Remote
+from defserve.client.targets import RemoteServer
 from defserve.errors import UsageError
 from defserve.server.telemetry import Telemetry
 from tests.at_address import at_address
@@ -123,7 +123,7 @@ async def test_calls_at_once_do_not_share_a_span():
 
 async def test_over_http_a_span_is_left_in_the_task_that_entered_it(caplog: pytest.LogCaptureFixture):
     watched = Watched()
-    async with at_address(watched.server) as url, Remote(url).connect(timeout=10) as client:
+    async with at_address(watched.server) as url, RemoteServer(url).connect(timeout=10) as client:
         assert await client.call("think") == await client.call("work") == "done"
     assert attributes(watched.spans["tools/call think"])["network.transport"] == "tcp"
     assert [record.getMessage() for record in caplog.records if "detach" in record.getMessage()] == []

@@ -20,18 +20,18 @@ from pydantic import BaseModel
 import defserve
 from defserve import Context, Server
 from defserve.auth import JWT, ApiKeys, Auth, DeniedTokens, DPoP, OAuthProxy
-from defserve.auth.bearer_tokens import ShownProof
+from defserve.auth.bearer_tokens import DpopProofRequest
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.errors import UsageError
 from defserve.serve.address import Address
 from defserve.server import AccessPolicy, Entry
-from defserve.server.sharing import sharing_of
-from defserve.server.web import app as web_app
+from defserve.server.sharing import find_sharing
+from defserve.server.web import make_asgi_app as web_app
 from defserve.stores.checkpoints.checkpoint_store import StateTampered
 from defserve.stores.checkpoints.checkpoint_tree import TreeKey
 from defserve.stores.redis import RedisStore
-from defserve.stores.shared.shared_tables import SharedOnce, SharedRates
-from defserve.stores.shared.worker_link import SharedLink
+from defserve.stores.shared.shared_tables import SharedOnceRunner, SharedRates
+from defserve.stores.shared.worker_link import SharedStoreLink
 from defserve.stores.store import Lease, StoreBusy, StoreNonces
 from tests.asgi import Peer, living
 from tests.auth.browsing import Visit
@@ -101,8 +101,8 @@ class Process:
         return made
 
     @property
-    def link(self) -> SharedLink:
-        found = sharing_of(self.server.composition)
+    def link(self) -> SharedStoreLink:
+        found = find_sharing(self.server.composition)
         assert found is not None
         return found.link
 
@@ -113,7 +113,7 @@ class Process:
             await until(lambda: self.link.is_up)
         return self._app
 
-    async def linked(self) -> SharedLink:
+    async def linked(self) -> SharedStoreLink:
         await self.serve()
         return self.link
 
@@ -309,7 +309,7 @@ def proofs_of(one: Process, other: Process) -> list[DPoP]:
 @kind
 async def dpop_nonce(one: Process, other: Process) -> bool:
     mine, others = proofs_of(one, other)
-    shown = ShownProof("POST", other.url, [proof(TOKEN, other.url, nonce=mine.new_nonce()).encode()])
+    shown = DpopProofRequest("POST", other.url, [proof(TOKEN, other.url, nonce=mine.new_nonce()).encode()])
     return await others.check(shown, TOKEN, THUMBPRINT) == ""
 
 
@@ -366,9 +366,9 @@ async def checkpoint_id(one: Process, other: Process) -> bool:
 @kind
 async def stored_checkpoint_secret(one: Process, other: Process) -> bool:
     """Without a secret of the server, one is made in the store."""
-    from defserve.stores.checkpoints.checkpoint_store import checkpoint_secret
+    from defserve.stores.checkpoints.checkpoint_store import load_checkpoint_secret
 
-    found = [await checkpoint_secret(process.plain.store, None) for process in (one, other)]
+    found = [await load_checkpoint_secret(process.plain.store, None) for process in (one, other)]
     return found[0] == found[1]
 
 
@@ -450,9 +450,9 @@ async def work_that_is_done_once(one: Process, other: Process) -> bool:
         return text, True
 
     links = [await each.linked() for each in (one, other)]
-    await SharedOnce(links[0]).run("key", 60, lambda: outcome("mine"))
+    await SharedOnceRunner(links[0]).run("key", 60, lambda: outcome("mine"))
     await until(lambda: links[0].is_written)
-    return await SharedOnce(links[1]).run("key", 60, lambda: outcome("other")) == "mine"
+    return await SharedOnceRunner(links[1]).run("key", 60, lambda: outcome("other")) == "mine"
 
 
 @kind

@@ -9,7 +9,7 @@ import pytest
 from defserve import Limits, Server, UsageError
 from defserve.guard import Egress
 from defserve.server import AccessPolicy, AuditLogger
-from defserve.server.decorators import RULES
+from defserve.server.decorators import SERVER_OPTION_RULES
 from defserve.server.options import ServerFields
 from tests.rows import for_each_row
 
@@ -61,7 +61,10 @@ def test_a_version_that_is_given_by_position_is_checked():
 
 
 def test_every_option_that_describes_or_protects_a_server_is_checked():
-    assert {*ServerFields.__annotations__} - {*RULES} == {"permissions", "audit"}  # their sections check these
+    assert {*ServerFields.__annotations__} - {*SERVER_OPTION_RULES} == {
+        "permissions",
+        "audit",
+    }  # their sections check these
 
 
 @for_each_row(

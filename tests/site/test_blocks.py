@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from defserve.cli import COMMANDS
-from defserve.server.command_line import add_serving, add_workers
+from defserve.server.command_line import add_serving_options, add_workers_option
 from tests.reference import actions, parser_of
 from tests.rows import for_each_row
 
@@ -178,8 +178,8 @@ STARTED = re.compile(r"(?:^|[\s$/])(?:python3? [\w./-]+\.py|[a-z]+-mcp|python3? 
 
 def test_every_option_of_a_server_that_is_started_exists():
     server = ArgumentParser()
-    add_serving(server)
-    add_workers(server)
+    add_serving_options(server)
+    add_workers_option(server)
     lines = [(block.page, line) for block in blocks(*SHELL) for line in block.text.replace("\\\n", " ").splitlines()]
     ours = [(page, line) for page, line in lines if "defserve " not in line]
     found = [(page, started["rest"]) for page, line in ours for started in STARTED.finditer(line)]

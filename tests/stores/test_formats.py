@@ -24,14 +24,14 @@ from defserve.auth.signed_tokens import DeniedTokens
 from defserve.errors import UsageError
 from defserve.stores.adoption import adopt_store
 from defserve.stores.audit import log_file as audit
-from defserve.stores.audit.chain import AuditHead, AuditKeys, head_path
-from defserve.stores.audit.log_file import AuditLog, verify
+from defserve.stores.audit.chain import AuditHead, AuditKeys, make_head_path
+from defserve.stores.audit.log_file import AuditLog, verify_audit_log
 from defserve.stores.audit.stored_log import StoredAuditLog
 from defserve.stores.checkpoints.checkpoint_store import (
     CheckpointStore,
     StateTampered,
-    checkpoint_secret,
     find_old_secret,
+    load_checkpoint_secret,
 )
 from defserve.stores.checkpoints.checkpoint_tree import (
     RANDOM,
@@ -39,13 +39,13 @@ from defserve.stores.checkpoints.checkpoint_tree import (
     CheckpointTree,
     TreeKey,
     canonical,
-    make_id,
-    verify_id,
+    make_checkpoint_id,
+    verify_checkpoint_id,
 )
 from defserve.stores.files import read_secret
-from defserve.stores.identity import ServerIdentity, open_store, server_store
+from defserve.stores.identity import ServerIdentity, make_server_store, open_store
 from defserve.stores.sqlite import MIGRATIONS
-from defserve.stores.store import API_KEYS, FORMAT, Lease, Store, StoreNonces, StoreUnavailable
+from defserve.stores.store import API_KEYS_SPACE, FORMAT_SPACE, Lease, Store, StoreNonces, StoreUnavailable
 from tests.stores.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -94,7 +94,7 @@ async def old(request: pytest.FixtureRequest, kept: Path, redis_kept: str) -> As
     """A server's part of a store of 0.1.0, which was given to it, and what its callers were told."""
     address = {"sqlite": f"sqlite:///{kept / 'store.db'}", "redis": redis_kept}[request.param]
     await adopt_store(address, NOTES)
-    store = server_store(address, NOTES)
+    store = make_server_store(address, NOTES)
     yield store, TOLD[request.param]
     await store.close()
 
@@ -114,8 +114,8 @@ async def unnamed(request: pytest.FixtureRequest, redis: RedisServer, tmp_path: 
 
 
 async def test_a_server_refuses_a_store_of_0_1_0_and_says_what_to_do(unnamed: tuple[str, Any]):
-    store = server_store(unnamed[0], NOTES)
-    for use in (store.open(), store.get(API_KEYS, ["a"]), StoreNonces(store).spend("x", ttl=1)):
+    store = make_server_store(unnamed[0], NOTES)
+    for use in (store.open(), store.get(API_KEYS_SPACE, ["a"]), StoreNonces(store).spend("x", ttl=1)):
         with pytest.raises(StoreUnavailable, match="which server they belong to.*defserve state adopt"):
             await use
     await store.close()
@@ -125,7 +125,7 @@ async def test_what_0_1_0_kept_is_the_server_s_to_whom_it_is_given_and_nobody_el
     address, told = unnamed
     assert await adopt_store(address, NOTES, SECRET) == 4
     for identity, is_known in ((NOTES, True), (OTHER, False)):
-        store = server_store(address, identity)
+        store = make_server_store(address, identity)
         trees = await trees_of(store, SECRET, identity)
         assert ((await trees.load_checkpoint(STEPS)).content() == {"step": 2}) is is_known
         # An id that a host has from 0.1.0 is known; it proves nothing until an operator trusts what 0.1.0 kept.
@@ -155,7 +155,7 @@ async def test_a_store_of_0_1_0_in_which_all_ends_by_itself_is_taken_as_it_is(tm
     await client.hset("ending:nonce:a spent nonce", "spent", "x")
     await client.aclose()
     for address in (f"sqlite:///{path}", f"{redis.address}?prefix=ending:"):
-        store = server_store(address, NOTES)
+        store = make_server_store(address, NOTES)
         assert await StoreNonces(store).spend("a spent nonce", ttl=60)  # 0.1.0's own says nothing about this server
         await store.close()
 
@@ -193,7 +193,7 @@ async def test_a_file_of_keys_of_0_1_0_is_the_first_server_s_that_uses_it(kept: 
 
 async def trees_of(store: Store, secret: bytes | None = None, identity: ServerIdentity = NOTES) -> CheckpointStore:
     """The trees as a server with this secret opens them."""
-    made_with = await checkpoint_secret(store, secret, identity)
+    made_with = await load_checkpoint_secret(store, secret, identity)
     return CheckpointStore(store, secret=made_with, old_secret=await find_old_secret(store))
 
 
@@ -207,7 +207,7 @@ async def copies(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         shutil.copy(folder / "store.db", path)
         path.chmod(0o600)
         await adopt_store(f"sqlite:///{path}", identity, secret)
-        stores.append(server_store(f"sqlite:///{path}", identity))
+        stores.append(make_server_store(f"sqlite:///{path}", identity))
     yield stores, secret
     for store in stores:
         await store.close()
@@ -229,20 +229,22 @@ async def test_what_0_1_0_made_ids_with_proves_nothing_and_makes_nothing(copies:
     trees, old = await trees_of(one, secret), await find_old_secret(one)
     assert old is not None
     for is_proved in (False, True):
-        id = make_id(old, NEW.owner, NEW.feature_set, canonical({"forged": 1}), b"r" * RANDOM, is_proved=is_proved)
+        id = make_checkpoint_id(
+            old, NEW.owner, NEW.feature_set, canonical({"forged": 1}), b"r" * RANDOM, is_proved=is_proved
+        )
         if is_proved:
             with pytest.raises(StateTampered):
                 await trees.adopt(NEW, {"forged": 1}, checkpoint=id)
         else:
             assert not (await trees.adopt(NEW, {"forged": 1}, checkpoint=id)).verified
     made = (await trees.commit(await trees.load_checkpoint(NEW), {"a": 1})).checkpoint
-    assert not verify_id(old, made.id, NEW.owner, NEW.feature_set, canonical({"a": 1}), is_proved=True)
+    assert not verify_checkpoint_id(old, made.id, NEW.owner, NEW.feature_set, canonical({"a": 1}), is_proved=True)
 
 
 async def test_another_secret_of_the_server_ends_the_ids_that_were_made_with_the_first(unnamed: tuple[str, Any]):
     address, told = unnamed
     await adopt_store(address, NOTES, SECRET)
-    store = server_store(address, NOTES)
+    store = make_server_store(address, NOTES)
     before = await trees_of(store, SECRET)
     id = (await before.commit(await before.load_checkpoint(NEW), {"a": 1})).checkpoint.id
     after = await trees_of(store, b"another secret, because the first became known")
@@ -333,7 +335,7 @@ async def test_a_redis_is_marked_when_it_is_opened_and_a_later_one_refused(redis
     await adopt_store(redis_kept, NOTES)
     store = open_store(redis_kept)
     await store.open()
-    assert await store.get(FORMAT, ["version"]) == {"version": b"2"}
+    assert await store.get(FORMAT_SPACE, ["version"]) == {"version": b"2"}
     await store.close()
     client = Redis(unix_socket_path=str(redis.socket))
     await client.hset(f"{redis_kept.partition('prefix=')[2]}format", "version", "99")
@@ -388,22 +390,22 @@ async def test_a_later_file_of_keys_is_refused(kept: Path, version: object, capl
 
 def test_an_audit_log_is_verified_written_on_and_its_head_marked(kept: Path):
     path = kept / "audit.log"
-    assert verify(path, AUDIT_KEY) == (True, 5, None, "", False, 0, 0)
+    assert verify_audit_log(path, AUDIT_KEY) == (True, 5, None, "", False, 0, 0)
     with AuditLog(path, key=AUDIT_KEY) as log:
-        assert json.loads(head_path(path).read_text())["format"] == 1
+        assert json.loads(make_head_path(path).read_text())["format"] == 1
         log.append({"type": "written on"})
-    assert verify(path, AUDIT_KEY) == (True, 6, None, "", False, 0, 0)
+    assert verify_audit_log(path, AUDIT_KEY) == (True, 6, None, "", False, 0, 0)
 
 
 def test_an_audit_log_of_a_later_version_is_refused_and_left_as_it_is(kept: Path):
     path = kept / "audit.log"
-    head_path(path).write_bytes(AuditKeys(AUDIT_KEY).sign_head(AuditHead(5, "0" * 64, "later", 99)))
-    before = path.read_bytes(), head_path(path).read_bytes()
-    report = verify(path, AUDIT_KEY)
+    make_head_path(path).write_bytes(AuditKeys(AUDIT_KEY).sign_head(AuditHead(5, "0" * 64, "later", 99)))
+    before = path.read_bytes(), make_head_path(path).read_bytes()
+    report = verify_audit_log(path, AUDIT_KEY)
     assert not report.ok and report.reason == f"it {LATER.format(1)}"
     with pytest.raises(UsageError, match=LATER.format(1)):
         audit.AuditLog(path, key=AUDIT_KEY)
-    assert (path.read_bytes(), head_path(path).read_bytes()) == before
+    assert (path.read_bytes(), make_head_path(path).read_bytes()) == before
 
 
 def test_a_secret_is_read_and_one_of_a_later_version_refused(kept: Path):

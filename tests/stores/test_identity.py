@@ -16,16 +16,16 @@ import defserve
 from defserve.errors import UsageError
 from defserve.stores import store
 from defserve.stores.identity import (
-    NOBODY,
+    NO_SERVER_IDENTITY,
     ServerIdentity,
     ServerStore,
     choose_server,
     identify_server,
     list_servers,
+    make_server_store,
     parse_identity,
-    server_store,
 )
-from defserve.stores.store import API_KEYS, CHECKPOINTS, MemoryStore, StoreChange
+from defserve.stores.store import API_KEYS_SPACE, CHECKPOINT_SPACES, MemoryStore, StoreChange
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +56,12 @@ def test_a_server_is_known_by_its_namespace_else_its_url_else_its_name(monkeypat
     assert identify_server("notes", namespace="") == ("namespace", "staging", "")
 
 
-@given(IDENTITIES, IDENTITIES, st.sampled_from(sorted(store.TABLE)), st.sampled_from(sorted(store.TABLE)))
+@given(
+    IDENTITIES,
+    IDENTITIES,
+    st.sampled_from(sorted(store.SPACE_DESCRIPTIONS)),
+    st.sampled_from(sorted(store.SPACE_DESCRIPTIONS)),
+)
 def test_no_two_identities_have_a_key_or_a_seal_in_common(one: ServerIdentity, other: ServerIdentity, a: str, b: str):
     assert parse_identity(one.label) == one
     if one != other:
@@ -89,14 +94,14 @@ def test_a_command_line_names_a_server(text: str, identity: ServerIdentity):
 async def test_servers_in_one_store_see_only_their_own_part():
     raw = MemoryStore()
     notes, payroll = ServerStore(raw, NOTES), ServerStore(raw, PAYROLL)
-    assert await notes.change(StoreChange(API_KEYS, {"a": b"1"}))
-    assert await notes.change(StoreChange(CHECKPOINTS.of("x"), {"a": b"1"}))
-    assert await notes.get(API_KEYS, ["a"]) == {"a": b"1"} and await payroll.get(API_KEYS, ["a"]) == {}
-    assert [each async for each in notes.scan(API_KEYS)] == [("a", b"1")]
-    assert [each async for each in payroll.scan(API_KEYS)] == []
-    assert [each async for each in notes.spaces(CHECKPOINTS)] == ["state:x"]
-    assert [each async for each in payroll.spaces(CHECKPOINTS)] == []
-    assert await payroll.change(StoreChange(API_KEYS, {"a": b"2"}, expect={"a": None}))
+    assert await notes.change(StoreChange(API_KEYS_SPACE, {"a": b"1"}))
+    assert await notes.change(StoreChange(CHECKPOINT_SPACES.of("x"), {"a": b"1"}))
+    assert await notes.get(API_KEYS_SPACE, ["a"]) == {"a": b"1"} and await payroll.get(API_KEYS_SPACE, ["a"]) == {}
+    assert [each async for each in notes.scan(API_KEYS_SPACE)] == [("a", b"1")]
+    assert [each async for each in payroll.scan(API_KEYS_SPACE)] == []
+    assert [each async for each in notes.spaces(CHECKPOINT_SPACES)] == ["state:x"]
+    assert [each async for each in payroll.spaces(CHECKPOINT_SPACES)] == []
+    assert await payroll.change(StoreChange(API_KEYS_SPACE, {"a": b"2"}, expect={"a": None}))
     assert await list_servers(raw) == [NOTES, PAYROLL]
 
 
@@ -104,9 +109,9 @@ async def test_the_server_that_a_command_means_is_named_or_the_only_one(monkeypa
     raw = MemoryStore()
     with pytest.raises(UsageError, match="no values yet"):
         await choose_server(raw, None)
-    await ServerStore(raw, NOTES).change(StoreChange(API_KEYS, {"a": b"1"}))
+    await ServerStore(raw, NOTES).change(StoreChange(API_KEYS_SPACE, {"a": b"1"}))
     assert await choose_server(raw, None) == NOTES and await choose_server(raw, "payroll") == PAYROLL
-    await ServerStore(raw, PAYROLL).change(StoreChange(API_KEYS, {"a": b"1"}))
+    await ServerStore(raw, PAYROLL).change(StoreChange(API_KEYS_SPACE, {"a": b"1"}))
     with pytest.raises(UsageError, match="values of 2 servers: name=notes, name=payroll"):
         await choose_server(raw, None)
     monkeypatch.setenv("DEFSERVE_NAMESPACE", "staging")
@@ -118,32 +123,32 @@ async def test_a_url_names_the_only_server_that_has_it():
     with pytest.raises(UsageError, match="--server https://a.example/mcp,NAME"):
         await choose_server(raw, url)
     identity = ServerIdentity("url", url, "notes")
-    await ServerStore(raw, identity).change(StoreChange(API_KEYS, {"a": b"1"}))
+    await ServerStore(raw, identity).change(StoreChange(API_KEYS_SPACE, {"a": b"1"}))
     assert await choose_server(raw, url) == identity
 
 
 async def test_what_is_given_to_no_server_is_kept_in_memory_alone(tmp_path: Path):
-    store = server_store(f"sqlite:///{tmp_path / 'keys.db'}", None, what="ApiKeys(…)")
+    store = make_server_store(f"sqlite:///{tmp_path / 'keys.db'}", None, what="ApiKeys(…)")
     with pytest.raises(UsageError, match="was given to no server"):
-        await store.get(API_KEYS, ["a"])
+        await store.get(API_KEYS_SPACE, ["a"])
     await store.close()
-    memory = server_store("memory:", None)
-    await memory.change(StoreChange(API_KEYS, {"a": b"1"}))
+    memory = make_server_store("memory:", None)
+    await memory.change(StoreChange(API_KEYS_SPACE, {"a": b"1"}))
     memory.bind_server(NOTES)  # what was put there before is not lost
-    assert await memory.get(API_KEYS, ["a"]) == {"a": b"1"}
+    assert await memory.get(API_KEYS_SPACE, ["a"]) == {"a": b"1"}
 
 
 def test_a_part_of_a_store_is_given_to_one_server_only():
-    store = server_store("memory:", NOTES, what="ApiKeys(…)")
+    store = make_server_store("memory:", NOTES, what="ApiKeys(…)")
     store.bind_server(NOTES)
     with pytest.raises(
         UsageError, match=r"ApiKeys\(…\) belongs to the server name=notes, and is given to name=payroll"
     ):
         store.bind_server(PAYROLL)
-    assert store.identity == NOTES and server_store(store, NOTES) is server_store(store, None) is store
-    others = server_store(store, PAYROLL)  # another server that is given it has its own part all the same
+    assert store.identity == NOTES and make_server_store(store, NOTES) is make_server_store(store, None) is store
+    others = make_server_store(store, PAYROLL)  # another server that is given it has its own part all the same
     assert others.raw is store.raw and others.identity == PAYROLL
-    assert ServerStore(MemoryStore()).identity == NOBODY
+    assert ServerStore(MemoryStore()).identity == NO_SERVER_IDENTITY
 
 
 # -- nothing else makes a key or a seal ------------------------------------------------------------------

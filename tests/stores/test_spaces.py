@@ -15,8 +15,8 @@ from defserve.auth.api_keys import ApiKeys
 from defserve.stores import store as spaces
 from defserve.stores.checkpoints.checkpoint_store import (
     CheckpointStore,
-    checkpoint_secret,
     find_old_secret,
+    load_checkpoint_secret,
     read_checkpoint_secret,
 )
 from defserve.stores.checkpoints.checkpoint_tree import TreeKey
@@ -29,16 +29,16 @@ PACKAGE = Path(defserve.__file__).parent
 
 
 def test_no_two_rows_of_the_table_can_name_the_same_space():
-    for one, other in permutations(spaces.TABLE, 2):
+    for one, other in permutations(spaces.SPACE_DESCRIPTIONS, 2):
         assert not (one.endswith(":") and other.startswith(one)), f"{other} is one of {one}"
-    assert len({name.rstrip(":") for name in spaces.TABLE}) == len(spaces.TABLE)
+    assert len({name.rstrip(":") for name in spaces.SPACE_DESCRIPTIONS}) == len(spaces.SPACE_DESCRIPTIONS)
 
 
 def test_every_space_that_is_declared_is_in_the_table():
     declared = [
         value for name, value in vars(spaces).items() if name.isupper() and name[0] != "_" and isinstance(value, str)
     ]
-    assert sorted(declared) == sorted(spaces.TABLE)
+    assert sorted(declared) == sorted(spaces.SPACE_DESCRIPTIONS)
     assert all(isinstance(name, spaces.SpaceFamily) == name.endswith(":") for name in declared)
 
 
@@ -124,7 +124,7 @@ async def test_the_features_of_one_store_never_share_a_space():
         await ApiKeys(store, pepper="a pepper of sixteen bytes").create("ann")
 
     async def secret(store: Watched) -> None:
-        await checkpoint_secret(store, None)
+        await load_checkpoint_secret(store, None)
 
     async def checkpoints(store: Watched) -> None:
         trees = CheckpointStore(store, secret=b"s" * 32)
@@ -143,7 +143,7 @@ async def test_the_features_of_one_store_never_share_a_space():
         await feature(store)
         used.append(store.used)
     assert all(used) and len(set.union(*used)) == sum(map(len, used))
-    rows = tuple(spaces.TABLE)
+    rows = tuple(spaces.SPACE_DESCRIPTIONS)
     assert all(
         any(name == row or (row.endswith(":") and name.startswith(row)) for row in rows) for name in set.union(*used)
     )
@@ -151,14 +151,14 @@ async def test_the_features_of_one_store_never_share_a_space():
 
 async def test_a_secret_that_0_1_0_kept_among_the_keys_is_found_and_no_new_id_is_made_with_it():
     store, old = MemoryStore(), b"o" * 32
-    await store.change(StoreChange(spaces.API_KEYS, put={"checkpoints": old}))
+    await store.change(StoreChange(spaces.API_KEYS_SPACE, put={"checkpoints": old}))
     assert await find_old_secret(store) == old
     assert await read_checkpoint_secret(store) is None
-    made = await checkpoint_secret(store, None)
-    assert made != old and await checkpoint_secret(store, None) == made
+    made = await load_checkpoint_secret(store, None)
+    assert made != old and await load_checkpoint_secret(store, None) == made
 
 
 async def test_a_new_secret_is_not_kept_among_the_keys():
     store = MemoryStore()
-    await checkpoint_secret(store, None)
-    assert [entry async for entry in store.scan(spaces.API_KEYS)] == []
+    await load_checkpoint_secret(store, None)
+    assert [entry async for entry in store.scan(spaces.API_KEYS_SPACE)] == []

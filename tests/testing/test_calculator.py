@@ -6,7 +6,7 @@ import pytest
 
 from defserve.errors import PeerError, ToolError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.testing import Decline, SyncClient, Unused, assert_schemas
+from defserve.testing import Decline, SyncClient, UnusedAnswer, assert_schemas
 from tests.rows import for_each_row
 from tests.testing.calculator import server
 
@@ -112,5 +112,5 @@ def test_schemas_are_written_and_compared(client: SyncClient, tmp_path):
 
 
 def test_leaving_with_answers_unused_is_a_failure():
-    with pytest.raises(Unused, match="never used"), SyncClient(server) as client:
+    with pytest.raises(UnusedAnswer, match="never used"), SyncClient(server) as client:
         client.will_answer({"name": "Ann"})

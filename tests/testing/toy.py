@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from defserve.client import Answers, Client
-from defserve.client.replies import RETURNS_KEY
+from defserve.client.replies import RETURN_TYPE_KEY
 from tests.client.pretend import SILENCE, STATELESS, PretendServer
 
 QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -19,7 +19,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 TOOLS = [
-    {"name": "add", "inputSchema": {"type": "object"}, "_meta": {RETURNS_KEY: {"type": "integer"}}},
+    {"name": "add", "inputSchema": {"type": "object"}, "_meta": {RETURN_TYPE_KEY: {"type": "integer"}}},
     *({"name": name, "inputSchema": {"type": "object"}} for name in QUESTIONS),
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from defserve.client.mcpl.hooks import Reviewed
+from defserve.client.mcpl.hooks import ReviewedAnswer
 from defserve.protocols.mcpl.content import Turn
 from defserve.testing import SyncClient
 
@@ -21,7 +21,7 @@ def check_client(client: SyncClient) -> None:
 
 
 def check_parts(client: SyncClient, turn: Turn) -> None:
-    assert_type(client.mcpl.after_inference(turn, "Hi"), Reviewed)
+    assert_type(client.mcpl.after_inference(turn, "Hi"), ReviewedAnswer)
     assert_type(client.mcpl.close("c"), bool)
     assert_type(client.start("slow").refresh(), str)
     assert_type(client.render("chart").answer({}), list[dict[str, Any]])

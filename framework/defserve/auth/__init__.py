@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.base.exports import lazy
+from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from defserve.auth.api_keys import ApiKeys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from defserve.auth.rates import Rate
     from defserve.auth.signed_tokens import JWT, OIDC, DeniedTokens
 else:
-    __getattr__ = lazy(
+    __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.auth.api_keys": "ApiKeys",

@@ -18,12 +18,26 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from defserve.auth.issuers import IssuerUnavailable
-from defserve.auth.principals import KeyHolder, Principal, parse_scopes, scopes_of
+from defserve.auth.principals import ApiKeyPrincipal, Principal, convert_permissions_to_scopes, parse_scopes
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, UsageError
-from defserve.stores.files import config_file, load_secret, newer_format, open_locked, read_private, replace_file
-from defserve.stores.identity import MAX_LABEL, ServerIdentity, ServerStore, check_owner, parse_identity, server_store
-from defserve.stores.store import API_KEYS, Space, Store, StoreBusy, StoreChange, StoreCorrupt, StoreUnavailable
+from defserve.stores.files import (
+    get_config_path,
+    load_secret,
+    make_newer_format_message,
+    open_locked_file,
+    read_private_file,
+    replace_file,
+)
+from defserve.stores.identity import (
+    MAX_LABEL_LENGTH,
+    ServerIdentity,
+    ServerStore,
+    check_owner,
+    make_server_store,
+    parse_identity,
+)
+from defserve.stores.store import API_KEYS_SPACE, Space, Store, StoreBusy, StoreChange, StoreCorrupt, StoreUnavailable
 
 log = logging.getLogger("defserve.auth")
 
@@ -118,8 +132,8 @@ class ApiKeys:
         except DefserveError as error:
             log.error("API keys cannot be checked: %s", error)
             raise IssuerUnavailable(f"API keys cannot be checked: {error}") from None
-        scopes = scopes_of(key.permissions) | frozenset(key.scopes)
-        return KeyHolder(
+        scopes = convert_permissions_to_scopes(key.permissions) | frozenset(key.scopes)
+        return ApiKeyPrincipal(
             key.principal,
             scopes,
             {"kid": key.id},
@@ -132,7 +146,7 @@ class ApiKeys:
     async def check_ready(self) -> None:
         """Raises IssuerUnavailable while keys cannot be checked."""
         try:
-            await self._store.get(API_KEYS, (_NOBODYS,))
+            await self._store.get(API_KEYS_SPACE, (_NOBODYS,))
         except DefserveError as error:
             raise IssuerUnavailable(f"API keys cannot be checked: {error}") from None
 
@@ -154,7 +168,7 @@ class ApiKeys:
     ) -> NewKey:
         """A new key for a principal, which may have several. Raises UsageError for settings that are not valid."""
         given = tuple(permissions)
-        scopes_of(given)
+        convert_permissions_to_scopes(given)
         Principal(principal)
         for name, count in (("per_minute", per_minute), ("per_hour", per_hour), ("expires_in", expires_in)):
             if count is not None and count <= 0:
@@ -173,23 +187,23 @@ class ApiKeys:
             per_minute=per_minute,
             per_hour=per_hour,
         )
-        await self._store.change(StoreChange(API_KEYS, {id: _encode_entry(asdict(key))}))
+        await self._store.change(StoreChange(API_KEYS_SPACE, {id: _encode_entry(asdict(key))}))
         return NewKey(token, key)
 
     async def keys(self) -> list[ApiKey]:
         """All keys, the oldest first."""
         # In a store of 0.1.0, the secret of its checkpoints is in the same space.
-        found = [_decode_key(value) async for id, value in self._store.scan(API_KEYS) if _ID.fullmatch(id)]
+        found = [_decode_key(value) async for id, value in self._store.scan(API_KEYS_SPACE) if _ID.fullmatch(id)]
         return sorted(found, key=lambda key: key.created_at)
 
     async def revoke(self, id: str) -> bool:
         """Delete a key, so that it is no longer accepted. Returns whether there was one."""
         if await self._find(id) is None:
             return False
-        was_there = await self._store.change(StoreChange(API_KEYS, drop=(id,)))
+        was_there = await self._store.change(StoreChange(API_KEYS_SPACE, drop=(id,)))
         if (announce := getattr(self._store, "announce", None)) is not None:
             with suppress(DefserveError):  # who is not told finds out a little later
-                await announce(API_KEYS, id)
+                await announce(API_KEYS_SPACE, id)
         return was_there
 
     @property
@@ -208,7 +222,7 @@ class ApiKeys:
             await close()
 
     async def _find(self, id: str) -> ApiKey | None:
-        found = (await self._store.get(API_KEYS, (id,))).get(id) if _ID.fullmatch(id) else None
+        found = (await self._store.get(API_KEYS_SPACE, (id,))).get(id) if _ID.fullmatch(id) else None
         return None if found is None else _decode_key(found)
 
     async def _touch(self, key: ApiKey) -> None:
@@ -218,32 +232,32 @@ class ApiKeys:
         try:
             before, after = _encode_entry(asdict(key)), _encode_entry(asdict(replace(key, last_used=now)))
             # Only if the key is unchanged: one that is revoked at this moment must not come back.
-            await self._store.change(StoreChange(API_KEYS, {key.id: after}, expect={key.id: before}))
+            await self._store.change(StoreChange(API_KEYS_SPACE, {key.id: after}, expect={key.id: before}))
         except DefserveError as error:
             log.warning("the use of API key %s could not be noted: %s", key.id, error)
 
     def _hash(self, token: str, *, make: bool = False) -> str:
         if self._pepper is None:
             text = os.environ.get(VARIABLE, "").strip().encode()
-            self._pepper = text or load_secret(config_file("keys.pepper"), PEPPER, make=make, fix=f"set {VARIABLE}")
+            self._pepper = text or load_secret(get_config_path("keys.pepper"), PEPPER, make=make, fix=f"set {VARIABLE}")
         return hmac.new(self._pepper, token.encode(), hashlib.sha256).hexdigest()
 
 
-def is_store(store: str) -> bool:
+def is_store_address(store: str) -> bool:
     """Whether this is the address of a store rather than the path of a file."""
     return _STORE.match(store) is not None
 
 
 def _open_store(store: str | os.PathLike[str] | KeyStore, identity: ServerIdentity | None) -> ServerStore | KeyFile:
-    if isinstance(store, os.PathLike) or (isinstance(store, str) and not is_store(store)):
+    if isinstance(store, os.PathLike) or (isinstance(store, str) and not is_store_address(store)):
         return KeyFile(store, identity)
     if not isinstance(store, str) and hasattr(store, "bind_server"):
         return cast("ServerStore | KeyFile", store)
-    return server_store(cast("str | Store", store), identity, what="ApiKeys(…)")
+    return make_server_store(cast("str | Store", store), identity, what="ApiKeys(…)")
 
 
 async def _follow_revocations(follow: Callable[[str], AsyncGenerator[str]]) -> AsyncGenerator[str]:
-    async with aclosing(follow(API_KEYS)) as announced:
+    async with aclosing(follow(API_KEYS_SPACE)) as announced:
         async for id in announced:
             yield _credential(id) if id else ""
 
@@ -336,8 +350,8 @@ class KeyFile:
             return True
         if server is not None:
             raise StoreUnavailable(
-                f"the file of API keys {self.path} has the keys of the server {str(server)[:MAX_LABEL]}, and this is "
-                f"{self._identity.label}: give this server a file of its own"
+                f"the file of API keys {self.path} has the keys of the server {str(server)[:MAX_LABEL_LENGTH]}, "
+                f"and this is {self._identity.label}: give this server a file of its own"
             )
         return False
 
@@ -360,7 +374,7 @@ class KeyFile:
         lock, until = self.path.with_name(f"{self.path.name}.lock"), time.monotonic() + LOCK_SECONDS
         while True:
             try:
-                file = open_locked(lock, "the lock of the API keys,")
+                file = open_locked_file(lock, "the lock of the API keys,")
                 break
             except UsageError as error:
                 if not lock.exists():
@@ -390,7 +404,7 @@ class KeyFile:
 
     def _read_content(self) -> dict[str, dict[str, Any]]:
         try:
-            data = self._with_store_errors(lambda: read_private(self.path, "the file of API keys"))
+            data = self._with_store_errors(lambda: read_private_file(self.path, "the file of API keys"))
         except FileNotFoundError:
             return {}
         try:
@@ -401,7 +415,7 @@ class KeyFile:
             raise StoreCorrupt(f"the file of API keys {self.path} is damaged: it is not the JSON that was written")
         version = held.get("format", {}).get("version", 1)
         if not isinstance(version, int) or version > FORMAT:
-            raise StoreUnavailable(newer_format(f"the file of API keys {self.path}", version, FORMAT))
+            raise StoreUnavailable(make_newer_format_message(f"the file of API keys {self.path}", version, FORMAT))
         return held
 
     def _with_store_errors(self, work: Callable[[], T]) -> T:

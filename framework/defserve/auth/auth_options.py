@@ -9,27 +9,40 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from defserve.auth.bearer_tokens import MALFORMED, TokenVerifier, bearer, bind_server, check_ready, credential_of
+from defserve.auth.bearer_tokens import (
+    MALFORMED_TOKEN,
+    TokenVerifier,
+    bind_part_to_server,
+    check_verifier_ready,
+    extract_bearer_token,
+    make_credential_name,
+)
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.oauth import (
-    UNAVAILABLE,
+    UNAVAILABLE_DENIAL,
+    AuthDenial,
     BearerError,
-    Denied,
     ProofError,
     check_url,
-    denial,
-    origin_of,
-    proof_denial,
-    resource_paths,
+    get_origin,
+    list_resource_metadata_paths,
+    make_bearer_denial,
+    make_proof_denial,
 )
-from defserve.auth.principals import KeyHolder, Principal, parse_scopes, scopes_in, scopes_of
+from defserve.auth.principals import (
+    ApiKeyPrincipal,
+    Principal,
+    convert_permissions_to_scopes,
+    parse_scope_claim,
+    parse_scopes,
+)
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
-    from defserve.auth.bearer_tokens import ShownProof
+    from defserve.auth.bearer_tokens import DpopProofRequest
     from defserve.auth.dpop import DPoP
-    from defserve.auth.proxy.oauth_proxy import ProxySite
+    from defserve.auth.proxy.oauth_proxy import OAuthProxySite
     from defserve.stores.identity import ServerIdentity
 
 
@@ -52,7 +65,7 @@ class Auth:
     admits_strangers = False
     """Whether a caller without a token is let in. It stays a stranger. A bad token is refused all the same."""
 
-    site: ProxySite | None = None
+    site: OAuthProxySite | None = None
     """Pages and endpoints that are served beside the server, where it issues its tokens itself."""
 
     @property
@@ -82,7 +95,7 @@ class Auth:
         self.resource = _resource(self.verifier, self.resource_url, tuple(authorization_servers), self.scopes, dpop)
         self._metadata_url = self.resource.metadata_url if self.resource else ""
         self._implied = _closure({name: parse_scopes(below) for name, below in (implies or {}).items()})
-        self._permitted = {name: scopes_of(words) for name, words in (permissions or {}).items()}
+        self._permitted = {name: convert_permissions_to_scopes(words) for name, words in (permissions or {}).items()}
         self._looked = -LOOK_SECONDS, True
         self._adds_scopes = bool(self._implied or self._permitted)
 
@@ -92,22 +105,22 @@ class Auth:
         Raises UsageError if a part of it belongs to another server already.
         """
         for part in (self.verifier, self.dpop):
-            bind_server(part, identity)
+            bind_part_to_server(part, identity)
 
-    async def authenticate(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
+    async def authenticate(self, authorization: Iterable[bytes]) -> Principal | AuthDenial | None:
         """The caller, proved by the values of a request's Authorization headers; or the refusal.
 
         None: a stranger, who is let in as such.
         """
-        token = bearer(authorization)
+        token = extract_bearer_token(authorization)
         if token is None:
             return None if self.admits_strangers else self.make_denial()
-        if token is MALFORMED:
+        if token is MALFORMED_TOKEN:
             return self.make_denial("invalid_request")
         try:  # as in `_holder`, without another coroutine: nearly every request comes here
             principal = await self.verifier.verify(token)
         except IssuerUnavailable:
-            return UNAVAILABLE
+            return UNAVAILABLE_DENIAL
         if principal is None:
             return self.make_denial("invalid_token")
         found = (
@@ -118,15 +131,17 @@ class Auth:
             return self._make_proof_denial() if self.dpop is not None else self.make_denial("invalid_token")
         return self.make_denial("insufficient_scope") if found.missing(self.scopes) else found
 
-    async def authenticate_bound(self, authorization: Sequence[bytes], shown: ShownProof) -> Principal | Denied | None:
+    async def authenticate_bound(
+        self, authorization: Sequence[bytes], shown: DpopProofRequest
+    ) -> Principal | AuthDenial | None:
         """The same for a request that may show its token as `Authorization: DPoP …`, with a proof."""
-        token = bearer(authorization, "dpop")
+        token = extract_bearer_token(authorization, "dpop")
         if token is None or self.dpop is None:
             return await self.authenticate(authorization)
-        if token is MALFORMED:
+        if token is MALFORMED_TOKEN:
             return self.make_denial("invalid_request")
         found = await self._holder(token)
-        if found is None or isinstance(found, Denied):
+        if found is None or isinstance(found, AuthDenial):
             return found or self.make_denial("invalid_token")
         bound_to = found.claims.get("cnf")
         thumbprint = bound_to.get("jkt") if is_object(bound_to) and len(bound_to) == 1 else None
@@ -142,74 +157,74 @@ class Auth:
         if monotonic() - looked_at < LOOK_SECONDS:
             return is_ready
         try:
-            await check_ready(self.verifier)
+            await check_verifier_ready(self.verifier)
             is_ready = True
         except IssuerUnavailable:
             is_ready = False
         self._looked = monotonic(), is_ready
         return is_ready
 
-    async def still_holds(self, authorization: Iterable[bytes]) -> Principal | Denied | None:
+    async def still_holds(self, authorization: Iterable[bytes]) -> Principal | AuthDenial | None:
         """Who the token of an earlier request proves now. That request has brought the proof, if one is needed.
 
         Raises IssuerUnavailable.
         """
         shown = list(authorization)
-        token = bearer(shown)
+        token = extract_bearer_token(shown)
         if token is None and self.dpop is not None:
-            token = bearer(shown, "dpop")
+            token = extract_bearer_token(shown, "dpop")
         if not isinstance(token, str):
             return await self.authenticate(shown)
         found = await self._holder(token)
-        if found is UNAVAILABLE:
-            raise IssuerUnavailable(UNAVAILABLE.text)
+        if found is UNAVAILABLE_DENIAL:
+            raise IssuerUnavailable(UNAVAILABLE_DENIAL.text)
         return self._sufficient(found) if isinstance(found, Principal) else found
 
-    async def _holder(self, token: str) -> Principal | Denied | None:
+    async def _holder(self, token: str) -> Principal | AuthDenial | None:
         """Who a token belongs to."""
         try:
             principal = await self.verifier.verify(token)
         except IssuerUnavailable:
-            return UNAVAILABLE
+            return UNAVAILABLE_DENIAL
         return None if principal is None else self._complete_principal(principal, token)
 
     def _complete_principal(self, principal: Principal, token: str) -> Principal:
         """The principal with its credential, and with all that its scopes include."""
         if not principal.credential:
-            principal = replace(principal, credential=credential_of(token))
+            principal = replace(principal, credential=make_credential_name(token))
         if more := [self._implied[scope] for scope in principal.scopes if scope in self._implied]:
             principal = replace(principal, scopes=principal.scopes.union(*more))
         return principal if not self._permitted or principal.kind != "token" else self._with_permissions(principal)
 
     def _with_permissions(self, principal: Principal) -> Principal:
         scopes = principal.scopes.union(*(self._permitted.get(scope, ()) for scope in principal.scopes))
-        if isinstance(principal, KeyHolder):
+        if isinstance(principal, ApiKeyPrincipal):
             return replace(principal, scopes=scopes)
-        return KeyHolder(principal.id, scopes, principal.claims, credential=principal.credential)
+        return ApiKeyPrincipal(principal.id, scopes, principal.claims, credential=principal.credential)
 
-    def _sufficient(self, principal: Principal) -> Principal | Denied:
+    def _sufficient(self, principal: Principal) -> Principal | AuthDenial:
         return self.make_denial("insufficient_scope") if principal.missing(self.scopes) else principal
 
-    def _make_proof_denial(self, error: ProofError = "invalid_dpop_proof") -> Denied:
-        from defserve.auth.dpop import ALGORITHMS
+    def _make_proof_denial(self, error: ProofError = "invalid_dpop_proof") -> AuthDenial:
+        from defserve.auth.dpop import PROOF_ALGORITHMS
 
         assert self.dpop is not None
         nonce = self.dpop.new_nonce() if self.dpop.wants_nonce else ""
-        return proof_denial(error, ALGORITHMS, self._metadata_url, nonce)
+        return make_proof_denial(error, PROOF_ALGORITHMS, self._metadata_url, nonce)
 
     def make_denial(
         self, error: BearerError | None = None, *, needs: Iterable[str] = (), holder: Principal | None = None
-    ) -> Denied:
+    ) -> AuthDenial:
         """The refusal for a caller whose token is missing or not sufficient.
 
         `needs` are the scopes of its request. What its `holder` has is asked for as well, because clients replace one
         token by the other, and would lose it.
         """
         asked = dict.fromkeys((*self.scopes, *needs, *(_own_scopes(holder) if holder is not None else ())))
-        return denial(error, asked, self._metadata_url)
+        return make_bearer_denial(error, asked, self._metadata_url)
 
 
-def as_auth(value: Auth | TokenVerifier | Sequence[TokenVerifier]) -> Auth:
+def parse_auth_option(value: Auth | TokenVerifier | Sequence[TokenVerifier]) -> Auth:
     """The options that the author gave, or options for the given verifiers. Raises UsageError for anything else."""
     return value if isinstance(value, Auth) else Auth(value)
 
@@ -218,7 +233,7 @@ def _own_scopes(holder: Principal) -> list[str]:
     """What a token's issuer was asked for: not what its scopes include here, nor what is between it and a client."""
     if "iss" not in holder.claims:
         return []
-    said = scopes_in(holder.claims.get("scope")) | scopes_in(holder.claims.get("scp"))
+    said = parse_scope_claim(holder.claims.get("scope")) | parse_scope_claim(holder.claims.get("scp"))
     return sorted(said - {"offline_access"})
 
 
@@ -261,10 +276,10 @@ def _resource(
 def _dpop_fields(dpop: DPoP | None) -> dict[str, Any]:
     if dpop is None:
         return {}
-    from defserve.auth.dpop import ALGORITHMS
+    from defserve.auth.dpop import PROOF_ALGORITHMS
 
     return {
-        "dpop_signing_alg_values_supported": sorted(ALGORITHMS),
+        "dpop_signing_alg_values_supported": sorted(PROOF_ALGORITHMS),
         "dpop_bound_access_tokens_required": dpop.required,
     }
 
@@ -329,12 +344,12 @@ class ProtectedResource:
     @property
     def origin(self) -> str:
         """Scheme and host of the public address."""
-        return origin_of(self.url)
+        return get_origin(self.url)
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths of the document on the public host."""
-        return resource_paths(urlsplit(self.url).path)
+        return list_resource_metadata_paths(urlsplit(self.url).path)
 
     def document(self) -> dict[str, Any]:
         """The document. Serve it without authentication, to any origin."""

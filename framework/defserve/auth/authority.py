@@ -17,14 +17,20 @@ import os
 from functools import lru_cache
 from typing import Final
 
-from defserve.auth.principals import LOCAL, UNKNOWN_ADDRESS, Kind, Principal, anonymous
+from defserve.auth.principals import (
+    LOCAL_PRINCIPAL,
+    UNKNOWN_ADDRESS,
+    Principal,
+    PrincipalKind,
+    make_anonymous_principal,
+)
 
-_ITS_YES_COUNTS: Final[frozenset[Kind]] = frozenset({"local", "token", "participant"})
+_ITS_YES_COUNTS: Final[frozenset[PrincipalKind]] = frozenset({"local", "token", "participant"})
 
 MAX_ADDRESS_LENGTH: Final = 64
-"""No IP address is longer. Callers of `stranger_at` leave longer texts out, because it remembers what it was given."""
+"""No IP address is longer. Callers of `make_stranger_principal` leave longer texts out, because it caches them."""
 
-REMEDY: Final = (
+AUTHENTICATION_HINT: Final = (
     "connect with a token that this server accepts, or over stdio; on this machine, start the server with --local-token"
 )
 """What a stranger can do so that its yes counts."""
@@ -35,23 +41,23 @@ def is_stranger(caller: Principal) -> bool:
     return caller.kind not in _ITS_YES_COUNTS
 
 
-def is_local(caller: Principal) -> bool:
+def is_local_user(caller: Principal) -> bool:
     """Whether it is the user who runs this server."""
     return caller.kind == "local"
 
 
-def same_user_or_stranger(user: int | None) -> Principal:
+def identify_socket_user(user: int | None) -> Principal:
     """Who is at the other end of a unix socket whose operator trusts its own user. The system reports the `user`."""
-    return LOCAL if user is not None and user == os.getuid() else stranger_at("")
+    return LOCAL_PRINCIPAL if user is not None and user == os.getuid() else make_stranger_principal("")
 
 
 @lru_cache(maxsize=1024)
-def stranger_at(address: str) -> Principal:
+def make_stranger_principal(address: str) -> Principal:
     """The caller at an address of at most `MAX_ADDRESS_LENGTH` characters. A text that is no IP address is ignored."""
-    return anonymous(canonical_address(address) or UNKNOWN_ADDRESS)
+    return make_anonymous_principal(normalize_ip_address(address) or UNKNOWN_ADDRESS)
 
 
-def canonical_address(text: str) -> str | None:
+def normalize_ip_address(text: str) -> str | None:
     """An IP address in its usual form, without port, brackets and zone. None if it is not an IP address."""
     from ipaddress import IPv6Address, ip_address
 

@@ -31,20 +31,20 @@ class MalformedToken(Enum):
     MALFORMED = "malformed"
 
 
-MALFORMED: Final = MalformedToken.MALFORMED
+MALFORMED_TOKEN: Final = MalformedToken.MALFORMED
 
 
-def is_token(text: str) -> bool:
+def is_well_formed_token(text: str) -> bool:
     """Whether a header could carry this token, so that a verifier should look at it."""
     return len(text) <= MAX_TOKEN_LENGTH and _B64TOKEN.fullmatch(text) is not None
 
 
-def credential_of(token: str) -> str:
+def make_credential_name(token: str) -> str:
     """A name for a token, which does not give it away."""
     return f"token:{sha256(token.encode()).hexdigest()[:32]}"
 
 
-def bearer(authorization: Iterable[bytes], scheme: str = "bearer") -> str | MalformedToken | None:
+def extract_bearer_token(authorization: Iterable[bytes], scheme: str = "bearer") -> str | MalformedToken | None:
     """The token in the values of a request's Authorization headers.
 
     None if there is none. Credentials of another scheme count as none.
@@ -52,12 +52,12 @@ def bearer(authorization: Iterable[bytes], scheme: str = "bearer") -> str | Malf
     values = list(authorization)
     if len(values) > 1:
         # It is unknown which of them a proxy has checked.
-        return MALFORMED
+        return MALFORMED_TOKEN
     said, _, rest = values[0].decode("latin-1").strip(" \t").partition(" ") if values else ("", "", "")
     if said.lower() != scheme:
         return None
     token = rest.strip(" ")
-    return token if is_token(token) else MALFORMED
+    return token if is_well_formed_token(token) else MALFORMED_TOKEN
 
 
 # -- Finds the principal of a token. An invalid token has none; it is not an error. Unusable settings raise at once.
@@ -75,19 +75,19 @@ class TokenVerifier(Protocol):
         ...
 
 
-async def check_ready(verifier: object) -> None:
+async def check_verifier_ready(verifier: object) -> None:
     """Raises IssuerUnavailable if a verifier can say that it can check no token now; see `ApiKeys.check_ready`."""
     if (check := getattr(verifier, "check_ready", None)) is not None:
         await check()
 
 
-def check_settings(verifier: object) -> None:
+def check_verifier_settings(verifier: object) -> None:
     """Raises UsageError if a verifier finds that it will never work; see `ApiKeys.check_settings`."""
     if (check := getattr(verifier, "check_settings", None)) is not None:
         check()
 
 
-def bind_server(part: object, identity: ServerIdentity) -> None:
+def bind_part_to_server(part: object, identity: ServerIdentity) -> None:
     """Say which server a verifier, or something else of `Auth`, belongs to, if it stores or seals anything.
 
     Raises UsageError if it belongs to another one.
@@ -96,7 +96,7 @@ def bind_server(part: object, identity: ServerIdentity) -> None:
         bind(identity)
 
 
-def revocations_of(verifier: object) -> Callable[[], AsyncGenerator[str]] | None:
+def get_revocations(verifier: object) -> Callable[[], AsyncGenerator[str]] | None:
     """Follows the names of credentials that are revoked, where a verifier can; see `ApiKeys.revocations`."""
     return getattr(verifier, "revocations", None)
 
@@ -111,19 +111,19 @@ class StaticTokens:
         if not tokens:
             raise UsageError("StaticTokens({}) lets nobody in", fix='give tokens: {token: "alice"}')
         for place, token in enumerate(tokens, 1):
-            if not is_token(token):
+            if not is_well_formed_token(token):
                 raise UsageError(
                     f"token {place} of StaticTokens cannot be sent as a bearer token",
                     fix="use letters, digits and -._~+/ only, as python's secrets.token_urlsafe(32) does",
                 )
         self._known = [
-            (digest_token(token), replace(_principal(value), credential=credential_of(token)))
+            (digest_token(token), replace(_principal(value), credential=make_credential_name(token)))
             for token, value in tokens.items()
         ]
 
     async def verify(self, token: str) -> Principal | None:
         """The principal of the token, or None. The time this takes does not show how close a guess came."""
-        if not is_token(token):
+        if not is_well_formed_token(token):
             return None
         shown, found = digest_token(token), None
         # All are compared, each in constant time, so the time does not show which one came close.
@@ -153,7 +153,7 @@ def _principal(value: object) -> Principal:
 # -- What a request shows to prove that its sender has a key.
 
 
-class ShownProof(NamedTuple):
+class DpopProofRequest(NamedTuple):
     """A request as its proof must describe it: method, public URL, and the values of its DPoP headers."""
 
     method: str

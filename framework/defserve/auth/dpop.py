@@ -17,16 +17,16 @@ from hashlib import sha256
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from defserve.auth.bearer_tokens import ShownProof
-from defserve.auth.signing_keys import ASYMMETRIC, key_of_jwk
+from defserve.auth.bearer_tokens import DpopProofRequest
+from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS, parse_jwk
 from defserve.core import json_values
 from defserve.errors import DefserveError, UsageError
-from defserve.stores.identity import NOBODY, ServerIdentity, ServerStore, check_owner, server_store
+from defserve.stores.identity import NO_SERVER_IDENTITY, ServerIdentity, ServerStore, check_owner, make_server_store
 from defserve.stores.store import MemoryNonces, NonceStore, Store, StoreNonces, is_in_memory
 
 log = logging.getLogger("defserve.auth")
 
-ALGORITHMS: Final = frozenset(ASYMMETRIC)
+PROOF_ALGORITHMS: Final = frozenset(ASYMMETRIC_ALGORITHMS)
 MAX_PROOF_BYTES: Final = 8 * 1024
 MAX_ID_LENGTH: Final = 256
 REMEMBERED: Final = 100_000
@@ -62,7 +62,7 @@ class DPoP:
     ) -> None:
         if not 5 <= seconds <= 600:
             raise UsageError(f"DPoP(seconds={seconds!r}) is out of range", fix="give 5 to 600 seconds")
-        opened = server_store(store, None, what="DPoP(store=…)") if store is not None else None
+        opened = make_server_store(store, None, what="DPoP(store=…)") if store is not None else None
         self._store: ServerStore | None = opened
         self._spent: NonceStore = MemoryNonces(REMEMBERED) if opened is None else StoreNonces(opened)
         self.required, self.wants_nonce = required, nonce
@@ -71,7 +71,7 @@ class DPoP:
         given = secret or os.environ.get(VARIABLE) or secrets.token_bytes(32)
         self._secret = given.encode() if isinstance(given, str) else given
         self._identity: ServerIdentity | None = None
-        self._key = NOBODY.derive_key(self._secret, _PURPOSE)
+        self._key = NO_SERVER_IDENTITY.derive_key(self._secret, _PURPOSE)
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """See `Auth.bind_server`: nonces of other servers are refused, whatever secret they share."""
@@ -80,7 +80,7 @@ class DPoP:
             self._store.bind_server(identity)
         self._key = identity.derive_key(self._secret, _PURPOSE)
 
-    async def check(self, shown: ShownProof, token: str, thumbprint: str) -> ProofError:
+    async def check(self, shown: DpopProofRequest, token: str, thumbprint: str) -> ProofError:
         """What is wrong with the proof of a request that shows a token bound to this key; empty if it is good."""
         if len(shown.proofs) != 1 or len(shown.proofs[0]) > MAX_PROOF_BYTES:
             return "invalid_dpop_proof"
@@ -115,7 +115,7 @@ class DPoP:
         good = hmac.compare_digest(hmac.digest(self._key, raw[:8], "sha256")[:16], raw[8:])
         return good and -AHEAD_SECONDS <= age <= self._seconds
 
-    def _is_valid_proof(self, claims: Mapping[str, Any], shown: ShownProof, token: str) -> bool:
+    def _is_valid_proof(self, claims: Mapping[str, Any], shown: DpopProofRequest, token: str) -> bool:
         made, id, url, hashed = (claims.get(name) for name in ("iat", "jti", "htu", "ath"))
         return (
             isinstance(made, int | float)
@@ -157,10 +157,15 @@ def _verify_proof(proof: str, thumbprint: str) -> dict[str, Any] | None:
 
     header: dict[str, Any] = jwt.get_unverified_header(proof)
     algorithm, jwk = header.get("alg"), header.get("jwk")
-    if header.get("typ") != "dpop+jwt" or algorithm not in ALGORITHMS or "crit" in header or not isinstance(jwk, dict):
+    if (
+        header.get("typ") != "dpop+jwt"
+        or algorithm not in PROOF_ALGORITHMS
+        or "crit" in header
+        or not isinstance(jwk, dict)
+    ):
         return None
     public: dict[str, Any] = jwk  # pyright: ignore[reportUnknownVariableType]
-    key = key_of_jwk(public, ALGORITHMS) if "d" not in public else None
+    key = parse_jwk(public, PROOF_ALGORITHMS) if "d" not in public else None
     if key is None or algorithm not in key.algorithms or not hmac.compare_digest(thumbprint_of(public), thumbprint):
         return None
     unchecked = {f"verify_{name}": False for name in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")}

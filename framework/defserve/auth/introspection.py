@@ -14,10 +14,16 @@ from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
-from defserve.auth.bearer_tokens import credential_of, is_token
-from defserve.auth.issuers import TIMEOUT, HttpRequest, IssuerUnavailable, Send, send
-from defserve.auth.oauth import check_url, client_basic
-from defserve.auth.principals import Principal, is_token_id, scopes_in
+from defserve.auth.bearer_tokens import is_well_formed_token, make_credential_name
+from defserve.auth.issuers import (
+    ISSUER_TIMEOUT_SECONDS,
+    HttpRequest,
+    IssuerUnavailable,
+    SendHttpRequest,
+    send_http_request,
+)
+from defserve.auth.oauth import check_url, encode_client_basic_auth
+from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim
 from defserve.base.peer_bounds import ByteCache
 from defserve.core.json_values import as_list, is_object
 from defserve.errors import UsageError
@@ -60,7 +66,7 @@ class Introspection:
         audience: str | Iterable[str],
         issuer: str = "",
         method: Literal["basic", "post"] = "basic",
-        send: Send = send,
+        send: SendHttpRequest = send_http_request,
         clock: Callable[[], float] = time.time,
     ) -> None:
         check_url(url, "the introspection endpoint", query=True)
@@ -72,7 +78,9 @@ class Introspection:
             )
         self.url, self.issuer, self.issuers = url, issuer, (issuer,) if issuer else ()
         self._form = {"client_id": client_id, "client_secret": client_secret} if method == "post" else {}
-        self._headers = {"authorization": client_basic(client_id, client_secret)} if method == "basic" else {}
+        self._headers = (
+            {"authorization": encode_client_basic_auth(client_id, client_secret)} if method == "basic" else {}
+        )
         self._send, self._clock = send, clock
         self._good: ByteCache[Introspected] = ByteCache(GOOD_BYTES)
         self._bad: ByteCache[Introspected] = ByteCache(BAD_BYTES)
@@ -83,12 +91,14 @@ class Introspection:
 
         Raises IssuerUnavailable if the issuer does not say.
         """
-        if not is_token(token):
+        if not is_well_formed_token(token):
             return None
         claims = await self._claims(token)
         if claims is None or not _is_current(claims.get("exp"), self._clock()):
             return None
-        return Principal(claims["sub"], scopes_in(claims.get("scope")), claims, credential=credential_of(token))
+        return Principal(
+            claims["sub"], parse_scope_claim(claims.get("scope")), claims, credential=make_credential_name(token)
+        )
 
     async def _claims(self, token: str) -> dict[str, Any] | None:
         digest, now = sha256(token.encode()).digest(), time.monotonic()
@@ -105,7 +115,7 @@ class Introspection:
     async def _ask(self, token: str, digest: bytes) -> dict[str, Any] | None:
         form = {"token": token, "token_type_hint": "access_token", **self._form}
         try:
-            async with asyncio.timeout(TIMEOUT):
+            async with asyncio.timeout(ISSUER_TIMEOUT_SECONDS):
                 answer = await self._send(HttpRequest(self.url, form, self._headers))
             if answer.status != 200:
                 raise ValueError(f"it answered with status {answer.status}")
@@ -127,7 +137,7 @@ class Introspection:
             and any(text in self.audiences for text in as_list(said.get("aud")))
             and (not self.issuer or said.get("iss", self.issuer) == self.issuer)
             and isinstance(subject, str)
-            and is_token_id(subject)
+            and is_token_principal_id(subject)
         )
 
 

@@ -13,9 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from defserve.auth.bearer_tokens import bind_server, check_ready, check_settings, is_token
-from defserve.auth.oauth import check_url, issuer_places
-from defserve.auth.principals import Principal, is_token_id
+from defserve.auth.bearer_tokens import (
+    bind_part_to_server,
+    check_verifier_ready,
+    check_verifier_settings,
+    is_well_formed_token,
+)
+from defserve.auth.oauth import check_url, list_issuer_metadata_urls
+from defserve.auth.principals import Principal, is_token_principal_id
 from defserve.core import json_values
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
@@ -64,7 +69,7 @@ class Issuers:
     def bind_server(self, identity: ServerIdentity) -> None:
         """See `Auth.bind_server`."""
         for verifier in {id(each): each for each in (*self._by_issuer.values(), self._other)}.values():
-            bind_server(verifier, identity)
+            bind_part_to_server(verifier, identity)
 
     @property
     def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:
@@ -73,15 +78,15 @@ class Issuers:
 
     async def check_ready(self) -> None:
         """See `ApiKeys.check_ready`."""
-        await check_ready(self._other)
+        await check_verifier_ready(self._other)
 
     def check_settings(self) -> None:
         """See `ApiKeys.check_settings`."""
-        check_settings(self._other)
+        check_verifier_settings(self._other)
 
     async def verify(self, token: str) -> Principal | None:
         """What the verifier of the token's issuer says."""
-        if not is_token(token):
+        if not is_well_formed_token(token):
             return None
         issuer = read_claimed_issuer(token) or self._opaque
         if issuer is None:
@@ -91,7 +96,7 @@ class Issuers:
         if principal is None:
             return None
         name = f"{issuer}|{principal.id}"
-        return replace(principal, id=name) if is_token_id(name) else None
+        return replace(principal, id=name) if is_token_principal_id(name) else None
 
     async def _verify_without_issuer(self, token: str) -> Principal | None:
         """What the verifier says that names no issuer. It cannot speak for users of the others."""
@@ -116,17 +121,17 @@ def read_claimed_issuer(token: str) -> str | None:
 # -- The metadata of an authorization server (RFC 8414, OpenID Connect Discovery): where it is, and what makes it good.
 
 
-def metadata_urls(issuer: str) -> tuple[str, ...]:
+def list_metadata_urls_openid_first(issuer: str) -> tuple[str, ...]:
     """Where an issuer's metadata may be: below its path first, because nearly every OpenID provider has it there."""
     check_url(issuer, "the issuer")
-    *others, below = issuer_places(issuer)
+    *others, below = list_issuer_metadata_urls(issuer)
     return (below, *others)
 
 
-async def metadata_of(issuer: str, fetch: Fetch) -> Mapping[str, Any]:
+async def fetch_issuer_metadata(issuer: str, fetch: FetchUrl) -> Mapping[str, Any]:
     """The metadata of an issuer. Raises IssuerUnavailable if no address has a document of exactly this issuer."""
     reasons: list[str] = []
-    for url in metadata_urls(issuer):
+    for url in list_metadata_urls_openid_first(issuer):
         try:
             found: Any = json.loads(await fetch(url))
         except (OSError, ValueError, RecursionError) as error:
@@ -142,7 +147,7 @@ async def metadata_of(issuer: str, fetch: Fetch) -> Mapping[str, Any]:
     raise IssuerUnavailable(f"{issuer} has no usable metadata; " + "; ".join(reasons))
 
 
-def endpoint_of(metadata: Mapping[str, Any], name: str) -> str:
+def get_endpoint_url(metadata: Mapping[str, Any], name: str) -> str:
     """The URL of an endpoint. Raises IssuerUnavailable if it is missing or not safe."""
     url = metadata.get(name)
     try:
@@ -157,11 +162,11 @@ def endpoint_of(metadata: Mapping[str, Any], name: str) -> str:
 # -- Requests to issuers: no redirects, bounded in bytes and time. Nothing but the standard library is needed.
 
 
-Fetch = Callable[[str], Awaitable[bytes]]
+FetchUrl = Callable[[str], Awaitable[bytes]]
 """Gives the bytes of the document at a URL, or raises."""
 
-MAX_RESPONSE_BYTES: Final = 256 * 1024
-TIMEOUT: Final = 5.0
+MAX_ISSUER_RESPONSE_BYTES: Final = 256 * 1024
+ISSUER_TIMEOUT_SECONDS: Final = 5.0
 
 
 class IssuerUnavailable(Exception):
@@ -177,7 +182,7 @@ class HttpRequest(NamedTuple):
     body: bytes | None = None
 
 
-class HttpAnswer(NamedTuple):
+class HttpResponse(NamedTuple):
     """The status, headers with names in lower case (those of one name joined with commas), and the body."""
 
     status: int
@@ -185,11 +190,11 @@ class HttpAnswer(NamedTuple):
     body: bytes
 
 
-Send = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+SendHttpRequest = Callable[[HttpRequest], Awaitable[HttpResponse]]
 """Sends a request to an issuer. Raises OSError, TimeoutError or ValueError if there is no whole answer."""
 
 
-async def send(request: HttpRequest) -> HttpAnswer:
+async def send_http_request(request: HttpRequest) -> HttpResponse:
     """The answer, whatever its status. Raises OSError (also for a body that is too long or too slow)."""
     import anyio.to_thread
 
@@ -197,7 +202,7 @@ async def send(request: HttpRequest) -> HttpAnswer:
     return await anyio.to_thread.run_sync(_exchange, request, abandon_on_cancel=True)
 
 
-async def download(url: str, send: Send = send) -> bytes:
+async def download_document(url: str, send: SendHttpRequest = send_http_request) -> bytes:
     """GET a small document."""
     answer = await send(HttpRequest(url))
     if answer.status != 200:
@@ -205,7 +210,7 @@ async def download(url: str, send: Send = send) -> bytes:
     return answer.body
 
 
-def _exchange(request: HttpRequest) -> HttpAnswer:
+def _exchange(request: HttpRequest) -> HttpResponse:
     from http.client import HTTPException
     from urllib.error import URLError
 
@@ -217,7 +222,7 @@ def _exchange(request: HttpRequest) -> HttpAnswer:
         raise OSError(f"what it answers is not HTTP: {type(error).__name__}") from None
 
 
-def _answer(request: HttpRequest) -> HttpAnswer:
+def _answer(request: HttpRequest) -> HttpResponse:
     from urllib.error import HTTPError
     from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
@@ -232,19 +237,19 @@ def _answer(request: HttpRequest) -> HttpAnswer:
     # http is for this machine only, so no proxy may carry it elsewhere.
     opener = build_opener(NoRedirects, *([ProxyHandler({})] if request.url.startswith("http:") else []))
     data = urlencode(request.form).encode() if request.form is not None else request.body
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + ISSUER_TIMEOUT_SECONDS
     headers = {"Accept": "application/json", "User-Agent": "defserve", **request.headers}
     try:
-        response = opener.open(Request(request.url, data, headers), timeout=TIMEOUT)
+        response = opener.open(Request(request.url, data, headers), timeout=ISSUER_TIMEOUT_SECONDS)
     except HTTPError as error:
         response = error
     body = bytearray()
     with response:
-        while len(body) <= MAX_RESPONSE_BYTES and (chunk := response.read1(MAX_RESPONSE_BYTES)):
+        while len(body) <= MAX_ISSUER_RESPONSE_BYTES and (chunk := response.read1(MAX_ISSUER_RESPONSE_BYTES)):
             body += chunk
             if time.monotonic() > deadline:
                 raise TimeoutError("the answer came too slowly")
-    if len(body) > MAX_RESPONSE_BYTES:
-        raise OSError(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes")
+    if len(body) > MAX_ISSUER_RESPONSE_BYTES:
+        raise OSError(f"the answer is larger than {MAX_ISSUER_RESPONSE_BYTES} bytes")
     values = {name.lower(): response.headers.get_all(name, ()) for name in response.headers}
-    return HttpAnswer(response.status or 0, {name: ", ".join(found) for name, found in values.items()}, bytes(body))
+    return HttpResponse(response.status or 0, {name: ", ".join(found) for name, found in values.items()}, bytes(body))

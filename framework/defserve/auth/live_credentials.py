@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 from defserve.auth.auth_options import Auth
-from defserve.auth.bearer_tokens import revocations_of
+from defserve.auth.bearer_tokens import get_revocations
 from defserve.auth.principals import Principal
 
 log = logging.getLogger("defserve.auth")
@@ -25,7 +25,7 @@ SWEEP_SECONDS: Final = 2.0
 ANSWER_SECONDS: Final = 1.0
 AT_ONCE: Final = 64
 
-ENDED: Final = "the credential was revoked or has expired"
+CREDENTIAL_ENDED_REASON: Final = "the credential was revoked or has expired"
 
 
 class ShownCredential(Protocol):
@@ -214,12 +214,12 @@ class BearerCredential:
         return isinstance(found, Principal) and found.id == known.id and found.scopes >= known.scopes
 
 
-class LiveBearers(LiveCredentials):
+class LiveBearerCredentials(LiveCredentials):
     """Verifies the tokens of everything that is open at one app."""
 
     def __init__(self, auth: Auth) -> None:
         super().__init__()
-        self._auth, self.revocations = auth, revocations_of(auth.verifier)
+        self._auth, self.revocations = auth, get_revocations(auth.verifier)
 
     def make_credentials(
         self, principal: Principal, headers: Iterable[tuple[bytes, bytes]]

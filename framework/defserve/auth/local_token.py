@@ -20,13 +20,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from defserve.auth.auth_options import Auth
-from defserve.auth.authority import canonical_address
-from defserve.auth.bearer_tokens import check_ready, check_settings, digest_token
+from defserve.auth.authority import normalize_ip_address
+from defserve.auth.bearer_tokens import check_verifier_ready, check_verifier_settings, digest_token
 from defserve.auth.oauth import is_loopback
-from defserve.auth.principals import LOCAL, Principal
-from defserve.base.concurrency import only_change
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
+from defserve.base.concurrency import lock_folder
 from defserve.errors import UsageError
-from defserve.stores.files import OTHERS, config_file, is_private_folder, make_private_folder, private_folders, write
+from defserve.stores.files import (
+    OTHERS_MODE_BITS,
+    get_config_path,
+    is_private_folder,
+    list_private_folders,
+    make_private_folder,
+    write_fully,
+)
 
 if TYPE_CHECKING:
     from defserve.auth.bearer_tokens import TokenVerifier
@@ -45,20 +52,20 @@ class LocalTokenVerifier:
 
     async def check_ready(self) -> None:
         """See `ApiKeys.check_ready`."""
-        await check_ready(self._others)
+        await check_verifier_ready(self._others)
 
     def check_settings(self) -> None:
         """See `ApiKeys.check_settings`."""
-        check_settings(self._others)
+        check_verifier_settings(self._others)
 
     async def verify(self, token: str) -> Principal | None:
         """The local user for the key, else what the other verifier says. Compared in constant time."""
         if hmac.compare_digest(digest_token(token), self._digest):
-            return LOCAL
+            return LOCAL_PRINCIPAL
         return await self._others.verify(token) if self._others is not None else None
 
 
-def with_local_token(key: str, auth: Auth | None) -> Auth:
+def add_local_token_auth(key: str, auth: Auth | None) -> Auth:
     """What the server's own `auth` lets in, and who shows the key. Without `auth`, strangers are let in as before."""
     if auth is None:
         found = Auth(LocalTokenVerifier(key))
@@ -69,7 +76,7 @@ def with_local_token(key: str, auth: Auth | None) -> Auth:
     return found
 
 
-def check_place(host: str) -> None:
+def check_local_token_host(host: str) -> None:
     """Raises UsageError where a local token cannot be used."""
     if not is_loopback(host):
         raise UsageError(
@@ -95,7 +102,7 @@ class LocalAddress(NamedTuple):
     key: str
 
 
-def local_address(url: str, *, keep: bool = False) -> LocalAddress | None:
+def find_local_server_url(url: str, *, keep: bool = False) -> LocalAddress | None:
     """The address with its key, if a server of this user runs there and published one.
 
     With `keep`, servers that start there later will have the same key. A name is replaced by the address for which the
@@ -116,15 +123,15 @@ def local_address(url: str, *, keep: bool = False) -> LocalAddress | None:
     return None
 
 
-def with_local_key(url: str, token: str | None, headers: Mapping[str, str]) -> tuple[str, str | None]:
+def resolve_local_key(url: str, token: str | None, headers: Mapping[str, str]) -> tuple[str, str | None]:
     """The address to connect to, and the token to show there: the given one, or else the key for that address."""
     if token is not None or "authorization" in map(str.lower, headers):
         return url, token
-    return local_address(url) or (url, None)
+    return find_local_server_url(url) or (url, None)
 
 
 def _places(host: str, port: int) -> list[Place]:
-    if (address := canonical_address(host)) is not None:
+    if (address := normalize_ip_address(host)) is not None:
         return [(address, port)]
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -156,7 +163,7 @@ _KEY: Final = re.compile(rb"[A-Za-z0-9_-]{43}")
 
 
 @contextmanager
-def publish_key(places: Iterable[Place]) -> Generator[str]:
+def publish_local_key(places: Iterable[Place]) -> Generator[str]:
     """The key of a server that has bound these addresses, in files for as long as the block runs.
 
     Nobody else can serve there, so whatever lies at the place of a file is replaced.
@@ -186,7 +193,7 @@ def _hold_key_file(path: Path, key: str) -> Generator[None]:
 
 def read_key(place: Place) -> str | None:
     """The key of the server that runs at an address now, if it is one of this user."""
-    paths = (folder / _name(place) for folder in private_folders(FOLDER))
+    paths = (folder / _name(place) for folder in list_private_folders(FOLDER))
     return next((found for path in paths if (found := _read_key_file(path, of_living=True))), None)
 
 
@@ -206,7 +213,7 @@ def keep_key(place: Place) -> str | None:
 
 
 def _get_kept_path(place: Place) -> Path:
-    return config_file(KEPT_FOLDER) / _name(place)
+    return get_config_path(KEPT_FOLDER) / _name(place)
 
 
 def _name(place: Place) -> str:
@@ -221,8 +228,8 @@ def _write(path: Path, key: str) -> int:
     try:
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         _is_locked(file, shared=False)
-        write(file, key.encode())
-        with only_change(path.parent):
+        write_fully(file, key.encode())
+        with lock_folder(path.parent):
             os.rename(draft, path)
     except OSError as error:
         with suppress(OSError):
@@ -247,7 +254,7 @@ def _read_key_file(path: Path, *, of_living: bool = False) -> str | None:
         return None
     try:
         found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & OTHERS:
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & OTHERS_MODE_BITS:
             return None
         # Shared, so that clients do not take each other for the server.
         if of_living and not _is_locked(file, shared=True):
@@ -261,7 +268,7 @@ def _read_key_file(path: Path, *, of_living: bool = False) -> str | None:
 
 def _remove(path: Path, file: int) -> None:
     """Remove an open file from its place. Another server may have taken the place since: then its file stays."""
-    with suppress(OSError), only_change(path.parent):
+    with suppress(OSError), lock_folder(path.parent):
         if os.path.samestat(os.lstat(path), os.fstat(file)):
             os.unlink(path)
 

@@ -29,18 +29,20 @@ STATUS: dict[BearerError | None, int] = {
     "insufficient_scope": 403,
 }
 
-HOW_TO_SEND = "Authorization: Bearer <token>"
+TOKEN_HEADER_EXAMPLE = "Authorization: Bearer <token>"
 
 WORDS: dict[BearerError | None, str] = {
-    None: f"Unauthorized: this server wants a token. Send it as a header: {HOW_TO_SEND}",
-    "invalid_request": f"Bad request: there is no token to read in Authorization. Send one such header: {HOW_TO_SEND}",
+    None: f"Unauthorized: this server wants a token. Send it as a header: {TOKEN_HEADER_EXAMPLE}",
+    "invalid_request": (
+        f"Bad request: there is no token to read in Authorization. Send one such header: {TOKEN_HEADER_EXAMPLE}"
+    ),
     "invalid_token": "Unauthorized: this token is unknown, expired or revoked. Send another one",
     "insufficient_scope": "Forbidden: this token lacks a scope. Send one that has all of these",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
+class AuthDenial:
     """The caller is not let in: the status to answer with, the value of the WWW-Authenticate header, and why.
 
     `more` are further headers. If a token cannot be checked, there is no challenge: another token would not help.
@@ -51,15 +53,17 @@ class Denied:
     text: str
     more: tuple[tuple[str, str], ...] = ()
 
-    def naming(self, known: str, reached: str) -> Denied:
+    def naming(self, known: str, reached: str) -> AuthDenial:
         """The same, with the metadata at the address where clients reach it."""
         return replace(self, **{name: getattr(self, name).replace(known, reached) for name in ("challenge", "text")})
 
 
-UNAVAILABLE = Denied(503, "", "Unavailable: tokens cannot be checked at the moment. Try again", (("retry-after", "2"),))
+UNAVAILABLE_DENIAL = AuthDenial(
+    503, "", "Unavailable: tokens cannot be checked at the moment. Try again", (("retry-after", "2"),)
+)
 
 
-def denial(error: BearerError | None, scopes: Iterable[str], metadata_url: str) -> Denied:
+def make_bearer_denial(error: BearerError | None, scopes: Iterable[str], metadata_url: str) -> AuthDenial:
     """The refusal for an error. `metadata_url` is empty if clients cannot find out where to get a token."""
     needed = tuple(scopes)
     text = WORDS[error]
@@ -67,10 +71,10 @@ def denial(error: BearerError | None, scopes: Iterable[str], metadata_url: str) 
         text = f"{text}: {' '.join(needed)}"
     elif metadata_url:
         text = f"{text}. {metadata_url} says who issues tokens"
-    return Denied(STATUS[error], challenge(error, scopes=needed, metadata_url=metadata_url), text)
+    return AuthDenial(STATUS[error], format_bearer_challenge(error, scopes=needed, metadata_url=metadata_url), text)
 
 
-def proof_denial(error: ProofError, algorithms: Iterable[str], metadata_url: str, nonce: str) -> Denied:
+def make_proof_denial(error: ProofError, algorithms: Iterable[str], metadata_url: str, nonce: str) -> AuthDenial:
     """The refusal for a token whose proof is missing or not good (RFC 9449 §7.1, §9)."""
     text = {
         "invalid_dpop_proof": "Unauthorized: this token is bound to a key, and its proof (the header DPoP) is not good",
@@ -78,10 +82,10 @@ def proof_denial(error: ProofError, algorithms: Iterable[str], metadata_url: str
     }[error]
     said = {"error": error, "algs": " ".join(sorted(algorithms)), "resource_metadata": metadata_url}
     fields = ", ".join(f"{name}={quote_header_value(value)}" for name, value in said.items() if value)
-    return Denied(401, f"DPoP {fields}", text, (("dpop-nonce", nonce),) if nonce else ())
+    return AuthDenial(401, f"DPoP {fields}", text, (("dpop-nonce", nonce),) if nonce else ())
 
 
-def challenge(
+def format_bearer_challenge(
     error: BearerError | None = None, *, description: str = "", scopes: Iterable[str] = (), metadata_url: str = ""
 ) -> str:
     """The value of WWW-Authenticate. `STATUS[error]` is the status it goes with.
@@ -117,7 +121,7 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 _SCHEMES: Final = ("bearer", "dpop")
 
 
-class Challenge(NamedTuple):
+class OAuthChallenge(NamedTuple):
     """One scheme that a server takes, both it and the names of parameters in lower case."""
 
     scheme: str
@@ -134,10 +138,10 @@ class Challenge(NamedTuple):
         return tuple(dict.fromkeys(self.parameters.get("scope", "").split()))
 
 
-NO_CHALLENGE: Final = Challenge("", {})
+NO_CHALLENGE: Final = OAuthChallenge("", {})
 
 
-def parse_challenges(header: str) -> list[Challenge]:
+def parse_challenges(header: str) -> list[OAuthChallenge]:
     """The challenges of a header, in order. What cannot be read ends them. Of a repeated parameter the first counts."""
     found: list[tuple[str, dict[str, str]]] = []
     at, text = 0, header[:MAX_HEADER_LENGTH]
@@ -148,10 +152,10 @@ def parse_challenges(header: str) -> list[Challenge]:
         elif found:
             value = part["plain"] if part["quoted"] is None else _ESCAPED.sub(r"\1", part["quoted"])
             found[-1][1].setdefault(part["name"].lower(), value)
-    return [Challenge(*each) for each in found]
+    return [OAuthChallenge(*each) for each in found]
 
 
-def oauth_challenge(header: str) -> Challenge:
+def parse_oauth_challenge(header: str) -> OAuthChallenge:
     """The challenge that asks for a token; `NO_CHALLENGE` if there is none. One that names an error is preferred."""
     asked = [each for each in parse_challenges(header) if each.scheme in _SCHEMES]
     return next((each for each in asked if each.error), asked[0] if asked else NO_CHALLENGE)
@@ -181,7 +185,7 @@ def check_url(url: str, what: str, *, query: bool = False) -> SplitResult:
     return parts
 
 
-def http_address(url: str) -> str:
+def make_http_url(url: str) -> str:
     """The address at which one signs in to a server: that of a WebSocket with http(s), any other as it is."""
     scheme, mark, rest = url.partition("://")
     return f"{_HTTP.get(scheme.lower(), scheme)}{mark}{rest}"
@@ -208,35 +212,43 @@ def _refusal(url: str, what: str, reason: str) -> UsageError:
 # -- Where servers and issuers publish what one must know to sign in, and which servers a resource stands for.
 
 
-RESOURCE: Final = "/.well-known/oauth-protected-resource"
-ISSUER: Final = "/.well-known/oauth-authorization-server"
-OPENID: Final = "/.well-known/openid-configuration"
+RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
+ISSUER_METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
+OPENID_METADATA_PATH: Final = "/.well-known/openid-configuration"
 
 
-def origin_of(url: str) -> str:
+def get_origin(url: str) -> str:
     """Scheme, host and port, as they are written."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def resource_paths(path: str) -> tuple[str, ...]:
+def list_resource_metadata_paths(path: str) -> tuple[str, ...]:
     """The paths of the metadata of a server at `path`: that of RFC 9728 §3.1, then the root, as clients look."""
     below = path.rstrip("/")
-    return (f"{RESOURCE}{below}", RESOURCE) if below else (RESOURCE,)
+    return (f"{RESOURCE_METADATA_PATH}{below}", RESOURCE_METADATA_PATH) if below else (RESOURCE_METADATA_PATH,)
 
 
-def resource_places(server: str) -> tuple[str, ...]:
+def list_resource_metadata_urls(server: str) -> tuple[str, ...]:
     """The URLs of the metadata of a server, in the order to look."""
-    return tuple(f"{origin_of(server)}{path}" for path in resource_paths(urlsplit(server).path))
+    return tuple(f"{get_origin(server)}{path}" for path in list_resource_metadata_paths(urlsplit(server).path))
 
 
-def issuer_places(issuer: str) -> tuple[str, ...]:
+def list_issuer_metadata_urls(issuer: str) -> tuple[str, ...]:
     """The URLs of the metadata of an issuer (RFC 8414 §3.1, OpenID Connect Discovery §4), in the order of MCP."""
-    origin, path = origin_of(issuer), urlsplit(issuer).path.rstrip("/")
-    return tuple(dict.fromkeys((f"{origin}{ISSUER}{path}", f"{origin}{OPENID}{path}", f"{origin}{path}{OPENID}")))
+    origin, path = get_origin(issuer), urlsplit(issuer).path.rstrip("/")
+    return tuple(
+        dict.fromkeys(
+            (
+                f"{origin}{ISSUER_METADATA_PATH}{path}",
+                f"{origin}{OPENID_METADATA_PATH}{path}",
+                f"{origin}{path}{OPENID_METADATA_PATH}",
+            )
+        )
+    )
 
 
-def covers(resource: str, server: str) -> bool:
+def is_token_resource_for(resource: str, server: str) -> bool:
     """Whether a token for `resource` is one for `server`: the same origin, and the same path or one above it.
 
     RFC 9728 §3.3 wants the URL itself. MCP's own SDKs take a path above as well, because a host may have many servers.
@@ -255,21 +267,21 @@ def covers(resource: str, server: str) -> bool:
 # -- HTTP Basic: a name and a password in the Authorization header (RFC 7617), and those of an OAuth client in it.
 
 
-def basic(name: str, password: str) -> str:
+def encode_basic_auth(name: str, password: str) -> str:
     """The value of Authorization for a name without a colon, and a password."""
     return f"Basic {b64encode(f'{name}:{password}'.encode()).decode()}"
 
 
-def client_basic(id: str, secret: str) -> str:
+def encode_client_basic_auth(id: str, secret: str) -> str:
     """The value of Authorization for a client of OAuth (RFC 6749 §2.3.1).
 
     Both are encoded as in a form first. A space becomes `%20`, which those read as well who know no `+`.
     """
-    return basic(quote(id, safe=""), quote(secret, safe=""))
+    return encode_basic_auth(quote(id, safe=""), quote(secret, safe=""))
 
 
-def read_client_basic(authorization: str) -> tuple[str, str]:
-    """The id and the secret that `client_basic` was given. Raises ValueError for any other header."""
+def decode_client_basic_auth(authorization: str) -> tuple[str, str]:
+    """The id and the secret that `encode_client_basic_auth` was given. Raises ValueError for any other header."""
     scheme, _, rest = authorization.partition(" ")
     if scheme.lower() != "basic":
         raise ValueError("not Basic")

@@ -13,18 +13,18 @@ from typing import Any, Final, Literal, cast
 
 from defserve.auth.oauth import is_loopback
 from defserve.auth.rates import Rate
-from defserve.base.hidden_characters import is_plain
+from defserve.base.hidden_characters import is_printable_line
 from defserve.core.json_values import is_array
 from defserve.errors import UsageError, did_you_mean
 
-Kind = Literal["token", "participant", "local", "anonymous"]
+PrincipalKind = Literal["token", "participant", "local", "anonymous"]
 
-LOCAL_ID = "local"
+LOCAL_PRINCIPAL_ID = "local"
 ANONYMOUS_PREFIX = "anonymous:"
 PARTICIPANT_PREFIX = "mcpx:"
 """Of a participant of a topic: a gateway vouches for it, and no token may have its name."""
 UNKNOWN_ADDRESS = "unknown"
-MAX_ID_LENGTH = 256
+MAX_PRINCIPAL_ID_LENGTH = 256
 
 # RFC 6749 §3.3: scope-token = 1*( %x21 / %x23-5B / %x5D-7E )
 _SCOPE = re.compile(r"[!#-\[\]-~]+")
@@ -35,13 +35,13 @@ class Principal:
     """One caller. Sessions, streams, state and rates belong to its `id`.
 
     `claims` are those of its token, read-only, and left out of the `repr` so that they do not get into logs. Raises
-    UsageError for an id that is not valid (`is_token_id`).
+    UsageError for an id that is not valid (`is_token_principal_id`).
     """
 
     id: str
     scopes: frozenset[str] = frozenset()
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, hash=False)
-    kind: Kind = "token"
+    kind: PrincipalKind = "token"
     credential: str = field(default="", kw_only=True, compare=False)
     """Names the key or token that was shown, without giving it away. `Auth` fills it in if a verifier does not."""
     is_shared_identity: bool = field(default=False, init=False)
@@ -51,11 +51,11 @@ class Principal:
     """
 
     def __post_init__(self) -> None:
-        if self.kind == "token" and not is_token_id(self.id):
+        if self.kind == "token" and not is_token_principal_id(self.id):
             raise UsageError(
-                f"a token's principal cannot be called {self.id[:MAX_ID_LENGTH]!r}",
-                fix=f"use 1 to {MAX_ID_LENGTH} printable characters; {LOCAL_ID!r}, {ANONYMOUS_PREFIX!r}… and "
-                f"{PARTICIPANT_PREFIX!r}… are reserved",
+                f"a token's principal cannot be called {self.id[:MAX_PRINCIPAL_ID_LENGTH]!r}",
+                fix=f"use 1 to {MAX_PRINCIPAL_ID_LENGTH} printable characters; {LOCAL_PRINCIPAL_ID!r}, "
+                f"{ANONYMOUS_PREFIX!r}… and {PARTICIPANT_PREFIX!r}… are reserved",
             )
         object.__setattr__(self, "scopes", frozenset(parse_scopes(self.scopes)))
         object.__setattr__(self, "claims", MappingProxyType(dict(self.claims)))
@@ -106,14 +106,14 @@ class Principal:
         return {}
 
 
-def is_token_id(text: str) -> bool:
+def is_token_principal_id(text: str) -> bool:
     """Whether this may be the id of a token's principal.
 
     A token must not pass for the local user, for an address or for a participant of a topic, nor bring line breaks or
     lone surrogates into logs.
     """
-    reserved = text == LOCAL_ID or text.startswith((ANONYMOUS_PREFIX, PARTICIPANT_PREFIX))
-    return 0 < len(text) <= MAX_ID_LENGTH and is_plain(text) and not text.isspace() and not reserved
+    reserved = text == LOCAL_PRINCIPAL_ID or text.startswith((ANONYMOUS_PREFIX, PARTICIPANT_PREFIX))
+    return 0 < len(text) <= MAX_PRINCIPAL_ID_LENGTH and is_printable_line(text) and not text.isspace() and not reserved
 
 
 def parse_scopes(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -132,16 +132,16 @@ def is_scope(value: object) -> bool:
     return isinstance(value, str) and _SCOPE.fullmatch(value) is not None
 
 
-def scopes_in(value: object) -> frozenset[str]:
+def parse_scope_claim(value: object) -> frozenset[str]:
     """The scopes that a token's claim holds: a text with spaces, or a list. What is not a scope is left out."""
     listed = value.split(" ") if isinstance(value, str) else value if is_array(value) else ()
     return frozenset(scope for scope in listed if isinstance(scope, str) and is_scope(scope))
 
 
-LOCAL = Principal(LOCAL_ID, kind="local")
+LOCAL_PRINCIPAL = Principal(LOCAL_PRINCIPAL_ID, kind="local")
 
 
-def anonymous(address: str) -> Principal:
+def make_anonymous_principal(address: str) -> Principal:
     """The caller at a network address, without a token."""
     return Principal(f"{ANONYMOUS_PREFIX}{address}", kind="anonymous")
 
@@ -150,7 +150,7 @@ def anonymous(address: str) -> Principal:
 
 
 # A permission as people write it → its scope. `{}` is the name of a tool, `*` any tool.
-SCOPES: Final = {
+PERMISSION_SCOPES: Final = {
     "ToolInvoke({})": "tool:invoke:{}",
     "ToolRead({})": "tool:read:{}",
     "ToolsListAll": "tools:list",
@@ -159,9 +159,9 @@ SCOPES: Final = {
     "AdminWrite": "admin:write",
 }
 ANY: Final = "*"
-SEES_ALL: Final = frozenset({SCOPES["ToolsListAll"], SCOPES["AdminRead"]})
+SEES_ALL: Final = frozenset({PERMISSION_SCOPES["ToolsListAll"], PERMISSION_SCOPES["AdminRead"]})
 
-READS_METRICS: Final = frozenset({SCOPES["MetricsRead"], SCOPES["AdminRead"]})
+METRICS_SCOPES: Final = frozenset({PERMISSION_SCOPES["MetricsRead"], PERMISSION_SCOPES["AdminRead"]})
 """One of these is needed for metrics: they name every tool, also those that a caller may not see."""
 
 _WRITTEN: Final = re.compile(r"(\w+)(?:\(([A-Za-z0-9_.*-]{1,128})\))?")
@@ -171,9 +171,9 @@ def scope_of(permission: str) -> str:
     """The scope of `ToolInvoke(add)`, `ToolsListAll`, …. Raises UsageError for an unknown permission."""
     if found := _WRITTEN.fullmatch(permission.strip()):
         word, name = found.groups()
-        if (scope := SCOPES.get(f"{word}({{}})" if name else word)) is not None:
+        if (scope := PERMISSION_SCOPES.get(f"{word}({{}})" if name else word)) is not None:
             return scope.format(name)
-    known = [name.replace("{}", "TOOL") for name in SCOPES]
+    known = [name.replace("{}", "TOOL") for name in PERMISSION_SCOPES]
     near = permission.partition("(")[0].strip() + ("(TOOL)" if "(" in permission else "")
     raise UsageError(
         f"{permission!r} is not a permission",
@@ -181,12 +181,12 @@ def scope_of(permission: str) -> str:
     )
 
 
-def scopes_of(permissions: Iterable[str]) -> frozenset[str]:
+def convert_permissions_to_scopes(permissions: Iterable[str]) -> frozenset[str]:
     return frozenset(map(scope_of, permissions))
 
 
 @dataclass(frozen=True, slots=True)
-class KeyHolder(Principal):
+class ApiKeyPrincipal(Principal):
     """A caller with an API key. It may use only the tools that its scopes allow.
 
     Permissions are about tools: it may use resources and prompts unless they require scopes.
@@ -213,7 +213,7 @@ class KeyHolder(Principal):
         return type(self), self.scopes
 
     def _has_rights_of(self, other: Principal) -> bool:
-        return isinstance(other, KeyHolder) and all(map(self._has_right, other.scopes - self.scopes))
+        return isinstance(other, ApiKeyPrincipal) and all(map(self._has_right, other.scopes - self.scopes))
 
     def _has_right(self, scope: str) -> bool:
         """Whether what a scope allows is allowed by another scope: `tool:invoke:*` includes `tool:invoke:add`."""
@@ -221,7 +221,7 @@ class KeyHolder(Principal):
         return (kind == "tool:invoke" and self.may_invoke(tool)) or (kind == "tool:read" and self.may_read(tool))
 
     def _may(self, permission: str, tool: str) -> bool:
-        scope = SCOPES[permission]
+        scope = PERMISSION_SCOPES[permission]
         return not self.scopes.isdisjoint((scope.format(tool), scope.format(ANY)))
 
 
@@ -242,7 +242,7 @@ class RememberedPrincipal(Principal):
 
 
 # Those of which `covers` needs nothing else than what is written.
-_CLASSES: Final[dict[str, type[Principal]]] = {"plain": Principal, "key": KeyHolder}
+_CLASSES: Final[dict[str, type[Principal]]] = {"plain": Principal, "key": ApiKeyPrincipal}
 
 
 def encode_principal(principal: Principal) -> list[Any]:
@@ -254,4 +254,6 @@ def encode_principal(principal: Principal) -> list[Any]:
 def decode_principal(value: Any) -> Principal:
     """The principal that was `written`."""
     id, kind, credential, scopes, made = value
-    return _CLASSES.get(made, RememberedPrincipal)(id, frozenset(scopes), kind=cast(Kind, kind), credential=credential)
+    return _CLASSES.get(made, RememberedPrincipal)(
+        id, frozenset(scopes), kind=cast(PrincipalKind, kind), credential=credential
+    )

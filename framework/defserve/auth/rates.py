@@ -38,7 +38,7 @@ DANGEROUS = Rate(per_second=1, burst=5)
 FAILED_AUTH = Rate(per_second=10 / 60, burst=10)
 
 
-class Buckets:
+class TokenBuckets:
     """One bucket per key, such as (principal, tool). A full bucket is the same as none, so full ones are not kept.
 
     Beyond `capacity` the fullest are dropped first: dropping those changes the least.
@@ -110,7 +110,7 @@ class FailedTokens:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._trusted_proxy, self._counted_as = trusted_proxy, counted_as
-        self._failures = Buckets(FAILED_AUTH, clock=clock)
+        self._failures = TokenBuckets(FAILED_AUTH, clock=clock)
 
     def count(self, address: str, forwarded_for: Iterable[bytes]) -> float:
         """A token was bad. Returns how many seconds its sender has to wait, if it had too many of them.

@@ -16,12 +16,19 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
-from defserve.auth.bearer_tokens import credential_of, digest_token, is_token
-from defserve.auth.issuers import Fetch, IssuerUnavailable, download, endpoint_of, metadata_of, metadata_urls
-from defserve.auth.principals import Principal, is_token_id, scopes_in
+from defserve.auth.bearer_tokens import digest_token, is_well_formed_token, make_credential_name
+from defserve.auth.issuers import (
+    FetchUrl,
+    IssuerUnavailable,
+    download_document,
+    fetch_issuer_metadata,
+    get_endpoint_url,
+    list_metadata_urls_openid_first,
+)
+from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim
 from defserve.auth.signing_keys import (
-    ASYMMETRIC,
-    INSTALL,
+    ASYMMETRIC_ALGORITHMS,
+    AUTH_INSTALL_COMMAND,
     FixedKey,
     KeySet,
     VerificationKey,
@@ -30,8 +37,8 @@ from defserve.auth.signing_keys import (
 )
 from defserve.base.peer_bounds import ByteCache
 from defserve.errors import UsageError
-from defserve.stores.identity import ServerIdentity, parse_identity, server_store
-from defserve.stores.store import DENIED_TOKENS, Store, StoreChange
+from defserve.stores.identity import ServerIdentity, make_server_store, parse_identity
+from defserve.stores.store import DENIED_TOKENS_SPACE, Store, StoreChange
 
 log = logging.getLogger("defserve.auth")
 
@@ -62,10 +69,10 @@ class JWT:
         issuer: str,
         key: str | bytes | None = None,
         jwks_url: str | None = None,
-        algorithms: str | Iterable[str] = tuple(ASYMMETRIC),
+        algorithms: str | Iterable[str] = tuple(ASYMMETRIC_ALGORITHMS),
         scopes_claim: str | Iterable[str] = "scope",
         leeway: float = 30,
-        fetch: Fetch | None = None,
+        fetch: FetchUrl | None = None,
         denied: DeniedTokens | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -79,12 +86,12 @@ class JWT:
         self._good: ByteCache[VerifiedToken] = ByteCache(GOOD_BYTES)
         self._bad: ByteCache[VerifiedToken] = ByteCache(BAD_BYTES)
 
-    def _source(self, key: str | bytes | None, jwks_url: str | None, fetch: Fetch | None) -> FixedKey | KeySet:
+    def _source(self, key: str | bytes | None, jwks_url: str | None, fetch: FetchUrl | None) -> FixedKey | KeySet:
         if key is not None and jwks_url is None:
             return FixedKey(load_fixed_key(key, self.algorithms))
         if key is not None or jwks_url is None:
             raise UsageError("JWT needs either key or jwks_url", fix="give one of the two")
-        if not self.algorithms <= ASYMMETRIC.keys():
+        if not self.algorithms <= ASYMMETRIC_ALGORITHMS.keys():
             raise UsageError("keys that jwks_url publishes cannot be secrets", fix="leave algorithms out")
         return KeySet(jwks_url, self.algorithms, fetch=fetch)
 
@@ -104,7 +111,7 @@ class JWT:
 
     async def verify(self, token: str) -> Principal | None:
         """The principal that the claims name; None if anything is wrong with the token. Only the log says what."""
-        if not is_token(token):
+        if not is_well_formed_token(token):
             return None
         try:
             claims = await self._claims(token)
@@ -178,10 +185,10 @@ class JWT:
 
     def _principal(self, claims: dict[str, Any], token: str) -> Principal | None:
         subject = claims["sub"]
-        if not isinstance(subject, str) or not is_token_id(subject):
+        if not isinstance(subject, str) or not is_token_principal_id(subject):
             return None
-        scopes = frozenset[str]().union(*(scopes_in(claims.get(name)) for name in self.scopes_claims))
-        return Principal(subject, scopes, claims, credential=credential_of(token))
+        scopes = frozenset[str]().union(*(parse_scope_claim(claims.get(name)) for name in self.scopes_claims))
+        return Principal(subject, scopes, claims, credential=make_credential_name(token))
 
 
 def _is_date(value: object) -> bool:
@@ -194,7 +201,9 @@ def _require_pyjwt() -> None:
         import cryptography
         import jwt
     except ImportError:
-        raise UsageError("JWT needs PyJWT and cryptography, which are not installed", fix=INSTALL) from None
+        raise UsageError(
+            "JWT needs PyJWT and cryptography, which are not installed", fix=AUTH_INSTALL_COMMAND
+        ) from None
     del cryptography, jwt
 
 
@@ -239,7 +248,7 @@ class DeniedTokens:
         self, store: str | Store, *, server: str | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         identity = parse_identity(server) if server else None
-        self._store, self._clock = server_store(store, identity, what="DeniedTokens(…)"), clock
+        self._store, self._clock = make_server_store(store, identity, what="DeniedTokens(…)"), clock
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """See `Auth.bind_server`."""
@@ -252,9 +261,11 @@ class DeniedTokens:
                 f"a token's id cannot be {jti[:80]!r}", fix=f"give its jti, 1 to {MAX_ID_LENGTH} characters"
             )
         now = self._clock()
-        over = [name async for name, value in self._store.scan(DENIED_TOKENS) if json.loads(value)["until"] <= now]
+        over = [
+            name async for name, value in self._store.scan(DENIED_TOKENS_SPACE) if json.loads(value)["until"] <= now
+        ]
         put = {_name(jti): json.dumps({"until": until}).encode()}
-        await self._store.change(StoreChange(DENIED_TOKENS, put, drop=[name for name in over if name not in put]))
+        await self._store.change(StoreChange(DENIED_TOKENS_SPACE, put, drop=[name for name in over if name not in put]))
 
     async def accepts(self, claims: Mapping[str, Any]) -> bool:
         """Whether a token with these claims has an id that was not taken back."""
@@ -262,7 +273,7 @@ class DeniedTokens:
         if not isinstance(jti, str) or not 0 < len(jti) <= MAX_ID_LENGTH:
             return False
         name = _name(jti)
-        return name not in await self._store.get(DENIED_TOKENS, (name,))
+        return name not in await self._store.get(DENIED_TOKENS_SPACE, (name,))
 
     async def close(self) -> None:
         await self._store.close()
@@ -285,49 +296,49 @@ class OIDC(JWT):
         issuer: str,
         *,
         audience: str | Iterable[str],
-        algorithms: str | Iterable[str] = tuple(ASYMMETRIC),
+        algorithms: str | Iterable[str] = tuple(ASYMMETRIC_ALGORITHMS),
         scopes_claim: str | Iterable[str] = SCOPE_CLAIMS,
         leeway: float = 30,
-        fetch: Fetch | None = None,
+        fetch: FetchUrl | None = None,
         denied: DeniedTokens | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(
             audience=audience,
             issuer=issuer,
-            jwks_url=metadata_urls(issuer)[0],
+            jwks_url=list_metadata_urls_openid_first(issuer)[0],
             algorithms=algorithms,
             scopes_claim=scopes_claim,
             leeway=leeway,
-            fetch=partial(_keys, issuer, fetch or download),
+            fetch=partial(_keys, issuer, fetch or download_document),
             denied=denied,
             clock=clock,
         )
 
 
-async def _keys(issuer: str, fetch: Fetch, url: str) -> bytes:
+async def _keys(issuer: str, fetch: FetchUrl, url: str) -> bytes:
     del url  # the metadata says it
     return await fetch_published_keys(issuer, fetch)
 
 
-async def fetch_published_keys(issuer: str, fetch: Fetch) -> bytes:
+async def fetch_published_keys(issuer: str, fetch: FetchUrl) -> bytes:
     """The key set of an issuer. Its metadata is read anew each time, so it may move its keys."""
-    return await fetch(endpoint_of(await metadata_of(issuer, fetch), "jwks_uri"))
+    return await fetch(get_endpoint_url(await fetch_issuer_metadata(issuer, fetch), "jwks_uri"))
 
 
 # -- ID tokens (OpenID Connect Core §3.1.3.7): who has signed in, said to the application that asked.
 
 
-class IdTokens:
+class IdTokenVerifier:
     """The ID tokens of one issuer for one application."""
 
-    def __init__(self, issuer: str, client_id: str, *, fetch: Fetch, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, issuer: str, client_id: str, *, fetch: FetchUrl, clock: Callable[[], float] = time.time) -> None:
         self._issuer, self._client_id, self._clock = issuer, client_id, clock
 
         async def keys(url: str) -> bytes:
             return await fetch_published_keys(issuer, fetch)
 
-        self._keys = KeySet(metadata_urls(issuer)[0], frozenset(ASYMMETRIC), fetch=keys)
+        self._keys = KeySet(list_metadata_urls_openid_first(issuer)[0], frozenset(ASYMMETRIC_ALGORITHMS), fetch=keys)
 
     async def verify(self, token: str, nonce: str, *, is_renewal: bool = False) -> dict[str, Any] | None:
         """The claims; None if the token is not good, or was not made for the request with this nonce.

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from defserve.auth.issuers import MAX_RESPONSE_BYTES, TIMEOUT, Fetch, download
+from defserve.auth.issuers import ISSUER_TIMEOUT_SECONDS, MAX_ISSUER_RESPONSE_BYTES, FetchUrl, download_document
 from defserve.auth.oauth import check_url
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 
-INSTALL = 'pip install "defserve[auth]"'
+AUTH_INSTALL_COMMAND = 'pip install "defserve[auth]"'
 MIN_RSA_BITS = 2048
 
 # Algorithm → the key type and curve it needs, as a JWK names them (RFC 7518 §3.1, RFC 8037).
-ASYMMETRIC: dict[str, tuple[str, str]] = {
+ASYMMETRIC_ALGORITHMS: dict[str, tuple[str, str]] = {
     "RS256": ("RSA", ""),
     "RS384": ("RSA", ""),
     "RS512": ("RSA", ""),
@@ -65,14 +65,14 @@ class FixedKey(NamedTuple):
 def check_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
     """An allow-list of one kind: signatures, or shared secrets. Raises UsageError if it is not."""
     allowed = frozenset([algorithms] if isinstance(algorithms, str) else algorithms)
-    if unknown := sorted(allowed - ASYMMETRIC.keys() - SYMMETRIC.keys()):
+    if unknown := sorted(allowed - ASYMMETRIC_ALGORITHMS.keys() - SYMMETRIC.keys()):
         raise UsageError(
             f"JWT algorithms cannot include {', '.join(map(repr, unknown))}",
-            fix=f"choose from {', '.join(ASYMMETRIC)}, or, with a shared secret, {', '.join(SYMMETRIC)}",
+            fix=f"choose from {', '.join(ASYMMETRIC_ALGORITHMS)}, or, with a shared secret, {', '.join(SYMMETRIC)}",
         )
     if not allowed:
         raise UsageError("JWT(algorithms=()) accepts no token", fix="leave it out to accept every public-key algorithm")
-    if allowed & SYMMETRIC.keys() and allowed & ASYMMETRIC.keys():
+    if allowed & SYMMETRIC.keys() and allowed & ASYMMETRIC_ALGORITHMS.keys():
         raise UsageError(
             "JWT algorithms mix shared secrets (HS…) with public keys, so a public key could be used as a secret",
             fix="keep one kind",
@@ -141,10 +141,10 @@ def fitting_algorithms(material: PublicKeyTypes) -> frozenset[str]:
             needs = ("OKP", "Ed25519")
         case _:
             return frozenset()
-    return frozenset(name for name, wanted in ASYMMETRIC.items() if wanted == needs)
+    return frozenset(name for name, wanted in ASYMMETRIC_ALGORITHMS.items() if wanted == needs)
 
 
-def key_of_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> VerificationKey | None:
+def parse_jwk(jwk: Mapping[str, Any], algorithms: frozenset[str]) -> VerificationKey | None:
     """A member of a key set; None if it is not for verifying signatures with these algorithms."""
     from jwt import PyJWK
 
@@ -199,13 +199,13 @@ class KeySet:
         url: str,
         algorithms: frozenset[str],
         *,
-        fetch: Fetch | None = None,
+        fetch: FetchUrl | None = None,
         ttl: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_url(url, "jwks_url", query=True)
         self.url, self.ttl = url, ttl
-        self._algorithms, self._fetch, self._clock = algorithms, fetch or download, clock
+        self._algorithms, self._fetch, self._clock = algorithms, fetch or download_document, clock
         self._keys: list[PublishedKey] = []
         self._fetched = self._tried = -math.inf
         self._loading: asyncio.Task[None] | None = None
@@ -247,7 +247,7 @@ class KeySet:
 
     async def _load(self) -> None:
         try:
-            async with asyncio.timeout(TIMEOUT):
+            async with asyncio.timeout(ISSUER_TIMEOUT_SECONDS):
                 document = await self._fetch(self.url)
             self._keys = parse_key_set(document, self._algorithms)
             self._fetched = self._clock()
@@ -259,8 +259,8 @@ class KeySet:
 
 def parse_key_set(document: bytes, algorithms: frozenset[str]) -> list[PublishedKey]:
     """The usable keys of a key set. Raises ValueError if it has none, or is not a key set."""
-    if len(document) > MAX_RESPONSE_BYTES:
-        raise ValueError(f"the key set is larger than {MAX_RESPONSE_BYTES} bytes")
+    if len(document) > MAX_ISSUER_RESPONSE_BYTES:
+        raise ValueError(f"the key set is larger than {MAX_ISSUER_RESPONSE_BYTES} bytes")
     decoded: Any = json.loads(document)
     members: Any = decoded.get("keys") if is_object(decoded) else None
     if not is_array(members) or len(members) > MAX_KEYS:
@@ -268,7 +268,7 @@ def parse_key_set(document: bytes, algorithms: frozenset[str]) -> list[Published
     found = [
         PublishedKey(kid if isinstance(kid := member.get("kid"), str) else None, key)
         for member in members
-        if is_object(member) and (key := key_of_jwk(member, algorithms)) is not None
+        if is_object(member) and (key := parse_jwk(member, algorithms)) is not None
     ]
     if not found:
         raise ValueError(f"no key for {', '.join(sorted(algorithms))}")

@@ -30,13 +30,13 @@ class BackgroundTasks(set["asyncio.Task[Any]"]):
 # -- Changes in a folder that only one process makes at a time.
 
 
-PATIENCE: Final = 1.0
-PAUSE: Final = 0.01
+LOCK_TIMEOUT_SECONDS: Final = 1.0
+LOCK_RETRY_SECONDS: Final = 0.01
 """Both in seconds."""
 
 
 @contextmanager
-def only_change(folder: str | os.PathLike[str]) -> Generator[None]:
+def lock_folder(folder: str | os.PathLike[str]) -> Generator[None]:
     """While the block runs, no other process that asks for this puts a file in place there, or removes one.
 
     After a second the block runs all the same: anybody who may read a folder can lock it for ever.
@@ -45,12 +45,12 @@ def only_change(folder: str | os.PathLike[str]) -> Generator[None]:
 
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + LOCK_TIMEOUT_SECONDS
         while time.monotonic() < until:
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                time.sleep(PAUSE)
+                time.sleep(LOCK_RETRY_SECONDS)
                 continue
             except OSError:  # a file system without locks
                 pass

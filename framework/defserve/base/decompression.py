@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-ACCEPTED_CODINGS: Final = "gzip, deflate"
+ACCEPT_ENCODING_VALUE: Final = "gzip, deflate"
 """The header that asks for what can be unpacked here."""
-CODINGS: Final = frozenset(("gzip", "x-gzip", "deflate"))
+SUPPORTED_CONTENT_CODINGS: Final = frozenset(("gzip", "x-gzip", "deflate"))
 MAX_PIECE_BYTES: Final = 64 * 1024
 
 # gzip, and zlib or bare deflate. Servers write both of the latter under one name.
@@ -16,7 +16,7 @@ _GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
 class Decompressor:
-    """Unpacks one body. `coding` is one of `CODINGS`."""
+    """Unpacks one body. `coding` is one of `SUPPORTED_CONTENT_CODINGS`."""
 
     __slots__ = ("_codec", "_may_be_bare", "_begin")
 

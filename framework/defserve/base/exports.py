@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazy(
+def make_lazy_getattr(
     package: str,
     homes: Mapping[str, str],
     elsewhere: Mapping[str, str] | None = None,

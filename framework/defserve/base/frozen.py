@@ -28,7 +28,7 @@ class _SignatureOf:
 
 
 @dataclass_transform(frozen_default=True)
-class Frozen:
+class FrozenDataclass:
     """The base of a frozen dataclass, without `@dataclass`. `fields` and `replace` work as for any other.
 
     No default may be mutable. A subclass of a subclass is one, too.

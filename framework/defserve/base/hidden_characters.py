@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Final
 
-HIDDEN_RANGES: Final[Mapping[str, str]] = {
+HIDDEN_CHARACTER_RANGES: Final[Mapping[str, str]] = {
     "control character": "\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f",
     "line break": "\n\r\x85\u2028\u2029",
     "direction control": "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069",
@@ -44,22 +44,22 @@ EMOJI: Final = (
 )
 """A sequence that draws one emoji, as a regular expression."""
 
-_KINDS: Final = tuple(HIDDEN_RANGES)
+_KINDS: Final = tuple(HIDDEN_CHARACTER_RANGES)
 
 
 @cache
 def _any_pattern() -> re.Pattern[str]:
     """One pass in C, for the usual text that has none of them."""
-    return re.compile(f"[{''.join(HIDDEN_RANGES.values())}]")
+    return re.compile(f"[{''.join(HIDDEN_CHARACTER_RANGES.values())}]")
 
 
 @cache
 def _each_pattern() -> re.Pattern[str]:
     """An emoji, or one hidden character in the group of its kind."""
-    return re.compile("|".join([f"(?:{EMOJI})", *(f"([{ranges}])" for ranges in HIDDEN_RANGES.values())]))
+    return re.compile("|".join([f"(?:{EMOJI})", *(f"([{ranges}])" for ranges in HIDDEN_CHARACTER_RANGES.values())]))
 
 
-def find_hidden(text: str) -> Iterator[tuple[int, str]]:
+def find_hidden_characters(text: str) -> Iterator[tuple[int, str]]:
     """Where `text` holds such a character: its index and its kind, in order. Line breaks and tabs count."""
     if _any_pattern().search(text) is None:
         return
@@ -68,40 +68,40 @@ def find_hidden(text: str) -> Iterator[tuple[int, str]]:
             yield match.start(), _KINDS[match.lastindex - 1]
 
 
-def has_hidden(text: str) -> bool:
+def has_hidden_characters(text: str) -> bool:
     """Whether `text` holds such a character. Line breaks and tabs count."""
-    return next(find_hidden(text), None) is not None
+    return next(find_hidden_characters(text), None) is not None
 
 
-def is_plain(text: str) -> bool:
+def is_printable_line(text: str) -> bool:
     """Whether `text` can be shown as it is on one line, as a name has to be: without hidden, private or odd blanks.
 
     Emoji that need joining are not plain either.
     """
-    return text.isprintable() and (text.isascii() or not has_hidden(text))
+    return text.isprintable() and (text.isascii() or not has_hidden_characters(text))
 
 
-def replace_hidden(text: str, replacement: Callable[[str], str]) -> str:
+def replace_hidden_characters(text: str, replacement: Callable[[str], str]) -> str:
     """The text with each such character replaced. Emoji stay as they are."""
     if _any_pattern().search(text) is None:
         return text
     return _each_pattern().sub(lambda match: match[0] if match.lastindex is None else replacement(match[0]), text)
 
 
-def remove_hidden(text: str, keep: str = "") -> str:
+def remove_hidden_characters(text: str, keep: str = "") -> str:
     """The text without such characters, but for those of `keep`."""
-    return replace_hidden(text, lambda character: character if character in keep else "")
+    return replace_hidden_characters(text, lambda character: character if character in keep else "")
 
 
 # -- Finds characters that hide or reorder what a reader sees. Does not judge them.
 
 
-def describe_hidden(text: str) -> Iterator[tuple[int, str]]:
+def describe_hidden_characters(text: str) -> Iterator[tuple[int, str]]:
     """Where `text` holds a character that hides, reorders or breaks it: (index, what it is), in order.
 
     Line breaks count, tabs do not. A caller that allows several lines skips them. A description reads
     `direction control U+202E`.
     """
-    for index, kind in find_hidden(text):
+    for index, kind in find_hidden_characters(text):
         if text[index] != "\t":
             yield index, f"{kind} U+{ord(text[index]):04X}"

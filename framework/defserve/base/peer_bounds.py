@@ -14,7 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def remember_short(entries: int, longest: int = 256) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def cache_short_texts(entries: int, longest: int = 256) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Like `lru_cache` for a function of texts, but a call with a text longer than `longest` is not remembered."""
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -77,7 +77,7 @@ AROUND_CONTAINER: Final = 64
 AROUND_VALUE: Final = 16
 
 
-def weight_of_text(text: bytes) -> int:
+def estimate_decoded_bytes(text: bytes) -> int:
     """About how many bytes a decoded JSON text takes: an empty array is two characters, and 30 times as much in memory.
 
     Brackets and commas in strings count as well, so it is rather too much than too little.
@@ -86,14 +86,14 @@ def weight_of_text(text: bytes) -> int:
     return AROUND_ITEM + len(text) + AROUND_CONTAINER * containers + AROUND_VALUE * text.count(b",")
 
 
-def weight_of(value: Any) -> int:
+def estimate_value_bytes(value: Any) -> int:
     """The same for a decoded value, or an object of such values."""
     from pydantic_core import to_json
 
     try:
-        return weight_of_text(to_json(value, fallback=repr, inf_nan_mode="null"))
+        return estimate_decoded_bytes(to_json(value, fallback=repr, inf_nan_mode="null"))
     except ValueError:  # a lone surrogate, or too deep
-        return weight_of_text(repr(value).encode("utf-8", "replace"))
+        return estimate_decoded_bytes(repr(value).encode("utf-8", "replace"))
 
 
 class RecentItems(deque[T]):
@@ -102,7 +102,9 @@ class RecentItems(deque[T]):
     An item that alone takes more is not kept. Change it by `append`, `popleft` and `clear` only.
     """
 
-    def __init__(self, most: int, most_bytes: int = MAX_UNREAD_BYTES, measure: Callable[[T], int] = weight_of) -> None:
+    def __init__(
+        self, most: int, most_bytes: int = MAX_UNREAD_BYTES, measure: Callable[[T], int] = estimate_value_bytes
+    ) -> None:
         super().__init__()
         self._most, self._most_bytes, self._measure = most, most_bytes, measure
         self._sizes: deque[int] = deque()
@@ -164,7 +166,7 @@ class BoundedTable(Generic[T]):
 
     def put(self, name: str, value: T) -> bool:
         """Keep a value instead of the one that has its name. False: there is no room, and none of that name now."""
-        size, was = weight_of((name, value)), self._kept.get(name, (None, 0))[1]
+        size, was = estimate_value_bytes((name, value)), self._kept.get(name, (None, 0))[1]
         if (name not in self._kept and len(self._kept) >= self._most) or self._bytes - was + size > self._most_bytes:
             self.drop(name)
             return False
@@ -185,30 +187,30 @@ class BoundedTable(Generic[T]):
 
 MAX_ECHO: Final = 1_000
 """Characters of what a peer sent that an error repeats to it."""
-MAX_PEER_TEXT: Final = 4_000
+MAX_PEER_TEXT_LENGTH: Final = 4_000
 """Characters of another side's own error that ours shows."""
-MAX_VIOLATION: Final = 300
+MAX_VIOLATION_LENGTH: Final = 300
 MAX_VIOLATIONS: Final = 20
 """Characters of what a guard found, and how many of those a refusal names."""
 
 
-def cut_text(text: str, most: int = MAX_ECHO) -> str:
+def truncate_text(text: str, most: int = MAX_ECHO) -> str:
     """A text that a peer may have sent, short enough to be repeated in an error, a reply or a log line."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
-def cut_data(data: Any, most: int = MAX_ECHO, depth: int = 6) -> Any:
+def truncate_error_data(data: Any, most: int = MAX_ECHO, depth: int = 6) -> Any:
     """The data of an error with each of its texts cut. An address that one has to open stays whole."""
     if isinstance(data, str):
-        return cut_text(data, most)
+        return truncate_text(data, most)
     if isinstance(data, dict) and depth:
         members = cast("dict[Any, Any]", data)
         return {
-            cut_text(str(name), most): value if name in _WHOLE else cut_data(value, most, depth - 1)
+            truncate_text(str(name), most): value if name in _WHOLE else truncate_error_data(value, most, depth - 1)
             for name, value in members.items()
         }
     if isinstance(data, list) and depth:
-        return [cut_data(item, most, depth - 1) for item in cast("list[Any]", data)]
+        return [truncate_error_data(item, most, depth - 1) for item in cast("list[Any]", data)]
     return cast("Any", data)
 
 

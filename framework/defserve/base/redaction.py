@@ -14,16 +14,16 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, Final, NamedTuple, cast
 
-from defserve.base.hidden_characters import replace_hidden
+from defserve.base.hidden_characters import replace_hidden_characters
 
-MASK: Final = "[redacted]"
+REDACTION_MASK: Final = "[redacted]"
 
 DEPTH: Final = 12
 ITEMS: Final = 100
 """Members of one object or array that are shown."""
 NODES: Final = 2_000
 """Values that are shown in all."""
-TEXT: Final = 2_048
+MAX_REDACTED_TEXT_LENGTH: Final = 2_048
 """Characters of one text that are shown."""
 MAX_TRACEBACK_LENGTH: Final = 32_000
 
@@ -45,7 +45,7 @@ class _Look(NamedTuple):
 
     words: tuple[str, ...]
     pattern: re.Pattern[str]
-    left: str = MASK
+    left: str = REDACTION_MASK
 
 
 _LOOKS: Final = (
@@ -60,12 +60,12 @@ _LOOKS: Final = (
             r"((?:cookie|authorization)\\?[\"']?\s{0,4}[:=]\s{0,4})(?!\s{0,64}\\?[\"'])[^\r\n\"'}]{1,4096}",
             re.IGNORECASE,
         ),
-        rf"\1{MASK}",
+        rf"\1{REDACTION_MASK}",
     ),
     _Look(
         ("bearer", "basic", "digest", "negotiate"),
         re.compile(r"\b(bearer|basic|digest|negotiate)\s{1,4}[\w.~+/=:-]{6,4096}", re.IGNORECASE),
-        rf"\1 {MASK}",
+        rf"\1 {REDACTION_MASK}",
     ),
     _Look(("eyj",), re.compile(r"\beyJ[\w-]{8,4096}(?:\.[\w-]{0,4096}){0,4}")),
     _Look(("sk-", "pk-", "rk-", "sk_", "pk_", "rk_"), re.compile(r"\b[spr]k[-_][\w-]{16,256}")),
@@ -77,14 +77,14 @@ _LOOKS: Final = (
         ("xox", "akia", "asia", "aiza"),
         re.compile(r"\b(?:xox[a-z]-[\w-]{10,256}|A[KS]IA[0-9A-Z]{16}\b|AIza[\w-]{30,64})"),
     ),
-    _Look(("://",), re.compile(r"(://)[^\s/@:]{0,256}:[^\s/@]{1,256}@"), rf"\1{MASK}@"),
+    _Look(("://",), re.compile(r"(://)[^\s/@:]{0,256}:[^\s/@]{1,256}@"), rf"\1{REDACTION_MASK}@"),
     _Look(
         ("authorization", "token", "secret", "pass", "pwd", "cookie", "credential", "assertion", "key", "session"),
         re.compile(
             rf"((?:{_NAMES}|\bpwd)[\w-]{{0,40}}\\{{0,3}}[\"']?\s{{0,4}}(?:=>|[:=])\s{{0,4}})(?!\[redacted\]){_VALUE}",
             re.IGNORECASE,
         ),
-        rf"\1{MASK}",
+        rf"\1{REDACTION_MASK}",
     ),
 )
 
@@ -107,7 +107,7 @@ def redact(value: Any, *, by_look: bool = True) -> Any:
     return _Walk(redact_text if by_look else _cut).redact_value(value, 0)
 
 
-def redact_text(text: str, *, limit: int = TEXT, multiline: bool = False) -> str:
+def redact_text(text: str, *, limit: int = MAX_REDACTED_TEXT_LENGTH, multiline: bool = False) -> str:
     """A text without what looks like a secret, cut to `limit`, on one line unless it is `multiline`."""
     # Read somewhat more than is shown, so that a secret across the edge is recognised.
     kept = text[: limit + 512]
@@ -118,35 +118,39 @@ def redact_text(text: str, *, limit: int = TEXT, multiline: bool = False) -> str
         if any(word in words for word in look.words):
             kept = look.pattern.sub(look.left, kept)
     shown = kept[:limit]
-    shown = "\n".join(map(printable, shown.splitlines())) if multiline else printable(shown)
+    shown = "\n".join(map(escape_unprintable, shown.splitlines())) if multiline else escape_unprintable(shown)
     return shown if len(text) <= limit else f"{shown}… ({len(text)} characters)"
 
 
-def format_error(error: BaseException) -> str:
+def format_redacted_traceback(error: BaseException) -> str:
     """The traceback of an error without what looks like a secret. A log must not be given it as `exc_info`."""
     import traceback
 
     return redact_text("".join(traceback.format_exception(error)), limit=MAX_TRACEBACK_LENGTH, multiline=True)
 
 
-def _cut(text: str, *, limit: int = TEXT) -> str:
-    return printable(text) if len(text) <= limit else f"{printable(text[:limit])}… ({len(text)} characters)"
+def _cut(text: str, *, limit: int = MAX_REDACTED_TEXT_LENGTH) -> str:
+    return (
+        escape_unprintable(text)
+        if len(text) <= limit
+        else f"{escape_unprintable(text[:limit])}… ({len(text)} characters)"
+    )
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """A text in which control characters, line ends and marks that reorder or hide text are escaped."""
-    return text if text.isascii() and text.isprintable() else replace_hidden(text, _escape_character)
+    return text if text.isascii() and text.isprintable() else replace_hidden_characters(text, _escape_character)
 
 
-def printable_json(text: str) -> str:
+def escape_unprintable_json(text: str) -> str:
     """JSON text in which the same characters are escaped as JSON does it: its value is the same. Line ends stay."""
-    return replace_hidden(text, _escape_in_json)
+    return replace_hidden_characters(text, _escape_in_json)
 
 
-def printable_lines(text: str) -> str:
+def escape_unprintable_lines(text: str) -> str:
     """A text of many lines, escaped but for line ends and tabs, which are layout."""
     lines = text.replace("\r\n", "\n").split("\n")
-    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines)
+    return "\n".join("\t".join(map(escape_unprintable, line.split("\t"))) for line in lines)
 
 
 def is_secret_name(name: str) -> bool:
@@ -209,7 +213,7 @@ class _Walk:
         if isinstance(value, bytes | bytearray | memoryview):
             return f"<{memoryview(cast('bytes', value)).nbytes} bytes>"
         if hasattr(value, "get_secret_value"):
-            return MASK
+            return REDACTION_MASK
         if isinstance(value, BaseException):
             return self.text(f"{type(value).__name__}: {value}")
         if type(value).__module__.partition(".")[0] in _PLAIN:
@@ -237,7 +241,7 @@ class _Walk:
             hidden = is_secret_field(name, value) or (pair and name == "value")
             is_usual = self.text is redact_text and len(name) <= 64
             told = _redact_name(name) if is_usual else self.text(name, limit=256)
-            shown[told] = MASK if hidden else self.redact_value(value, depth + 1)
+            shown[told] = REDACTION_MASK if hidden else self.redact_value(value, depth + 1)
         return shown
 
     def _array(self, items: Collection[Any], depth: int) -> list[Any]:
@@ -247,7 +251,7 @@ class _Walk:
             if count >= ITEMS or self.left <= 0:
                 shown.append(f"… {len(items) - count} more")
                 break
-            shown.append(MASK if header and count else self.redact_value(item, depth + 1))
+            shown.append(REDACTION_MASK if header and count else self.redact_value(item, depth + 1))
         return shown
 
 

@@ -25,15 +25,15 @@ LIBRARIES: Final = frozenset(
 _STANDARD: Final = sys.stdlib_module_names - {"test"}  # nobody imports Python's own tests
 
 
-def add_folder(folder: str) -> None:
+def add_import_folder(folder: str) -> None:
     """Let authors import what lies in a folder, as `python folder/server.py` does, and nobody else."""
     path = os.path.abspath(folder)
     if path not in sys.path and not (path == os.getcwd() and "" in sys.path):
         sys.path.insert(0, path)
-    hide_folder(path)
+    hide_import_folder(path)
 
 
-def hide_folder(folder: str) -> None:
+def hide_import_folder(folder: str) -> None:
     """Keep libraries from importing what lies in a folder of the search path in the place of something installed."""
     finder = next((each for each in sys.meta_path if isinstance(each, _AuthorsFolders)), None)
     if finder is None:
@@ -42,7 +42,7 @@ def hide_folder(folder: str) -> None:
     finder.folders.add(os.path.abspath(folder))
 
 
-def is_library(name: str) -> bool:
+def is_library_module(name: str) -> bool:
     """Whether a module of this name is one of Python's, or an installed one that we import."""
     if name in _STANDARD:
         return True
@@ -54,10 +54,10 @@ def has_neighbour(name: str) -> bool:
     return any(_has_module(folder, name) for folder in _hidden_folders())
 
 
-def find_hidden_file(name: str) -> str | None:
+def find_shadowed_file(name: str) -> str | None:
     """The author's file that does not count, because a library has its name."""
     folder = next((each for each in _hidden_folders() if _has_module(each, name)), None)
-    if folder is None or not is_library(name):
+    if folder is None or not is_library_module(name):
         return None
     spec = PathFinder.find_spec(name, [folder])
     is_single = spec is not None and spec.origin is not None and not spec.submodule_search_locations

@@ -47,11 +47,11 @@ _STRING: Final = "tag:yaml.org,2002:str"
 _CONTAINERS: Final = {None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
 
 
-class YamlRefused(ValueError):
+class UnsupportedYaml(ValueError):
     """The text is YAML, and holds something that is not accepted."""
 
 
-def read_yaml(text: str, what: str, *, max_depth: int, first_line: int = 1, is_tolerant: bool = False) -> Any:
+def parse_yaml(text: str, what: str, *, max_depth: int, first_line: int = 1, is_tolerant: bool = False) -> Any:
     """The value of one YAML document. Raises YamlRefused, and `yaml.YAMLError` for a text that is not YAML.
 
     Errors call it `what`, and count its lines from `first_line`.
@@ -67,7 +67,7 @@ def read_yaml(text: str, what: str, *, max_depth: int, first_line: int = 1, is_t
         kind = type(event).__name__
         documents += kind == "DocumentStartEvent"
         if documents > 1:
-            raise YamlRefused(f"{what} is more than one YAML document")
+            raise UnsupportedYaml(f"{what} is more than one YAML document")
         builder.feed_event(kind, event)
     return builder.value
 
@@ -129,7 +129,7 @@ class _Builder:
             raise self._refusal(event, "an alias stands inside what it names")
         self._nodes += named[1]
         if self._nodes > MAX_NODES:
-            raise YamlRefused(f"its aliases make more than {MAX_NODES} values of it")
+            raise UnsupportedYaml(f"its aliases make more than {MAX_NODES} values of it")
         return named[0]
 
     def _merge(self, container: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ class _Builder:
             return
         self._merged += sum(map(len, bases))
         if self._merged > MAX_MERGED_VALUES:
-            raise YamlRefused(f"its merge keys (<<) copy more than {MAX_MERGED_VALUES} values")
+            raise UnsupportedYaml(f"its merge keys (<<) copy more than {MAX_MERGED_VALUES} values")
         own = dict(container)
         container.clear()
         for base in (*reversed(bases), own):
@@ -198,5 +198,5 @@ class _Builder:
         except UnicodeDecodeError:
             raise self._refusal(event, "an escape stands for half a character") from None
 
-    def _refusal(self, event: Any, problem: str) -> YamlRefused:
-        return YamlRefused(f"line {event.start_mark.line + self._first_line}: {problem}")
+    def _refusal(self, event: Any, problem: str) -> UnsupportedYaml:
+        return UnsupportedYaml(f"line {event.start_mark.line + self._first_line}: {problem}")

@@ -18,17 +18,17 @@ from pydantic_core.core_schema import CoreSchema
 
 from defserve.binding import core_schemas
 from defserve.binding.core_schemas import (
-    argument_schema,
-    argument_validator,
-    fail_fast,
-    fail_fast_validator,
-    iter_patterns,
-    limit_schema,
-    limit_validator,
+    iter_schema_patterns,
+    make_argument_schema,
+    make_argument_validator,
+    make_bounded_schema,
+    make_bounded_validator,
+    make_fail_fast_schema,
+    make_fail_fast_validator,
 )
-from defserve.binding.json_schemas import compact_schema, object_schema, root_kinds
-from defserve.binding.signature import accepts_none, format_annotation, kind_of
-from defserve.core.json_values import JsonSchema, excess, is_array, is_object
+from defserve.binding.json_schemas import compact_schema, find_json_types, make_object_schema
+from defserve.binding.signature import can_be_none, format_annotation, get_class
+from defserve.core.json_values import JsonSchema, find_limit_violation, is_array, is_object
 from defserve.errors import BadArguments, Problem, UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _DEPTH, _KEYS = 64, 10_000
 _FULLY_REPORTED = 2_000
 
 
-class Fragment:
+class AnnotationSchemas:
     """One annotation's schemas, shared by every function that uses it.
 
     `json` describes what is accepted, `output` what is produced; both may have `$defs`. The compact forms are
@@ -89,19 +89,23 @@ class Fragment:
     def stopping(self) -> CoreSchema:
         """As `core`, but sequences and mappings stop at their first bad item."""
         made = self._adapter
-        return fail_fast(self.core) if made is None else _make_validator_schema(fail_fast_validator(made))
+        return (
+            make_fail_fast_schema(self.core) if made is None else _make_validator_schema(make_fail_fast_validator(made))
+        )
 
     @property
     def complete(self) -> CoreSchema:
         """As `stopping`, but every error is collected. Made when first needed, to say all that is wrong."""
         made = self._adapter
-        return argument_schema(self.core) if made is None else _make_validator_schema(argument_validator(made))
+        return (
+            make_argument_schema(self.core) if made is None else _make_validator_schema(make_argument_validator(made))
+        )
 
     def _describe_schema(self, mode: Any) -> JsonSchema:
-        from defserve.binding.models import json_schema
+        from defserve.binding.models import make_json_schema
 
         assert self._adapter is not None
-        return json_schema(self._adapter, mode)
+        return make_json_schema(self._adapter, mode)
 
     @cached_property
     def validator(self) -> SchemaValidator:
@@ -113,16 +117,16 @@ class Fragment:
         return SchemaSerializer(self.core) if self._adapter is None else self._adapter.serializer
 
 
-def fragment(annotation: Any, *, where: str = "", subject: str = "") -> Fragment:
+def require_annotation_schemas(annotation: Any, *, where: str = "", subject: str = "") -> AnnotationSchemas:
     """The schemas of an annotation. `where` and `subject` say whose it is, for the UsageError."""
     try:
-        return lookup(annotation)
+        return get_annotation_schemas(annotation)
     except Exception as error:
-        raise unusable(annotation, error, where=where, subject=subject) from error
+        raise make_annotation_error(annotation, error, where=where, subject=subject) from error
 
 
-def lookup(annotation: Any) -> Fragment:
-    """As `fragment`, but raises whatever pydantic raises."""
+def get_annotation_schemas(annotation: Any) -> AnnotationSchemas:
+    """As `require_annotation_schemas`, but raises whatever pydantic raises."""
     try:
         hash(annotation)
     except TypeError:
@@ -130,12 +134,12 @@ def lookup(annotation: Any) -> Fragment:
     return _cached(annotation)
 
 
-def unusable(annotation: Any, error: Exception, *, where: str, subject: str) -> UsageError:
+def make_annotation_error(annotation: Any, error: Exception, *, where: str, subject: str) -> UsageError:
     """The complaint about an annotation pydantic cannot describe."""
     if isinstance(error, SchemaError):
-        from defserve.binding.patterns import impossible
+        from defserve.binding.patterns import explain_pydantic_pattern_error
 
-        if (found := impossible(str(error))) is not None:
+        if (found := explain_pydantic_pattern_error(str(error))) is not None:
             return UsageError(f"{subject or 'annotation'}: {found[0]}", where=where, fix=found[1])
     if isinstance(error, UnusablePattern):
         return UsageError(f"{subject or 'annotation'}: {error.problem}", where=where, fix=error.fix)
@@ -156,16 +160,16 @@ class UnusablePattern(Exception):
         self.problem, self.fix = problem, fix
 
 
-def _make_fragment(annotation: Any) -> Fragment:
-    if (built := core_schemas.build(annotation)) is not None:
+def _make_fragment(annotation: Any) -> AnnotationSchemas:
+    if (built := core_schemas.build_scalar_schemas(annotation)) is not None:
         core, json = built
-        return Fragment(limit_schema(core), json)
-    from defserve.binding.models import adapter
+        return AnnotationSchemas(make_bounded_schema(core), json)
+    from defserve.binding.models import make_type_adapter
 
-    made = adapter(_concrete(annotation))
+    made = make_type_adapter(_concrete(annotation))
     # The adapter's own validator is called rather than its schema copied: definitions shared by two
     # parameters would clash in one schema ("Duplicate ref"), and each would be built again for every tool.
-    return Fragment(_make_validator_schema(limit_validator(made)), None, made)
+    return AnnotationSchemas(_make_validator_schema(make_bounded_validator(made)), None, made)
 
 
 def _make_validator_schema(validator: Any) -> CoreSchema:
@@ -184,12 +188,12 @@ _cached = lru_cache(maxsize=4096)(_make_fragment)
 _Validate = abc.Callable[[Any], dict[str, Any]]
 
 
-class Arguments:
+class ArgumentsSchema:
     """The arguments of one function: their JSON Schema, and their validation."""
 
     __slots__ = ("_parameters", "_fragments", "_schema", "_validate", "_validate_all")
 
-    def __init__(self, parameters: tuple[Parameter, ...], fragments: tuple[Fragment, ...]) -> None:
+    def __init__(self, parameters: tuple[Parameter, ...], fragments: tuple[AnnotationSchemas, ...]) -> None:
         self._parameters = parameters
         self._fragments = fragments
         self._schema: JsonSchema | None = None
@@ -203,7 +207,7 @@ class Arguments:
         return any(made.by_pydantic for made in self._fragments)
 
     @classmethod
-    def of(cls, signature: Signature) -> Arguments:
+    def of(cls, signature: Signature) -> ArgumentsSchema:
         """Raises UsageError for a parameter whose type has no JSON form."""
         seen: set[str] = set()
         for parameter in signature.parameters:
@@ -226,7 +230,7 @@ class Arguments:
                 parameter.wire_name: _property(parameter, made, made.compact if alone else made.json)
                 for parameter, made in zip(self._parameters, self._fragments, strict=True)
             }
-            self._schema = object_schema(properties, [one.wire_name for one in self._parameters if one.required])
+            self._schema = make_object_schema(properties, [one.wire_name for one in self._parameters if one.required])
         return self._schema
 
     def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
@@ -266,15 +270,15 @@ class Arguments:
                 return self._validate(given)
             except ValidationError as second:
                 error = second
-        from defserve.binding.problems import MORE, explain
+        from defserve.binding.problems import MORE_PROBLEMS, explain_validation_error
 
         if holds_more_than(given, _FULLY_REPORTED):
-            raise BadArguments((*explain(error, given, self.schema), MORE)) from None
+            raise BadArguments((*explain_validation_error(error, given, self.schema), MORE_PROBLEMS)) from None
         try:
             self._validate_all = self._validate_all or self._validator([made.complete for made in self._fragments])
             return self._validate_all(given)
         except ValidationError as full:
-            raise BadArguments(explain(full, given, self.schema)) from None
+            raise BadArguments(explain_validation_error(full, given, self.schema)) from None
 
     def _decode_json_strings(self, given: dict[str, Any]) -> dict[str, Any] | None:
         """Raises BadArguments for JSON text that is past the limits of a message."""
@@ -286,25 +290,25 @@ class Arguments:
                     decoded = pydantic_core.from_json(value, allow_inf_nan=False)
                 except ValueError:
                     continue
-                if reason := excess(decoded, _DEPTH, _KEYS):
+                if reason := find_limit_violation(decoded, _DEPTH, _KEYS):
                     raise BadArguments((Problem(parameter.wire_name, f"the JSON in this string: {reason}"),))
                 found[parameter.wire_name] = decoded
         return {**given, **found} if found else None
 
 
-def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
+def _fragment_of(parameter: Parameter, signature: Signature) -> AnnotationSchemas:
     annotation = parameter.annotation
-    if parameter.default is None and not accepts_none(annotation):
+    if parameter.default is None and not can_be_none(annotation):
         # `x: str = None` means `x: str | None = None`, although PEP 484 forbids it.
         annotation = Optional[annotation]  # noqa: UP045
     try:
-        made = lookup(annotation)
-        refuse_core_patterns(made.described)
+        made = get_annotation_schemas(annotation)
+        check_core_schema_patterns(made.described)
         # Made here, so that a type without a JSON Schema fails at registration, not at the first listing.
         assert made.json is not None
     except Exception as error:
         subject = f"{signature.name}: parameter {parameter.name!r}"
-        raise unusable(parameter.annotation, error, where=signature.where, subject=subject) from error
+        raise make_annotation_error(parameter.annotation, error, where=signature.where, subject=subject) from error
     if not _is_valid_default(parameter.default, made):
         raise UsageError(
             f"{signature.name}: parameter {parameter.name!r}: its default {parameter.default!r}"
@@ -315,18 +319,18 @@ def _fragment_of(parameter: Parameter, signature: Signature) -> Fragment:
     return made
 
 
-def refuse_core_patterns(core: CoreSchema) -> None:
+def check_core_schema_patterns(core: CoreSchema) -> None:
     """Raises UnusablePattern if a caller's text would meet Python's engine, or a pattern that is too large."""
-    for pattern, engine in iter_patterns(core):
-        from defserve.binding.patterns import find_pattern_problem
+    for pattern, engine in iter_schema_patterns(core):
+        from defserve.binding.patterns import find_annotation_pattern_problem
 
-        if (found := find_pattern_problem(pattern, engine)) is not None:
+        if (found := find_annotation_pattern_problem(pattern, engine)) is not None:
             raise UnusablePattern(*found)
 
 
-def _is_valid_default(default: Any, made: Fragment) -> bool:
+def _is_valid_default(default: Any, made: AnnotationSchemas) -> bool:
     """Whether a caller could send the default. Checked for scalars only, to keep start-up fast."""
-    kind = _JSON_TYPES.get(kind_of(default))
+    kind = _JSON_TYPES.get(get_class(default))
     wanted = made.json.get("type")
     if kind is None or made.by_pydantic or wanted in _CONTAINERS or made.json == {"type": kind}:
         return True
@@ -347,7 +351,7 @@ def _field(parameter: Parameter, core: CoreSchema) -> core_schema.TypedDictField
     return core_schema.typed_dict_field(core, required=parameter.required, validation_alias=alias)
 
 
-def _property(parameter: Parameter, made: Fragment, schema: JsonSchema) -> JsonSchema:
+def _property(parameter: Parameter, made: AnnotationSchemas, schema: JsonSchema) -> JsonSchema:
     if description := parameter.description:
         schema = schema | {"description": description}
     if parameter.required or parameter.default_factory is not None:
@@ -355,15 +359,15 @@ def _property(parameter: Parameter, made: Fragment, schema: JsonSchema) -> JsonS
     if type(parameter.default) in _SCALARS and not made.by_pydantic:
         return schema | {"default": parameter.default}
     if parameter.default is not None and made.by_pydantic:
-        from defserve.binding.problems import is_secret
+        from defserve.binding.problems import is_secret_path
 
-        if is_secret(schema, ()):
+        if is_secret_path(schema, ()):
             return schema
     made_schema = schema | _default(parameter.default)
     if made.by_pydantic and "format" in made_schema:
-        from defserve.binding.models import default_fits
+        from defserve.binding.models import has_valid_default
 
-        if not default_fits(made_schema):
+        if not has_valid_default(made_schema):
             del made_schema["format"]
     return made_schema
 
@@ -381,7 +385,7 @@ def _default(value: Any) -> JsonSchema:
 
 def _wants_container(schema: JsonSchema) -> bool:
     """Whether an array or object is accepted, and a string is not."""
-    kinds = root_kinds(schema)
+    kinds = find_json_types(schema)
     return bool(kinds & _CONTAINERS) and kinds.isdisjoint(("string", "any"))
 
 

@@ -24,7 +24,7 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
 )
 
 
-class Part:
+class ContentPart:
     """One block of an answer. Parts are frozen and compare by value."""
 
     __slots__ = ("annotations", "meta")
@@ -64,7 +64,7 @@ def _short(value: Any) -> str:
     return repr(value)
 
 
-class Text(Part):
+class Text(ContentPart):
     """A block of text."""
 
     __slots__ = ("text",)
@@ -80,7 +80,7 @@ class Text(Part):
         put(self, "meta", meta)
 
 
-class _Media(Part):
+class _Media(ContentPart):
     """Bytes with a MIME type of one family."""
 
     __slots__ = ("data", "mime_type")
@@ -131,7 +131,7 @@ class Audio(_Media):
     __slots__ = ()
 
 
-class Link(Part):
+class Link(ContentPart):
     """A link to a resource that the peer may read."""
 
     __slots__ = ("uri", "name", "title", "description", "mime_type", "size")
@@ -160,7 +160,7 @@ class Link(Part):
         self._set(annotations=annotations, meta=meta)
 
 
-class Embedded(Part):
+class Embedded(ContentPart):
     """The contents of a resource, text or bytes, inside the answer."""
 
     __slots__ = ("uri", "text", "data", "mime_type")

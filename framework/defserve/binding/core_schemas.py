@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NewType, cast, get_args, get_ori
 from pydantic_core import SchemaValidator, core_schema
 from pydantic_core.core_schema import CoreSchema
 
-from defserve.binding.signature import is_doc, is_field, kind_of, members, peel
+from defserve.binding.signature import get_class, is_doc_metadata, is_field_info, list_union_members, split_annotated
 from defserve.core.json_values import JsonSchema
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _PLAIN: dict[Any, Built] = {
 }
 
 # The concrete type that a function gets for an abstract container.
-CONCRETE: dict[Any, Any] = {
+CONCRETE_TYPES: dict[Any, Any] = {
     abc.Iterable: list,
     abc.Collection: list,
     abc.Sequence: list,
@@ -81,7 +81,7 @@ class _NeedsPydantic(Exception):
     """Only pydantic knows what an annotation means."""
 
 
-def build(annotation: Any) -> Built | None:
+def build_scalar_schemas(annotation: Any) -> Built | None:
     """The schemas of a scalar annotation; None when pydantic has to make them. Raises SchemaError for a bad pattern."""
     try:
         return _build(annotation)
@@ -95,7 +95,7 @@ def _build(annotation: Any) -> Built:
             return plain
     except TypeError:
         pass  # unhashable metadata
-    inner, metadata = peel(annotation)
+    inner, metadata = split_annotated(annotation)
     if metadata:
         return _apply_constraints(_build(inner), metadata)
     if isinstance(annotation, NewType):
@@ -105,8 +105,8 @@ def _build(annotation: Any) -> Built:
     origin, args = cast(Any, get_origin(annotation) or annotation), get_args(annotation)
     if origin is Literal:
         return core_schema.literal_schema(list(args)), _choices(args)
-    if len(members(annotation)) > 1:
-        return _union(members(annotation))
+    if len(list_union_members(annotation)) > 1:
+        return _union(list_union_members(annotation))
     if origin is tuple and not args and annotation is not tuple:
         raise _NeedsPydantic  # tuple[()]
     return _container(_concrete(origin), args)
@@ -114,7 +114,7 @@ def _build(annotation: Any) -> Built:
 
 def _concrete(origin: Any) -> Any:
     try:
-        return CONCRETE.get(origin, origin)
+        return CONCRETE_TYPES.get(origin, origin)
     except TypeError:
         return origin
 
@@ -196,13 +196,13 @@ def _apply(item: Any, built: Built) -> Built:
     core, json = built
     if isinstance(item, str):
         return core, json | {"description": item}
-    if is_doc(item):
+    if is_doc_metadata(item):
         return core, json | {"description": item.documentation}
-    if is_field(item):
+    if is_field_info(item):
         return _field(item, built)
     if getattr(item, "__is_annotated_types_grouped_metadata__", False):
         return _apply_constraints(built, item)
-    kind = kind_of(item)
+    kind = get_class(item)
     is_bound = kind.__module__ == "annotated_types" and kind.__name__ in _CONSTRAINTS
     if is_bound or kind.__name__ == "_PydanticGeneralMetadata":
         return _apply_bounds(vars_of(item), built)
@@ -238,7 +238,7 @@ def _apply_bounds(bounds: dict[str, Any], built: Built) -> Built:
 
 def vars_of(item: Any) -> dict[str, Any]:
     """The attributes of a small frozen object, whether it keeps them in slots or not."""
-    slots: tuple[str, ...] = getattr(kind_of(item), "__slots__", ())
+    slots: tuple[str, ...] = getattr(get_class(item), "__slots__", ())
     return {name: getattr(item, name) for name in slots if not name.startswith("__")} or {**vars(item)}
 
 
@@ -252,7 +252,7 @@ def vars_of(item: Any) -> dict[str, Any]:
 
 _Schema = dict[str, Any]
 
-# Types with the `fail_fast` option. A pydantic version that does not know it for a type ignores it.
+# Types with the `make_fail_fast_schema` option. A pydantic version that does not know it for a type ignores it.
 _STOPPABLE = {
     *("list", "tuple", "set", "frozenset", "deque"),
     *("dict", "frozendict", "ordered-dict", "counter"),
@@ -280,7 +280,7 @@ _NUMBERS = {"int", "float", "decimal"}
 _MISFIT = {"custom_error_type": "nested", "custom_error_message": "Does not have the shape of the schema"}
 
 
-def fail_fast(schema: CoreSchema) -> CoreSchema:
+def make_fail_fast_schema(schema: CoreSchema) -> CoreSchema:
     """A schema with the same results, but a sequence or mapping reports only its first bad item.
 
     A definition that branches into itself, as a binary tree does, reports each branch as a whole.
@@ -288,18 +288,18 @@ def fail_fast(schema: CoreSchema) -> CoreSchema:
     return cast(CoreSchema, _rewritten(schema, _branching(schema), wrap=False))
 
 
-def fail_fast_validator(adapter: TypeAdapter[Any]) -> Any:
+def make_fail_fast_validator(adapter: TypeAdapter[Any]) -> Any:
     """Like the adapter's own validator, but it fails fast, if its schema allows it."""
     if type(adapter.validator) is not SchemaValidator:
         return adapter.validator  # a pydantic plugin watches it
     try:
         # The prebuilt validators of models do not fail fast.
-        return SchemaValidator(fail_fast(adapter.core_schema), None, _use_prebuilt=False)
+        return SchemaValidator(make_fail_fast_schema(adapter.core_schema), None, _use_prebuilt=False)
     except (TypeError, RecursionError):
         return adapter.validator
 
 
-def iter_patterns(schema: Any) -> Iterator[tuple[Any, str | None]]:
+def iter_schema_patterns(schema: Any) -> Iterator[tuple[Any, str | None]]:
     """The patterns that a schema matches texts against, each with the engine that its model names."""
     pending: list[tuple[Any, str | None]] = [(schema, None)]
     while pending:
@@ -313,28 +313,28 @@ def iter_patterns(schema: Any) -> Iterator[tuple[Any, str | None]]:
         pending.extend((inner, engine) for inner in inside)
 
 
-def limit_schema(schema: CoreSchema) -> CoreSchema:
+def make_bounded_schema(schema: CoreSchema) -> CoreSchema:
     """A schema that matches no text against a pattern that is too long for it."""
-    return cast(CoreSchema, _apply_limits(schema, _limit_text_length)) if any(iter_patterns(schema)) else schema
+    return cast(CoreSchema, _apply_limits(schema, _limit_text_length)) if any(iter_schema_patterns(schema)) else schema
 
 
-def limit_validator(adapter: TypeAdapter[Any]) -> Any:
+def make_bounded_validator(adapter: TypeAdapter[Any]) -> Any:
     """The adapter's own validator, bounded like a schema."""
-    if type(adapter.validator) is not SchemaValidator or not any(iter_patterns(adapter.core_schema)):
+    if type(adapter.validator) is not SchemaValidator or not any(iter_schema_patterns(adapter.core_schema)):
         return adapter.validator
-    return _build_validator(adapter, limit_schema(adapter.core_schema))
+    return _build_validator(adapter, make_bounded_schema(adapter.core_schema))
 
 
-def argument_schema(schema: CoreSchema) -> CoreSchema:
-    """As `limit_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
+def make_argument_schema(schema: CoreSchema) -> CoreSchema:
+    """As `make_bounded_schema`, and sets and keys whose hashes a caller can choose are few. Results may have more."""
     return cast(CoreSchema, _apply_limits(schema, _limit_text_length, _limit_hashed_items))
 
 
-def argument_validator(adapter: TypeAdapter[Any]) -> Any:
+def make_argument_validator(adapter: TypeAdapter[Any]) -> Any:
     """The adapter's own validator, bounded like a schema of arguments."""
     if type(adapter.validator) is not SchemaValidator:
         return adapter.validator
-    return _build_validator(adapter, argument_schema(adapter.core_schema))
+    return _build_validator(adapter, make_argument_schema(adapter.core_schema))
 
 
 def _build_validator(adapter: TypeAdapter[Any], schema: CoreSchema) -> Any:
@@ -354,9 +354,9 @@ def _apply_limits(schema: Any, *bounds: Callable[[_Schema], None]) -> Any:
 def _limit_text_length(made: _Schema) -> None:
     """A text that meets a pattern has an end: what a match costs grows with both."""
     if made.get("type") == "str" and isinstance(made.get("pattern"), str):
-        from defserve.binding.patterns import max_text_length
+        from defserve.binding.patterns import compute_max_text_length
 
-        most, said = max_text_length(made["pattern"]), made.get("max_length")
+        most, said = compute_max_text_length(made["pattern"]), made.get("max_length")
         made["max_length"] = most if said is None else min(said, most)
 
 

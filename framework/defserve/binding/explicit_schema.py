@@ -17,18 +17,18 @@ from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, cast
 
-from defserve.binding.json_schemas import rebuild_schema, walk
-from defserve.binding.patterns import PatternProblem, TextTooLong, compile_pattern, pattern_problem
+from defserve.binding.json_schemas import rebuild_schema, walk_schema
+from defserve.binding.patterns import PatternProblem, TextTooLong, compile_pattern, find_json_pattern_problem
 from defserve.binding.problems import (
-    alternatives,
+    describe_json_type,
+    describe_unknown_name,
+    format_alternatives,
     format_count,
     format_value,
-    is_secret,
-    kind_of,
-    spell_path,
-    unknown_name,
+    format_value_path,
+    is_secret_path,
 )
-from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, read_required
+from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, read_required_names
 from defserve.errors import BadArguments, Problem, UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ MAX_CACHED_SCHEMA_LENGTH = 4096
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-class ExplicitArguments:
+class ExplicitArgumentsSchema:
     """Used like Arguments, but `validate` returns the values unchanged.
 
     `names` are the parameters of the function; others are refused, whatever the schema says. None: it takes any.
@@ -66,7 +66,7 @@ class ExplicitArguments:
         where: str = "",
         subject: str = "input schema",
         names: Collection[str] | None = None,
-        otherwise: ExplicitArguments | None = None,
+        otherwise: ExplicitArgumentsSchema | None = None,
     ) -> None:
         """Raises UsageError for a schema that is wrong, or that a peer could abuse."""
         self.schema, self._names, self._otherwise = schema, names, otherwise
@@ -77,14 +77,14 @@ class ExplicitArguments:
         self._made = _get_validator(schema, wrong)
 
     @classmethod
-    def of_our_own(cls, schema: JsonSchema) -> ExplicitArguments:
+    def of_our_own(cls, schema: JsonSchema) -> ExplicitArgumentsSchema:
         """A schema that this framework has written. It is checked at the first call: jsonschema takes 5 MB."""
         made = cls.__new__(cls)
         made.schema, made._names, made._otherwise, made._made = schema, None, None, None
         return made
 
     @classmethod
-    def of(cls, signature: Signature, schema: JsonSchema) -> ExplicitArguments:
+    def of(cls, signature: Signature, schema: JsonSchema) -> ExplicitArgumentsSchema:
         """The schema for a function. Raises UsageError if the schema and the parameters do not match."""
         required = {parameter.name: parameter.required for parameter in signature.parameters}
         names = None if signature.takes_rest else list(required)
@@ -100,7 +100,7 @@ class ExplicitArguments:
                 raise wrong(
                     f"the schema has {name!r}, but the function does not", f"add a parameter {name!r} or **rest"
                 )
-        stated = read_required(schema)
+        stated = read_required_names(schema)
         for name in (name for name, needed in required.items() if needed):
             if name not in stated:
                 raise wrong(
@@ -138,7 +138,7 @@ class ExplicitArguments:
         problems: dict[Problem, None] = {}
         if self._names is not None:
             unknown = islice((name for name in given if name not in self._names), MAX_PROBLEMS)
-            problems |= {unknown_name((), name, self._names): None for name in unknown}
+            problems |= {describe_unknown_name((), name, self._names): None for name in unknown}
         for error in self._validator.iter_errors(given):
             for problem in _to_problems(error, self.schema):
                 problems[problem] = None
@@ -150,12 +150,12 @@ class ExplicitArguments:
 def is_valid_instance(value: Any, schema: JsonSchema) -> bool:
     """Whether a value fits a schema. False as well if the schema cannot be used, or takes too many steps."""
     try:
-        return not find_errors(value, schema, 1)
+        return not find_schema_errors(value, schema, 1)
     except Exception:
         return False
 
 
-def find_errors(value: Any, schema: JsonSchema, most: int, *, with_formats: bool = False) -> list[Any]:
+def find_schema_errors(value: Any, schema: JsonSchema, most: int, *, with_formats: bool = False) -> list[Any]:
     """The first errors of a value under a schema that anybody may have written.
 
     A pattern that cannot be run is not enforced. Raises whatever jsonschema raises for a schema that is none, and for
@@ -184,7 +184,9 @@ def _enforceable(schema: JsonSchema) -> JsonSchema:
 
 
 def _mixes_unevaluated(schema: JsonSchema) -> bool:
-    words = {word for node in walk(schema) for word in ("patternProperties", "unevaluatedProperties") if word in node}
+    words = {
+        word for node in walk_schema(schema) for word in ("patternProperties", "unevaluatedProperties") if word in node
+    }
     return len(words) == 2
 
 
@@ -265,7 +267,7 @@ def _validator(written: _Written) -> Any:
             'write "additionalProperties" where the patterns are',
         )
     registry, resolver = _registry(schema)
-    for node in walk(schema):
+    for node in walk_schema(schema):
         _lint(node, wrong)
         _resolve(node, resolver, wrong)
     return _extend_validator(kind)(schema, registry=registry)
@@ -472,7 +474,7 @@ def _lint(node: JsonSchema, wrong: _Wrong) -> None:
 
 
 def _lint_pattern(pattern: str, wrong: _Wrong) -> None:
-    if (problem := pattern_problem(pattern)) is not None:
+    if (problem := find_json_pattern_problem(pattern)) is not None:
         raise wrong(
             f"pattern {pattern[:200]!r} {problem.reason}",
             "write it without look-around and back-references, as JSON Schema has it (ECMAScript);"
@@ -496,8 +498,8 @@ def _resolve(node: JsonSchema, resolver: Any, wrong: _Wrong) -> None:
 
 
 _PHRASES: dict[str, Callable[[Any], str]] = {
-    "type": lambda wanted: f"expected {alternatives(as_list(wanted))}",
-    "enum": lambda wanted: f"expected {alternatives(map(format_value, wanted))}",
+    "type": lambda wanted: f"expected {format_alternatives(as_list(wanted))}",
+    "enum": lambda wanted: f"expected {format_alternatives(map(format_value, wanted))}",
     "const": lambda wanted: f"expected {format_value(wanted)}",
     "minimum": lambda wanted: f"must be at least {wanted}",
     "maximum": lambda wanted: f"must be at most {wanted}",
@@ -519,18 +521,18 @@ def _to_problems(error: Any, schema: JsonSchema) -> list[Problem]:
     path: tuple[str | int, ...] = tuple(error.absolute_path)
     keyword, wanted, value = str(error.validator), error.validator_value, error.instance
     if keyword == "required" and is_object(value):
-        return [Problem(spell_path((*path, name)), "missing") for name in wanted if name not in value]
+        return [Problem(format_value_path((*path, name)), "missing") for name in wanted if name not in value]
     if keyword in ("additionalProperties", "unevaluatedProperties") and is_object(value) and wanted is False:
         known = error.schema.get("properties", {})
         unknown = list(islice((name for name in value if name not in known), MAX_PROBLEMS))
-        return [unknown_name(path, name, known) for name in unknown]
-    got = kind_of(value) if is_secret(schema, path) else format_value(value)
+        return [describe_unknown_name(path, name, known) for name in unknown]
+    got = describe_json_type(value) if is_secret_path(schema, path) else format_value(value)
     if keyword in ("anyOf", "oneOf") and error.context:
         return _of_union(error, schema, path, got)
     phrase = _PHRASES.get(keyword)
     if phrase is None:
-        return [Problem(spell_path(path), f"does not fit {keyword}, got {got}")]
-    return [Problem(spell_path(path), f"{phrase(wanted)}, got {got}")]
+        return [Problem(format_value_path(path), f"does not fit {keyword}, got {got}")]
+    return [Problem(format_value_path(path), f"{phrase(wanted)}, got {got}")]
 
 
 def _of_union(error: Any, schema: JsonSchema, path: tuple[str | int, ...], got: str) -> list[Problem]:
@@ -546,10 +548,10 @@ def _of_union(error: Any, schema: JsonSchema, path: tuple[str | int, ...], got: 
     shaped = [inner for at, inner in branches.items() if at not in mismatched]
     if len(shaped) == 1:
         return [problem for inner in shaped[0] for problem in _to_problems(inner, schema)]
-    wanted = [alternatives(as_list(inner.validator_value)) for inner in mismatched.values()]
+    wanted = [format_alternatives(as_list(inner.validator_value)) for inner in mismatched.values()]
     if shaped or not wanted:
-        return [Problem(spell_path(path), f"fits none of the {len(branches)} forms allowed, got {got}")]
-    return [Problem(spell_path(path), f"expected {alternatives(wanted)}, got {got}")]
+        return [Problem(format_value_path(path), f"fits none of the {len(branches)} forms allowed, got {got}")]
+    return [Problem(format_value_path(path), f"expected {format_alternatives(wanted)}, got {got}")]
 
 
 # -- `unevaluatedItems` and `unevaluatedProperties`, in time that grows with the value and not with its square.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Provider = Callable[[Any], Any]
-Flow = Literal["sync", "async", "generator", "async_generator"]
+ParameterProvider = Callable[[Any], Any]
+FunctionKind = Literal["sync", "async", "generator", "async_generator"]
 
 
 class ThreadRunner(Protocol):
@@ -40,10 +40,10 @@ def Depends(function: Callable[..., Any] | None = None, *, use_cache: bool = Tru
     That is what it returns or yields. Without a function the annotated class itself is called. A function is called
     once per call, even if several parameters need it; `use_cache=False` calls it again for this parameter.
     """
-    return DependsMark(function, use_cache)
+    return DependsMarker(function, use_cache)
 
 
-class DependsMark:
+class DependsMarker:
     """What `Depends(…)` leaves at a parameter."""
 
     __slots__ = ("function", "use_cache")
@@ -68,13 +68,13 @@ class Dependency:
         self,
         function: Callable[..., Any],
         opened: Callable[..., Any],
-        flow: Flow,
+        flow: FunctionKind,
         use_cache: bool,
-        direct: tuple[tuple[str, Provider], ...],
+        direct: tuple[tuple[str, ParameterProvider], ...],
         needs: tuple[tuple[str, Dependency], ...],
     ) -> None:
         self.function, self.opened, self.use_cache = function, opened, use_cache
-        self.flow: Flow = flow
+        self.flow: FunctionKind = flow
         self.direct, self.needs = direct, needs
 
     async def provide(self, call: ThreadRunner, stack: AsyncExitStack, known: dict[Any, Any]) -> Any:
@@ -115,7 +115,7 @@ class InjectedParameter:
 
     __slots__ = ("name", "provider")
 
-    def __init__(self, name: str, provider: Provider | Dependency) -> None:
+    def __init__(self, name: str, provider: ParameterProvider | Dependency) -> None:
         self.name, self.provider = name, provider
 
 
@@ -128,7 +128,7 @@ class InjectionPlan:
     __slots__ = ("direct", "dependencies", "blocking", "_every")
 
     def __init__(
-        self, direct: tuple[tuple[str, Provider], ...], dependencies: tuple[tuple[str, Dependency], ...]
+        self, direct: tuple[tuple[str, ParameterProvider], ...], dependencies: tuple[tuple[str, Dependency], ...]
     ) -> None:
         self.direct, self.dependencies = direct, dependencies
         self._every = tuple(one for _, dependency in dependencies for one in dependency.with_needs())
@@ -211,13 +211,15 @@ def _log_failed_teardown(function: partial[Any], error: Exception) -> None:
         raise error
     import logging
 
-    from defserve.base.redaction import format_error
+    from defserve.base.redaction import format_redacted_traceback
 
     name = getattr(function.func, "__qualname__", None) or type(function.func).__qualname__
-    logging.getLogger("defserve").error("the clean-up of %s failed; the answer stands\n%s", name, format_error(error))
+    logging.getLogger("defserve").error(
+        "the clean-up of %s failed; the answer stands\n%s", name, format_redacted_traceback(error)
+    )
 
 
-_OPENERS: dict[Flow, Callable[[ThreadRunner, Any, partial[Any]], Any]] = {
+_OPENERS: dict[FunctionKind, Callable[[ThreadRunner, Any, partial[Any]], Any]] = {
     "sync": lambda call, stack, function: call.in_thread(function),
     "async": lambda call, stack, function: function(),
     "generator": _enter_in_thread,

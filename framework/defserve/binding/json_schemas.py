@@ -21,7 +21,7 @@ _SINGLE = {
 _DESCRIBING = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 
 
-def children(schema: JsonSchema) -> Iterator[JsonSchema]:
+def list_subschemas(schema: JsonSchema) -> Iterator[JsonSchema]:
     """The schemas directly inside a schema; never data (`default`, `const`, `enum`, `examples`)."""
     for name, found in schema.items():
         if name in _NAMED:
@@ -31,13 +31,13 @@ def children(schema: JsonSchema) -> Iterator[JsonSchema]:
             yield from filter(is_object, as_list(found))
 
 
-def walk(schema: JsonSchema) -> Iterator[JsonSchema]:
+def walk_schema(schema: JsonSchema) -> Iterator[JsonSchema]:
     """A schema and every schema inside it."""
     pending = [schema]
     while pending:
         here = pending.pop()
         yield here
-        pending.extend(children(here))
+        pending.extend(list_subschemas(here))
 
 
 def walk_graph(roots: Iterable[T], inside: Callable[[T], Iterable[T]]) -> Iterator[T]:
@@ -51,7 +51,7 @@ def walk_graph(roots: Iterable[T], inside: Callable[[T], Iterable[T]]) -> Iterat
             pending.extend(inside(here))
 
 
-def leaf_schemas(schemas: Iterable[Any], defs: JsonSchema) -> list[Any]:
+def resolve_leaf_schemas(schemas: Iterable[Any], defs: JsonSchema) -> list[Any]:
     """The schemas with references and unions resolved. One may be True: anything fits it."""
 
     def inside(here: Any) -> list[Any]:
@@ -63,9 +63,9 @@ def leaf_schemas(schemas: Iterable[Any], defs: JsonSchema) -> list[Any]:
     return [here for here in walk_graph(schemas, inside) if not inside(here)]
 
 
-def root_kinds(schema: JsonSchema) -> set[str]:
+def find_json_types(schema: JsonSchema) -> set[str]:
     """The JSON types that a value may have; `any` where the schema says none."""
-    leaves = filter(is_object, leaf_schemas([schema], schema.get("$defs", {})))
+    leaves = filter(is_object, resolve_leaf_schemas([schema], schema.get("$defs", {})))
     types = (leaf.get("type", "string" if "enum" in leaf or "const" in leaf else "any") for leaf in leaves)
     return {kind for each in types for kind in as_list(each)}
 
@@ -85,7 +85,7 @@ def rebuild_schema(schema: JsonSchema, change: Callable[[JsonSchema], JsonSchema
     return made
 
 
-def object_schema(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchema:
+def make_object_schema(properties: dict[str, JsonSchema], required: list[str]) -> JsonSchema:
     """The schema of an object with these properties and no others."""
     defs: dict[str, JsonSchema] = {}
     merged = {name: hoist_defs(schema, defs) for name, schema in properties.items()}
@@ -97,7 +97,7 @@ def object_schema(properties: dict[str, JsonSchema], required: list[str]) -> Jso
     return inline_defs(made, defs)
 
 
-def with_properties(schema: JsonSchema) -> JsonSchema:
+def ensure_properties(schema: JsonSchema) -> JsonSchema:
     """An input schema as every client can read it: with `properties`, also if there are none."""
     if "properties" in schema or schema.get("type") != "object":
         return schema
@@ -144,7 +144,9 @@ def inline_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
     """The schema with the `defs` it needs: in place if used once, else (or if recursive) in `$defs`."""
     if not defs:
         return schema
-    uses = Counter(target for root in (schema, *defs.values()) for node in walk(root) if (target := _target(node)))
+    uses = Counter(
+        target for root in (schema, *defs.values()) for node in walk_schema(root) if (target := _target(node))
+    )
     once = {name for name in defs if uses[name] == 1 and not _is_recursive(name, defs)}
 
     def inline_refs(here: JsonSchema) -> JsonSchema:
@@ -166,7 +168,7 @@ def inline_defs(schema: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
 def _is_recursive(name: str, defs: dict[str, JsonSchema]) -> bool:
     def inside(here: JsonSchema) -> Iterable[JsonSchema]:
         target = _target(here)
-        return (*children(here), defs[target]) if target in defs else children(here)
+        return (*list_subschemas(here), defs[target]) if target in defs else list_subschemas(here)
 
     return any(_target(here) == name for here in walk_graph([defs[name]], inside))
 

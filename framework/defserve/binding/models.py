@@ -15,10 +15,10 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue, JsonSchemaWarningKind
 from pydantic_core import core_schema
 
-Mode = Literal["validation", "serialization"]
+SchemaMode = Literal["validation", "serialization"]
 
 
-def adapter(annotation: Any) -> TypeAdapter[Any]:
+def make_type_adapter(annotation: Any) -> TypeAdapter[Any]:
     """A complete TypeAdapter; raises whatever pydantic raises for the annotation."""
     if sys.version_info < (3, 12):
         annotation = modern(annotation)
@@ -28,13 +28,13 @@ def adapter(annotation: Any) -> TypeAdapter[Any]:
     return made
 
 
-def json_schema(made: TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
+def make_json_schema(made: TypeAdapter[Any], mode: SchemaMode) -> dict[str, Any]:
     """The JSON Schema. Every model is in `$defs`, even one used once or at the root."""
-    schemas, shared = TypeAdapter.json_schemas([("", mode, made)], schema_generator=TitlelessJsonSchema)
+    schemas, shared = TypeAdapter.json_schemas([("", mode, made)], schema_generator=TitlelessSchemaGenerator)
     return {**schemas["", mode], **shared}
 
 
-class TitlelessJsonSchema(GenerateJsonSchema):
+class TitlelessSchemaGenerator(GenerateJsonSchema):
     """JSON Schema without generated titles and without OpenAPI keywords. The author's own titles stay."""
 
     ignored_warning_kinds: ClassVar[set[JsonSchemaWarningKind]] = {  # type: ignore[misc]
@@ -80,7 +80,7 @@ class TitlelessJsonSchema(GenerateJsonSchema):
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         made = super().default_schema(schema)
-        return _formatless(made, unless=default_fits(made))
+        return _formatless(made, unless=has_valid_default(made))
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         return _drop_title(super().model_schema(schema), schema)
@@ -129,7 +129,7 @@ _FORMATS: Final = {
 }
 
 
-def default_fits(schema: JsonSchemaValue) -> bool:
+def has_valid_default(schema: JsonSchemaValue) -> bool:
     """Whether the default of a schema fits its format."""
     known, default = _FORMATS.get(str(schema.get("format"))), schema.get("default")
     return known is None or not isinstance(default, str) or known.fullmatch(default) is not None

@@ -2,9 +2,9 @@
 
 How it works. A pattern of a JSON Schema is written in ECMAScript's dialect. It is parsed here, translated for Rust's
 `regex` (pydantic-core has it), and matched there: the time grows with the length of the text times the size of the
-pattern, never faster. That engine cannot look around and has no back-references; such a pattern is `NotLinear`. What
-happens then depends on whose pattern it is: an author's is refused when it is declared, an imported one stays published
-and is not enforced.
+pattern, never faster. That engine cannot look around and has no back-references; such a pattern is `NonLinearPattern`.
+What happens then depends on whose pattern it is: an author's is refused when it is declared, an imported one stays
+published and is not enforced.
 
 The translation keeps ECMAScript's meaning: `\\d` and `\\w` are ASCII, `\\s` is its own set, `$` is the end of the text
 (never before a last newline), `.` is no line terminator, and a match may begin anywhere.
@@ -27,7 +27,7 @@ MAX_PATTERN_SIZE: Final = 5_000
 """Positions of a pattern with its counted repetitions written out: `[ab]{3}` has three."""
 MAX_MATCH_STEPS: Final = 20_000_000
 """Positions times characters: what one match may cost, some 0.3 s of a core for the worst pattern and text."""
-MAX_DEPTH: Final = 100
+MAX_PATTERN_DEPTH: Final = 100
 
 
 class PatternProblem(ValueError):
@@ -38,7 +38,7 @@ class PatternProblem(ValueError):
         self.reason = reason
 
 
-class NotLinear(PatternProblem):
+class NonLinearPattern(PatternProblem):
     """A pattern that may be right, but that no linear engine can run, or that is too large for ours."""
 
 
@@ -75,7 +75,7 @@ def compile_pattern(pattern: str) -> LinearPattern:
         matches = SchemaValidator(schema).isinstance_python
     except SchemaError as error:
         reason = str(error).rstrip().rpartition("\n")[2].removeprefix("error: ")
-        raise NotLinear(f"cannot be run: {reason}") from None
+        raise NonLinearPattern(f"cannot be run: {reason}") from None
     return LinearPattern(pattern, translated.size, matches)
 
 
@@ -84,7 +84,7 @@ def search_pattern(pattern: str, text: str) -> bool:
     return compile_pattern(pattern).search(text)
 
 
-def pattern_problem(pattern: str) -> PatternProblem | None:
+def find_json_pattern_problem(pattern: str) -> PatternProblem | None:
     """Why a pattern of JSON Schema cannot be used here, or None."""
     try:
         compile_pattern(pattern)
@@ -134,14 +134,16 @@ class _Translation:
 
     def translate(self) -> _Part:
         if len(self._pattern) > MAX_PATTERN_LENGTH:
-            raise NotLinear(f"has more than {MAX_PATTERN_LENGTH} characters")
+            raise NonLinearPattern(f"has more than {MAX_PATTERN_LENGTH} characters")
         made = self._alternatives()
         if self._at < len(self._pattern):
             self._fail("has a ) without its (")
         if self._not_linear:
-            raise NotLinear(self._not_linear)
+            raise NonLinearPattern(self._not_linear)
         if made.size > MAX_PATTERN_SIZE:
-            raise NotLinear(f"has {made.size} positions with its repetitions written out, more than {MAX_PATTERN_SIZE}")
+            raise NonLinearPattern(
+                f"has {made.size} positions with its repetitions written out, more than {MAX_PATTERN_SIZE}"
+            )
         return made._replace(size=max(made.size, 1))
 
     def _fail(self, reason: str) -> NoReturn:
@@ -211,8 +213,8 @@ class _Translation:
 
     def _group(self) -> _Part:
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise NotLinear(f"nests groups deeper than {MAX_DEPTH}")
+        if self._depth > MAX_PATTERN_DEPTH:
+            raise NonLinearPattern(f"nests groups deeper than {MAX_PATTERN_DEPTH}")
         looks = next((mark for mark in _LOOKS if self._peek(mark)), None)
         if looks is not None:
             self._at += len(looks)
@@ -369,7 +371,7 @@ BY_FUNCTION: Final = (
 )
 
 
-def find_pattern_problem(pattern: Any, engine: str | None) -> tuple[str, str] | None:
+def find_annotation_pattern_problem(pattern: Any, engine: str | None) -> tuple[str, str] | None:
     """The problem and its fix, if an annotation's pattern must not meet a caller's text."""
     text = pattern if isinstance(pattern, str) else str(getattr(pattern, "pattern", pattern))
     shown = repr(text[:200])
@@ -381,7 +383,7 @@ def find_pattern_problem(pattern: Any, engine: str | None) -> tuple[str, str] | 
     return None
 
 
-def max_text_length(pattern: str) -> int:
+def compute_max_text_length(pattern: str) -> int:
     """How many characters a text may have that an annotation's pattern is matched against."""
     return MAX_MATCH_STEPS // measure_pattern(pattern)
 
@@ -414,7 +416,7 @@ def _fix(pattern: str) -> str:
 _REFUSAL = re.compile(r"regex parse error:\n    (?P<pattern>.*)\n *\^+\nerror: (?P<reason>.*)")
 
 
-def impossible(said: str) -> tuple[str, str] | None:
+def explain_pydantic_pattern_error(said: str) -> tuple[str, str] | None:
     """The problem and its fix, if pydantic's error is about a pattern. Its engine knows less than Python's."""
     if "exceeds size limit" in said:
         return "its pattern is too large for the engine", "repeat less in it"

@@ -14,14 +14,14 @@ from typing import Any
 import pydantic_core
 from pydantic_core import ValidationError
 
-from defserve.base.hidden_characters import replace_hidden
-from defserve.binding.json_schemas import children, leaf_schemas, walk, walk_graph
+from defserve.base.hidden_characters import replace_hidden_characters
+from defserve.binding.json_schemas import list_subschemas, resolve_leaf_schemas, walk_graph, walk_schema
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
 from defserve.errors import Problem
 
 MAX_PROBLEMS = 20
 MANY = 10_000
-MORE = Problem("", "and perhaps more")
+MORE_PROBLEMS = Problem("", "and perhaps more")
 _ABSENT: Any = object()
 
 
@@ -62,7 +62,7 @@ class _Error:
         self.path = tuple(path)
 
 
-def explain(error: ValidationError, given: Any, schema: JsonSchema) -> tuple[Problem, ...]:
+def explain_validation_error(error: ValidationError, given: Any, schema: JsonSchema) -> tuple[Problem, ...]:
     """The problems behind a validation error, at most MOST and a count of the rest."""
     if (count := error.error_count()) > MANY:
         # Each problem costs microseconds and a dict, and one message can hold millions.
@@ -79,7 +79,7 @@ def _problem(error: _Error, schema: JsonSchema) -> Problem:
     if error.type == "extra_forbidden":
         *outer, name = error.path
         known = [field for each in _reach(schema, outer) for field in each.get("properties", {})]
-        return unknown_name(tuple(outer), str(name), known)
+        return describe_unknown_name(tuple(outer), str(name), known)
     if error.type == "dict_type" and not error.path:
         return Problem("", f"arguments must be an object, got {format_value(error.value)}")
     path = error.path
@@ -89,7 +89,7 @@ def _problem(error: _Error, schema: JsonSchema) -> Problem:
             path = (*path, tag)
             if is_object(error.value):
                 error.value = error.value.get(tag)
-    return Problem(spell_path(path), _reason(error, is_secret(schema, path)))
+    return Problem(format_value_path(path), _reason(error, is_secret_path(schema, path)))
 
 
 def _reason(error: _Error, secret: bool) -> str:
@@ -97,7 +97,7 @@ def _reason(error: _Error, secret: bool) -> str:
         return "missing"
     if error.type in ("value_error", "assertion_error"):
         return " ".join(str(error.context.get("error") or error.message).split())
-    got = kind_of(error.value) if secret else format_value(error.value)
+    got = describe_json_type(error.value) if secret else format_value(error.value)
     if error.type in ("too_short", "too_long"):
         got = str(error.context.get("actual_length"))
         error.context["noun"] = "character" if isinstance(error.value, str) else "item"
@@ -140,7 +140,7 @@ def _one_of(at: tuple[str | int, ...], branches: dict[str, list[_Error]]) -> lis
     if len(shaped) == 1:
         return shaped[0]
     summary = next(iter(mismatched.values()), None) or _at(at, shaped[0][0])
-    summary.expected = alternatives([_describe_expected(label, mismatched.get(label)) for label in told])
+    summary.expected = format_alternatives([_describe_expected(label, mismatched.get(label)) for label in told])
     return [summary]
 
 
@@ -211,7 +211,7 @@ BROKEN: dict[str, Callable[[_Context], str]] = {
     "string_pattern_mismatch": lambda c: f"must match the pattern {c['pattern']}",
     "literal_error": lambda c: f"expected {_format_choices(c['expected'])}",
     "enum": lambda c: f"expected {_format_choices(c['expected'])}",
-    "union_tag_invalid": lambda c: f"expected {_format_choices(alternatives(c['expected_tags'].split(', ')))}",
+    "union_tag_invalid": lambda c: f"expected {_format_choices(format_alternatives(c['expected_tags'].split(', ')))}",
 }
 
 
@@ -219,13 +219,13 @@ def format_count(number: Any, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def alternatives(options: Iterable[str]) -> str:
+def format_alternatives(options: Iterable[str]) -> str:
     """`a`, `a or b`, `a, b or c`."""
     distinct = list(dict.fromkeys(options))
     return " or ".join(filter(None, (", ".join(distinct[:-1]), distinct[-1]))) if distinct else ""
 
 
-def spell_path(path: Sequence[str | int]) -> str:
+def format_value_path(path: Sequence[str | int]) -> str:
     """`items[0].qty`; a key that is not an identifier is quoted: `headers["x y"]`."""
     text = ""
     for step in path:
@@ -248,17 +248,17 @@ def format_value(value: Any) -> str:
     try:
         text = pydantic_core.to_json(value, inf_nan_mode="constants").decode()
     except (ValueError, RecursionError, UnicodeError):
-        text = ascii(value) if isinstance(value, str) else kind_of(value)
-    text = replace_hidden(text[: SHOWN + 3], lambda _: "\N{REPLACEMENT CHARACTER}")
+        text = ascii(value) if isinstance(value, str) else describe_json_type(value)
+    text = replace_hidden_characters(text[: SHOWN + 3], lambda _: "\N{REPLACEMENT CHARACTER}")
     return text if len(text) <= SHOWN + 2 else text[: SHOWN - 1] + "…"
 
 
-def kind_of(value: Any) -> str:
+def describe_json_type(value: Any) -> str:
     """What kind of JSON value this is, for values that must not be shown."""
     return next((name for kind, name in _KINDS if isinstance(value, kind)), "something else")
 
 
-def unknown_name(outer: tuple[str | int, ...], name: str, known: Iterable[str]) -> Problem:
+def describe_unknown_name(outer: tuple[str | int, ...], name: str, known: Iterable[str]) -> Problem:
     """`unknown argument "limt"; did you mean "limit"?`, or inside of an argument, `order.qt: unknown field; …`."""
     from difflib import get_close_matches
 
@@ -272,7 +272,7 @@ def unknown_name(outer: tuple[str | int, ...], name: str, known: Iterable[str]) 
         shown = f"known: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"
         rest = f"; {shown if names else 'there are none'}"
     if outer:
-        return Problem(spell_path((*outer, name)), f"unknown field{rest}")
+        return Problem(format_value_path((*outer, name)), f"unknown field{rest}")
     return Problem("", f"unknown argument {format_value(name)}{rest}")
 
 
@@ -290,7 +290,7 @@ _WORDS = {"True": "true", "False": "false", "None": "null"}
 Path = Sequence[str | int]
 
 
-def is_secret(schema: JsonSchema, path: Path) -> bool:
+def is_secret_path(schema: JsonSchema, path: Path) -> bool:
     """Whether the value at a path is secret, holds a secret, or is inside one.
 
     A path that is not in the schema is secret if anything in the schema is.
@@ -299,7 +299,7 @@ def is_secret(schema: JsonSchema, path: Path) -> bool:
 
     if any(isinstance(step, str) and is_secret_name(step) for step in path):
         return True
-    if not any(map(_is_marked_secret, walk(schema))):
+    if not any(map(_is_marked_secret, walk_schema(schema))):
         return False
     here = _alternatives(schema, [schema])
     for step in path:
@@ -353,7 +353,7 @@ def _resolve_ref(root: JsonSchema, ref: Any) -> Any:
 
 def _holds_secret(root: JsonSchema, schemas: list[JsonSchema]) -> bool:
     def inside(here: JsonSchema) -> Iterable[JsonSchema]:
-        return filter(is_object, (*children(here), _resolve_ref(root, here.get("$ref"))))
+        return filter(is_object, (*list_subschemas(here), _resolve_ref(root, here.get("$ref"))))
 
     return any(map(_is_marked_secret, walk_graph(schemas, inside)))
 
@@ -368,7 +368,7 @@ _Path = tuple[Any, ...]
 def describe_refused_number(value: Any, schema: JsonSchema) -> str | None:
     """What is wrong with the first such number whose place in the schema does not take null; None if there is none."""
     defs: JsonSchema = schema.get("$defs", {})
-    found = _find_refused_number(value, leaf_schemas([schema], defs), defs, ())
+    found = _find_refused_number(value, resolve_leaf_schemas([schema], defs), defs, ())
     if found is None:
         return None
     path, number = found
@@ -387,7 +387,7 @@ def _find_refused_number(value: Any, options: _Schemas, defs: JsonSchema, path: 
     for key, member in members:
         inside = _member_schemas(options, key)
         if not last[0] or inside != last[0]:  # the items of a list have one schema, mostly
-            last = inside, leaf_schemas(inside, defs)
+            last = inside, resolve_leaf_schemas(inside, defs)
         if (found := _find_refused_number(member, last[1], defs, (*path, key))) is not None:
             return found
     return None

@@ -1,6 +1,6 @@
 """What a function returns, as content parts and structured content, by rules fixed at registration.
 
-How it works: `Returns` chooses a packer for a function once, from its return annotation. A call only runs the packer.
+How it works: `ResultPacker` chooses a packer for a function once, from its return annotation. A call only runs it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, TypeAlia
 import pydantic_core
 from pydantic_core import PydanticSerializationError, ValidationError
 
-from defserve.binding.arguments import Fragment, lookup, unusable
-from defserve.binding.content import Audio, Embedded, File, Image, Link, Part, Text
-from defserve.binding.core_schemas import CONCRETE
-from defserve.binding.json_schemas import root_kinds, walk, walk_graph
-from defserve.binding.signature import format_annotation, members, peel
-from defserve.core.json_values import JsonSchema, as_list, is_array, without_surrogates
+from defserve.binding.arguments import AnnotationSchemas, get_annotation_schemas, make_annotation_error
+from defserve.binding.content import Audio, ContentPart, Embedded, File, Image, Link, Text
+from defserve.binding.core_schemas import CONCRETE_TYPES
+from defserve.binding.json_schemas import find_json_types, walk_graph, walk_schema
+from defserve.binding.signature import format_annotation, list_union_members, split_annotated
+from defserve.core.json_values import JsonSchema, as_list, is_array, replace_surrogates
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.binding.signature import Signature
 
 
-Structured: TypeAlias = bool | Literal["bare"] | None
+StructuredOption: TypeAlias = bool | Literal["bare"] | None
 """Whether a result has structured content: yes, no, yes but never wrapped, or by its type (None)."""
 
-WRAP: Final = "result"
+WRAPPED_RESULT_KEY: Final = "result"
 
 
-class Returns:
+class ResultPacker:
     """How one function's results are packed.
 
     `pack` makes the result of a returned value (of a generator: of one yielded value) and raises TypeError when it
@@ -43,13 +43,13 @@ class Returns:
 
     __slots__ = ("pack", "wraps", "_fragment", "_is_scalar", "_streams", "_output")
 
-    def __init__(self, pack: Pack, fragment: Fragment | None = None, *, scalar: bool = False) -> None:
+    def __init__(self, pack: Pack, fragment: AnnotationSchemas | None = None, *, scalar: bool = False) -> None:
         self.pack, self._fragment, self._is_scalar, self._streams = pack, fragment, scalar, False
         self._output: JsonSchema | None = None
         self.wraps = False
 
     @classmethod
-    def of(cls, signature: Signature, structured: Structured = None) -> Returns:
+    def of(cls, signature: Signature, structured: StructuredOption = None) -> ResultPacker:
         """Raises UsageError for a return type that has no JSON form."""
         made = _Planner(signature, structured).plan()
         made._streams = signature.flow in _ITERATORS
@@ -63,7 +63,11 @@ class Returns:
         if (schema := self.schema) is None or not self.wraps:
             return None if schema is None else _root(schema)
         inner = {key: value for key, value in schema.items() if key != "$defs"}
-        wrapped: JsonSchema = {"type": "object", "properties": {WRAP: inner}, "required": [WRAP]}
+        wrapped: JsonSchema = {
+            "type": "object",
+            "properties": {WRAPPED_RESULT_KEY: inner},
+            "required": [WRAPPED_RESULT_KEY],
+        }
         return wrapped | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
 
     @property
@@ -89,19 +93,19 @@ class Returns:
             return None
         if self._output is None:
             self._output = self._fragment.compact_output
-        kinds = root_kinds(self._output) - {"null"}
+        kinds = find_json_types(self._output) - {"null"}
         return None if "string" in kinds and len(kinds) > 1 else self._output
 
     def join(self, values: list[Any]) -> PackedResult:
         """The result of a generator: everything it yielded and emitted, with adjacent text merged."""
-        parts: list[Part] = []
+        parts: list[ContentPart] = []
         structured: list[Any] = []
         # Adjacent texts are joined at their end: joining word by word would copy all earlier words each time.
         run: list[str] = []
         for value in values:
             if isinstance(value, EmittedPart):
                 value = value.part
-                outcome = pack_any(value)
+                outcome = pack_untyped_result(value)
             else:
                 outcome = self.pack(value)
                 structured.append(outcome.structured)
@@ -115,7 +119,7 @@ class Returns:
             parts += outcome.parts if not bare else ()
         if run:
             parts.append(Text("".join(run)))
-        if self.schema is None and not (structured and all(item is not NOTHING for item in structured)):
+        if self.schema is None and not (structured and all(item is not NO_STRUCTURED_CONTENT for item in structured)):
             return PackedResult(parts)
         return PackedResult(parts, structured)
 
@@ -130,29 +134,29 @@ def _root(schema: JsonSchema) -> JsonSchema:
 class _Planner:
     """Chooses the packer for one signature."""
 
-    def __init__(self, signature: Signature, structured: Structured) -> None:
+    def __init__(self, signature: Signature, structured: StructuredOption) -> None:
         self.signature, self.structured = signature, structured
 
-    def plan(self) -> Returns:
-        annotation = find_answer_annotation(self.signature)
-        inner, _ = peel(annotation)
+    def plan(self) -> ResultPacker:
+        annotation = find_result_annotation(self.signature)
+        inner, _ = split_annotated(annotation)
         if self.signature.flow in _ITERATORS and annotation is self.signature.returns:
             self.refuse_values(annotation, inner)
         if annotation is Parameter.empty or inner in (Any, object) or _is_loose_list(inner):
             return self.loose("its return type says nothing")
-        if raw := [option for option in members(inner) if option in (bytes, bytearray, memoryview)]:
+        if raw := [option for option in list_union_members(inner) if option in (bytes, bytearray, memoryview)]:
             raise self.wrong(
                 f"{raw[0].__name__} says nothing about what the bytes are",
                 fix='return File(data=…, name="…"), Image(data=…, format="…") or Audio(…)',
             )
         if inner in (Never, NoReturn):
-            return Returns(pack_none)
+            return ResultPacker(pack_none)
         if _has_parts(inner):
             if not _only_content(inner):
                 return self.loose("it mixes content and data")
             if self.structured:
                 raise self.wrong("structured=True, but it returns content blocks", fix="remove structured=True")
-            return Returns(content_packer(inner))
+            return ResultPacker(content_packer(inner))
         return self.data(annotation, inner)
 
     def refuse_values(self, annotation: Any, inner: Any) -> None:
@@ -160,7 +164,7 @@ class _Planner:
         if annotation is Parameter.empty or inner in (Any, object):
             return
         origin, args = get_origin(inner) or inner, get_args(inner)
-        concrete = CONCRETE.get(origin, origin)
+        concrete = CONCRETE_TYPES.get(origin, origin)
         is_many = concrete in (list, tuple, set, frozenset)
         each = (format_annotation(args[0]) if args else "Any") if is_many else format_annotation(annotation)
         raise self.wrong(
@@ -169,30 +173,30 @@ class _Planner:
             + (f"a {concrete.__name__}" if is_many else "the value"),
         )
 
-    def loose(self, reason: str) -> Returns:
+    def loose(self, reason: str) -> ResultPacker:
         if self.structured:
             raise self.wrong(
                 f"structured=True, but {reason}", fix="annotate the return with a model, dataclass, TypedDict or scalar"
             )
-        return Returns(pack_any_as_text if self.structured is False else pack_any)
+        return ResultPacker(pack_any_as_text if self.structured is False else pack_untyped_result)
 
-    def data(self, annotation: Any, inner: Any) -> Returns:
+    def data(self, annotation: Any, inner: Any) -> ResultPacker:
         if not self.structured:
             if inner is str:
-                return Returns(pack_str)
+                return ResultPacker(pack_str)
             if inner in (None, NoneType):
-                return Returns(pack_none)
+                return ResultPacker(pack_none)
         try:
-            made = lookup(annotation)
-            kinds = root_kinds(made.output)
+            made = get_annotation_schemas(annotation)
+            kinds = find_json_types(made.output)
         except Exception as error:
-            raise unusable(annotation, error, where=self.signature.where, subject=self.subject) from error
+            raise make_annotation_error(annotation, error, where=self.signature.where, subject=self.subject) from error
         if self.structured is False:
             plain = _plainer(made, annotation)
-            return Returns(lambda value: PackedResult(_text(plain(value))))
+            return ResultPacker(lambda value: PackedResult(_text(plain(value))))
         if self.structured or kinds & {"array", "object", "any"}:
-            return Returns(make_structured_packer(made, annotation), made)
-        return Returns(scalar_packer(made, annotation, inner), made, scalar=True)
+            return ResultPacker(make_structured_packer(made, annotation), made)
+        return ResultPacker(scalar_packer(made, annotation, inner), made, scalar=True)
 
     @property
     def subject(self) -> str:
@@ -207,10 +211,10 @@ _YIELDING = {abc.AsyncIterator, abc.AsyncGenerator, abc.AsyncIterable, abc.Itera
 _ITERATORS = {"generator": "Iterator", "async_generator": "AsyncIterator"}
 
 
-def find_answer_annotation(signature: Signature) -> Any:
+def find_result_annotation(signature: Signature) -> Any:
     """The annotation of one answer: of the awaited value, or of each yielded value."""
     annotation = signature.returns
-    inner, _ = peel(annotation)
+    inner, _ = split_annotated(annotation)
     origin, args = get_origin(inner) or inner, get_args(inner)
     if signature.flow in _ITERATORS:
         return args[0] if origin in _YIELDING and args else signature.returns if origin not in _YIELDING else Any
@@ -227,40 +231,40 @@ def _is_loose_list(annotation: Any) -> bool:
 
 
 def _has_parts(annotation: Any) -> bool:
-    inner, _ = peel(annotation)
-    if isinstance(inner, type) and issubclass(inner, Part):
+    inner, _ = split_annotated(annotation)
+    if isinstance(inner, type) and issubclass(inner, ContentPart):
         return True
-    if len(options := members(inner)) > 1:
+    if len(options := list_union_members(inner)) > 1:
         return any(map(_has_parts, options))
     return _is_sequence(inner) and any(map(_has_parts, get_args(inner)))
 
 
 def _only_content(annotation: Any) -> bool:
-    inner, _ = peel(annotation)
-    if inner in (str, NoneType) or (isinstance(inner, type) and issubclass(inner, Part)):
+    inner, _ = split_annotated(annotation)
+    if inner in (str, NoneType) or (isinstance(inner, type) and issubclass(inner, ContentPart)):
         return True
-    if len(options := members(inner)) > 1:
+    if len(options := list_union_members(inner)) > 1:
         return all(map(_only_content, options))
     return _is_sequence(inner) and all(arg is Ellipsis or _only_content(arg) for arg in get_args(inner))
 
 
 def _is_sequence(annotation: Any) -> bool:
     origin = get_origin(annotation)
-    return origin is not None and CONCRETE.get(origin, origin) in (list, tuple)
+    return origin is not None and CONCRETE_TYPES.get(origin, origin) in (list, tuple)
 
 
 __all__ = [
-    "NOTHING",
+    "NO_STRUCTURED_CONTENT",
     "Audio",
     "Embedded",
     "File",
     "Image",
     "Link",
     "PackedResult",
-    "Part",
-    "Returns",
+    "ContentPart",
+    "ResultPacker",
     "Text",
-    "pack_any",
+    "pack_untyped_result",
 ]
 
 
@@ -283,7 +287,7 @@ class _Nothing:
         return False
 
 
-NOTHING: Any = _Nothing()
+NO_STRUCTURED_CONTENT: Any = _Nothing()
 
 
 class PackedResult:
@@ -294,11 +298,11 @@ class PackedResult:
 
     __slots__ = ("said", "structured")
 
-    def __init__(self, said: list[Part] | str, structured: Any = NOTHING) -> None:
+    def __init__(self, said: list[ContentPart] | str, structured: Any = NO_STRUCTURED_CONTENT) -> None:
         self.said, self.structured = said, structured
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ContentPart]:
         return [Text(self.said)] if isinstance(self.said, str) else self.said
 
     def __eq__(self, other: object) -> bool:
@@ -327,13 +331,13 @@ class EmittedPart:
         self.part = part
 
 
-def least_size(value: Any) -> int:
+def estimate_min_result_bytes(value: Any) -> int:
     """The least number of bytes that a yielded or emitted value takes in a result, without packing it."""
     if isinstance(value, str | bytes):
         return len(value) or 1  # so that a function that yields empty values for ever is stopped too
     if isinstance(value, EmittedPart):
-        return least_size(value.part)
-    if not isinstance(value, Part) or isinstance(value, Audio):  # a peer without audio gets a short note instead
+        return estimate_min_result_bytes(value.part)
+    if not isinstance(value, ContentPart) or isinstance(value, Audio):  # a peer without audio gets a short note instead
         return 1
     text: str | None = getattr(value, "text", None)
     data: bytes | None = getattr(value, "data", None)
@@ -359,7 +363,7 @@ def pack_none(value: Any) -> PackedResult:
     raise _unfit(value, "None")
 
 
-def scalar_packer(made: Fragment, annotation: Any, inner: Any) -> Pack:
+def scalar_packer(made: AnnotationSchemas, annotation: Any, inner: Any) -> Pack:
     exact = _EXACT.get(inner) if isinstance(inner, type) else None
     plain, write = _plainer(made, annotation), _writer(made, annotation)
 
@@ -375,7 +379,7 @@ def scalar_packer(made: Fragment, annotation: Any, inner: Any) -> Pack:
 _EXACT: dict[type, Callable[[Any], str]] = {int: str, bool: {True: "true", False: "false"}.__getitem__}
 
 
-def make_structured_packer(made: Fragment, annotation: Any) -> Pack:
+def make_structured_packer(made: AnnotationSchemas, annotation: Any) -> Pack:
     plain, write = _plainer(made, annotation), _writer(made, annotation)
 
     def pack(value: Any) -> PackedResult:
@@ -385,7 +389,7 @@ def make_structured_packer(made: Fragment, annotation: Any) -> Pack:
     return pack
 
 
-def _writer(made: Fragment, annotation: Any) -> Callable[[Any], str]:
+def _writer(made: AnnotationSchemas, annotation: Any) -> Callable[[Any], str]:
     """Makes the JSON text. It raises ResultMismatch for an infinity or NaN where the schema says number."""
     write = _json
     is_known = False
@@ -404,14 +408,18 @@ def _writer(made: Fragment, annotation: Any) -> Callable[[Any], str]:
     def write_plain(plain: Any) -> str:
         nonlocal write, is_known
         if not is_known:  # at the first result, not at the start
-            write = write_checked if any("number" in as_list(node.get("type")) for node in walk(made.output)) else _json
+            write = (
+                write_checked
+                if any("number" in as_list(node.get("type")) for node in walk_schema(made.output))
+                else _json
+            )
             is_known = True
         return write(plain)
 
     return write_plain
 
 
-def _plainer(made: Fragment, annotation: Any) -> Callable[[Any], Any]:
+def _plainer(made: AnnotationSchemas, annotation: Any) -> Callable[[Any], Any]:
     """Checks a value against the annotation and makes plain JSON data. Instances of a model are not checked again."""
 
     def plain(value: Any) -> Any:
@@ -430,7 +438,7 @@ def _plainer(made: Fragment, annotation: Any) -> Callable[[Any], Any]:
 
 
 def content_packer(annotation: Any) -> Pack:
-    options = [peel(option)[0] for option in members(annotation)]
+    options = [split_annotated(option)[0] for option in list_union_members(annotation)]
     allowed = tuple(option for option in options if isinstance(option, type) and not get_origin(option))
     sequences = len(allowed) < len(options)
 
@@ -444,8 +452,8 @@ def content_packer(annotation: Any) -> Pack:
     return pack
 
 
-def _as_parts(item: Any) -> list[Part]:
-    if isinstance(item, Part):
+def _as_parts(item: Any) -> list[ContentPart]:
+    if isinstance(item, ContentPart):
         return [item]
     if item is None:
         return []
@@ -454,23 +462,23 @@ def _as_parts(item: Any) -> list[Part]:
     raise _unfit(item, "content (str, Text, Image, Audio, File, Link, Embedded)")
 
 
-def pack_any(value: Any) -> PackedResult:
+def pack_untyped_result(value: Any) -> PackedResult:
     """The result of a value without a return annotation."""
-    if is_array(value) and any(isinstance(item, Part) for item in value):
-        return PackedResult([part for item in value for part in pack_any(item).parts])
-    if value is None or isinstance(value, str | Part):
+    if is_array(value) and any(isinstance(item, ContentPart) for item in value):
+        return PackedResult([part for item in value for part in pack_untyped_result(item).parts])
+    if value is None or isinstance(value, str | ContentPart):
         return PackedResult(_as_parts(value))
-    plain = plain_any(value)
+    plain = convert_to_plain_json(value)
     if isinstance(plain, dict | list):
         return PackedResult(_json(plain), plain)
     return PackedResult(_text(plain))
 
 
 def pack_any_as_text(value: Any) -> PackedResult:
-    return PackedResult(pack_any(value).parts)
+    return PackedResult(pack_untyped_result(value).parts)
 
 
-def plain_any(value: Any) -> Any:
+def convert_to_plain_json(value: Any) -> Any:
     """The plain JSON data of any value. Raises ResultMismatch if it has none."""
     if isinstance(value, bytes | bytearray | memoryview):
         raise ResultMismatch('bytes were returned: return File(data=…, name="…") or Image(data=…, format="…") instead')
@@ -478,12 +486,12 @@ def plain_any(value: Any) -> Any:
         try:
             return pydantic_core.to_jsonable_python(value, by_alias=True)
         except UnicodeEncodeError:  # lone surrogates in keys; those in values are met when they are written
-            return pydantic_core.to_jsonable_python(without_surrogates(value), by_alias=True)
+            return pydantic_core.to_jsonable_python(replace_surrogates(value), by_alias=True)
     except (ValueError, RecursionError) as error:
         raise _misfit(value, NO_FORM, str(error).partition("\n")[0]) from None
 
 
-def _text(plain: Any) -> list[Part] | str:
+def _text(plain: Any) -> list[ContentPart] | str:
     if plain is None:
         return []
     return plain if isinstance(plain, str) else _json(plain)
@@ -494,7 +502,7 @@ def _json(plain: Any, non_finite: Literal["null", "constants"] = "null") -> str:
         return pydantic_core.to_json(plain, inf_nan_mode=non_finite).decode()
     except PydanticSerializationError:
         # A name that the file system gave may hold lone surrogates.
-        return pydantic_core.to_json(without_surrogates(plain), inf_nan_mode=non_finite).decode()
+        return pydantic_core.to_json(replace_surrogates(plain), inf_nan_mode=non_finite).decode()
 
 
 def _unfit(value: Any, wanted: str, reason: str = "") -> ResultMismatch:

@@ -20,13 +20,13 @@ from inspect import cleandoc
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
-from defserve.binding.injection import Dependency, DependsMark, Flow, InjectedParameter, Provider
+from defserve.binding.injection import Dependency, DependsMarker, FunctionKind, InjectedParameter, ParameterProvider
 from defserve.core.json_values import is_mapping
 from defserve.errors import UsageError
 
 empty: Any = inspect.Parameter.empty
 
-FindProvider = Callable[[Any], Provider | None]
+ProviderFinder = Callable[[Any], ParameterProvider | None]
 
 _VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
@@ -41,7 +41,7 @@ class Parameter:
 
     __slots__ = ("name", "annotation", "default", "wire_name", "fills", "default_factory", "_docs")
 
-    def __init__(self, name: str, annotation: Any, default: Any = empty, docs: Docs | None = None) -> None:
+    def __init__(self, name: str, annotation: Any, default: Any = empty, docs: ParsedDocstring | None = None) -> None:
         self.name, self.annotation, self.default, self._docs = name, annotation, default, docs
         self.wire_name, self.fills = name, False
         self.default_factory: Callable[[], Any] | None = None
@@ -53,7 +53,7 @@ class Parameter:
     @property
     def description(self) -> str | None:
         """The description in the annotation, or else in the docstring."""
-        _, metadata = peel(self.annotation)
+        _, metadata = split_annotated(self.annotation)
         return find_description(metadata) or (self._docs.parameter(self.name) if self._docs else None)
 
     def __repr__(self) -> str:
@@ -72,25 +72,25 @@ class Signature:
         parameters: tuple[Parameter, ...],
         injected: tuple[InjectedParameter, ...],
         returns: Any,
-        flow: Flow,
-        docs: Docs,
+        flow: FunctionKind,
+        docs: ParsedDocstring,
         takes_rest: bool = False,
     ) -> None:
         self.function, self.name, self.docs = function, name, docs
         self.parameters, self.injected, self.takes_rest = parameters, injected, takes_rest
         self.returns = returns
-        self.flow: Flow = flow
+        self.flow: FunctionKind = flow
 
     @property
     def where(self) -> str:
-        return where(self.function)
+        return find_source_location(self.function)
 
     @property
     def description(self) -> str | None:
         return self.docs.description
 
 
-def read_signature(function: Callable[..., Any], find_provider: FindProvider, *, explicit: bool = False) -> Signature:
+def read_signature(function: Callable[..., Any], find_provider: ProviderFinder, *, explicit: bool = False) -> Signature:
     """Read a function's signature. `find_provider` knows the injectable annotations.
 
     `explicit`: the author's own schema describes the arguments. Then parameters need no types, and `**kwargs` may take
@@ -99,7 +99,7 @@ def read_signature(function: Callable[..., Any], find_provider: FindProvider, *,
     return _Reader(function, find_provider, explicit=explicit).read_signature()
 
 
-def read_dependency(function: Callable[..., Any], find_provider: FindProvider) -> Dependency:
+def read_dependency(function: Callable[..., Any], find_provider: ProviderFinder) -> Dependency:
     """Read a function that stands in for a dependency. Raises UsageError for one that cannot be called as such."""
     return _Reader(function, find_provider).dependency(use_cache=True)
 
@@ -108,9 +108,9 @@ class _Reader:
     """One function on its way to a Signature. `chain` holds the dependencies that led here."""
 
     def __init__(
-        self, function: Any, find_provider: FindProvider, chain: tuple[Any, ...] = (), *, explicit: bool = False
+        self, function: Any, find_provider: ProviderFinder, chain: tuple[Any, ...] = (), *, explicit: bool = False
     ) -> None:
-        self.function, self.name, self.find_provider = function, name_of(function), find_provider
+        self.function, self.name, self.find_provider = function, get_function_name(function), find_provider
         self.chain, self.explicit = chain, explicit
 
     def read_signature(self) -> Signature:
@@ -121,7 +121,7 @@ class _Reader:
         raw = self.raw_parameters()
         self.refuse_unbound_method(raw)
         hints = self.hints()
-        docs = Docs(docstring_of(self.function))
+        docs = ParsedDocstring(docstring_of(self.function))
         parameters: list[Parameter] = []
         injected: list[InjectedParameter] = []
         for parameter in raw:
@@ -145,7 +145,7 @@ class _Reader:
             tuple(parameters),
             tuple(injected),
             returns,
-            flow_of(self.function, returns),
+            detect_function_kind(self.function, returns),
             docs,
             takes_rest=any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in raw),
         )
@@ -153,7 +153,7 @@ class _Reader:
     def dependency(self, use_cache: bool) -> Dependency:
         """The plan of this function as a dependency of another."""
         hints = self.hints()
-        direct: list[tuple[str, Provider]] = []
+        direct: list[tuple[str, ParameterProvider]] = []
         needs: list[tuple[str, Dependency]] = []
         for parameter in self.raw_parameters():
             provider = self.provider(parameter, hints.get(parameter.name, empty))
@@ -169,22 +169,22 @@ class _Reader:
         opened, flow = read_opening(self.function, hints.get("return"))
         return Dependency(self.function, opened, flow, use_cache, tuple(direct), tuple(needs))
 
-    def provider(self, parameter: inspect.Parameter, annotation: Any) -> Provider | Dependency | None:
-        inner, metadata = peel(annotation)
+    def provider(self, parameter: inspect.Parameter, annotation: Any) -> ParameterProvider | Dependency | None:
+        inner, metadata = split_annotated(annotation)
         for item in (*metadata, parameter.default):
-            if isinstance(item, DependsMark):
+            if isinstance(item, DependsMarker):
                 return self.depends(item, inner, parameter.name)
         if annotation is empty:
             return None
         try:
             found = self.find_provider(annotation)
-            if found is None and len(options := members(inner)) == 2 and type(None) in options:
+            if found is None and len(options := list_union_members(inner)) == 2 and type(None) in options:
                 found = self.find_provider(options[options[0] is type(None)])
         except UsageError as error:
             raise self.wrong(f"parameter {parameter.name!r}: {error.problem}", fix=error.fix) from None
         return found
 
-    def depends(self, depends: DependsMark, annotated: Any, parameter: str) -> Dependency:
+    def depends(self, depends: DependsMarker, annotated: Any, parameter: str) -> Dependency:
         function = depends.function or annotated
         if not callable(function):
             raise self.wrong(
@@ -193,11 +193,11 @@ class _Reader:
             )
         chain = (*self.chain, self.function)
         if function in chain:
-            names = " → ".join(name_of(link) for link in (*chain[chain.index(function) :], function))
+            names = " → ".join(get_function_name(link) for link in (*chain[chain.index(function) :], function))
             raise self.wrong(f"dependencies form a circle: {names}", fix="let one of them do without the other")
         reader = _Reader(function, self.find_provider, chain)
         dependency = reader.dependency(depends.use_cache)
-        if dependency.blocks and flow_of(self.function) in ("async", "async_generator"):
+        if dependency.blocks and detect_function_kind(self.function) in ("async", "async_generator"):
             self.warn_of_other_thread(reader, annotated, parameter)
         return dependency
 
@@ -213,7 +213,7 @@ class _Reader:
             "%s: %s: parameter %r is a sqlite3 object of another thread: %s is sync and runs in a worker thread, %s is"
             " async and runs on the event loop\n  fix: write `def %s` (a call runs its sync code in one thread),"
             " or open it with sqlite3.connect(…, check_same_thread=False)",
-            *(where(self.function), self.name, parameter, dependency.name, self.name, self.name),
+            *(find_source_location(self.function), self.name, parameter, dependency.name, self.name, self.name),
         )
 
     def raw_parameters(self) -> list[inspect.Parameter]:
@@ -227,7 +227,7 @@ class _Reader:
         return [parameter for parameter in parameters if parameter.name not in fixed]
 
     def hints(self) -> dict[str, Any]:
-        target = inspect.unwrap(body_of(self.function), stop=lambda f: hasattr(f, "__signature__"))
+        target = inspect.unwrap(get_body_function(self.function), stop=lambda f: hasattr(f, "__signature__"))
         try:
             return _plain_hints(target) or typing.get_type_hints(target, include_extras=True)
         except NameError:
@@ -280,7 +280,7 @@ class _Reader:
             )
 
     def wrong(self, problem: str, *, fix: str) -> UsageError:
-        return UsageError(f"{self.name or 'function'}: {problem}", where=where(self.function), fix=fix)
+        return UsageError(f"{self.name or 'function'}: {problem}", where=find_source_location(self.function), fix=fix)
 
 
 def _belongs_to_thread(kind: Any) -> bool:
@@ -289,7 +289,7 @@ def _belongs_to_thread(kind: Any) -> bool:
 
 def _shares_between_threads(function: Any) -> bool:
     """Whether a function says `check_same_thread`: its constants hold the names of the keywords that it gives."""
-    code = getattr(inspect.unwrap(body_of(function)), "__code__", None)
+    code = getattr(inspect.unwrap(get_body_function(function)), "__code__", None)
     constants = code.co_consts if code is not None else ()
     return any("check_same_thread" in names for names in constants if isinstance(names, tuple | str))
 
@@ -315,13 +315,13 @@ def _plain_hints(target: Any) -> dict[str, Any]:
     return found
 
 
-def _ordinary(name: str, annotation: Any, default: Any, docs: Docs) -> Parameter:
-    if is_field(default):
+def _ordinary(name: str, annotation: Any, default: Any, docs: ParsedDocstring) -> Parameter:
+    if is_field_info(default):
         annotation = typing.Annotated[annotation, default]
         default = empty
     parameter = Parameter(name, annotation, default, docs)
     parameter.fills = type(default).__hash__ is None
-    for field in filter(is_field, peel(annotation)[1]):
+    for field in filter(is_field_info, split_annotated(annotation)[1]):
         if isinstance(alias := field.validation_alias or field.alias, str):
             parameter.wire_name = alias
         if default is empty and not field.is_required():
@@ -334,40 +334,40 @@ def _ordinary(name: str, annotation: Any, default: Any, docs: Docs) -> Parameter
 # -- Reading annotations without importing pydantic: the types in them, and the descriptions beside the types.
 
 
-def peel(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+def split_annotated(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     """The type inside `Annotated`, and the metadata beside it."""
     if not isinstance(annotation, type) and get_origin(annotation) is Annotated:
         return annotation.__origin__, annotation.__metadata__
     return annotation, ()
 
 
-def members(annotation: Any) -> tuple[Any, ...]:
+def list_union_members(annotation: Any) -> tuple[Any, ...]:
     """The members of a union; any other annotation is its own only member."""
     if not isinstance(annotation, type) and get_origin(annotation) in (Union, UnionType):
         return get_args(annotation)
     return (annotation,)
 
 
-def accepts_none(annotation: Any) -> bool:
-    inner, _ = peel(annotation)
+def can_be_none(annotation: Any) -> bool:
+    inner, _ = split_annotated(annotation)
     if inner in (Any, object, None, NoneType):
         return True
-    options = members(inner)
-    return len(options) > 1 and any(map(accepts_none, options))
+    options = list_union_members(inner)
+    return len(options) > 1 and any(map(can_be_none, options))
 
 
-def kind_of(value: Any) -> type[Any]:
+def get_class(value: Any) -> type[Any]:
     return value.__class__
 
 
-def is_field(metadata: Any) -> bool:
+def is_field_info(metadata: Any) -> bool:
     """Whether this is what pydantic's `Field(…)` returns, or FastAPI's `Path(…)`. Then pydantic is imported already."""
     return any(
-        kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields" for kind in kind_of(metadata).__mro__
+        kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields" for kind in get_class(metadata).__mro__
     )
 
 
-def is_doc(metadata: Any) -> bool:
+def is_doc_metadata(metadata: Any) -> bool:
     """Whether this is `typing_extensions.Doc`."""
     return type(metadata).__name__ == "Doc" and isinstance(getattr(metadata, "documentation", None), str)
 
@@ -377,9 +377,9 @@ def find_description(metadata: tuple[Any, ...]) -> str | None:
     for item in reversed(metadata):
         if isinstance(item, str):
             return item
-        if is_doc(item):
+        if is_doc_metadata(item):
             return item.documentation
-        if is_field(item) and item.description:
+        if is_field_info(item) and item.description:
             return item.description
     return None
 
@@ -395,7 +395,7 @@ def format_annotation(annotation: Any) -> str:
 
 
 # How a plain function answers, by its return annotation.
-_ANSWERS: dict[Any, Flow] = {
+_ANSWERS: dict[Any, FunctionKind] = {
     abc.Awaitable: "async",
     abc.Coroutine: "async",
     abc.AsyncIterator: "async_generator",
@@ -406,40 +406,40 @@ _ANSWERS: dict[Any, Flow] = {
 }
 
 
-_MANAGERS: dict[Flow, Any] = {"generator": contextmanager, "async_generator": asynccontextmanager}
+_MANAGERS: dict[FunctionKind, Any] = {"generator": contextmanager, "async_generator": asynccontextmanager}
 
 
-def name_of(function: Any) -> str:
+def get_function_name(function: Any) -> str:
     """The name of a function, of the function in a partial, or of a callable object's class."""
     function = behind_partials(function)
     return getattr(function, "__name__", None) or type(function).__name__
 
 
-def where(function: Any) -> str:
+def find_source_location(function: Any) -> str:
     """`file.py:12`, relative to the working directory if below it; empty if there is no source."""
-    code = getattr(inspect.unwrap(body_of(function)), "__code__", None)
+    code = getattr(inspect.unwrap(get_body_function(function)), "__code__", None)
     if code is not None:
-        return place(code.co_filename, code.co_firstlineno)
+        return format_source_location(code.co_filename, code.co_firstlineno)
     if not inspect.isclass(function):
         return ""
     try:
-        return place(inspect.getfile(function), inspect.getsourcelines(function)[1])
+        return format_source_location(inspect.getfile(function), inspect.getsourcelines(function)[1])
     except (OSError, TypeError):
         return ""
 
 
-def place(path: str, line: int) -> str:
+def format_source_location(path: str, line: int) -> str:
     """`file.py:12`, relative to the working directory if below it."""
     return f"{path.removeprefix(os.getcwd() + os.sep)}:{line}"
 
 
-def flow_of(function: Any, returns: Any = None) -> Flow:
+def detect_function_kind(function: Any, returns: Any = None) -> FunctionKind:
     """How the function answers when it is called.
 
     A plain function may wrap a coroutine function (functools.wraps), or be annotated as returning an
     awaitable or an iterator. Then it answers like one.
     """
-    body = body_of(function)
+    body = get_body_function(function)
     if inspect.isasyncgenfunction(body):
         return "async_generator"
     if inspect.isgeneratorfunction(body):
@@ -449,12 +449,12 @@ def flow_of(function: Any, returns: Any = None) -> Flow:
     return _ANSWERS.get(get_origin(returns), "sync")
 
 
-def read_opening(function: Any, returns: Any) -> tuple[Callable[..., Any], Flow]:
+def read_opening(function: Any, returns: Any) -> tuple[Callable[..., Any], FunctionKind]:
     """What a call of a dependency calls, and how that answers: what yields becomes a context manager."""
     for flow, decorator in _MANAGERS.items():
-        if _is_made_by(decorator, body_of(function)):
+        if _is_made_by(decorator, get_body_function(function)):
             return function, flow
-    flow = flow_of(function, returns)
+    flow = detect_function_kind(function, returns)
     return (_MANAGERS[flow](function) if flow in _MANAGERS else function), flow
 
 
@@ -472,10 +472,10 @@ def docstring_of(function: Any) -> str | None:
     function = behind_partials(function)
     if inspect.isroutine(function) or inspect.isclass(function):
         return function.__doc__
-    return body_of(function).__doc__ or type(function).__doc__
+    return get_body_function(function).__doc__ or type(function).__doc__
 
 
-def body_of(function: Any) -> Any:
+def get_body_function(function: Any) -> Any:
     """The function whose body runs and whose annotations count."""
     function = behind_partials(function)
     if inspect.isroutine(function):
@@ -525,7 +525,7 @@ _STYLES: dict[str, tuple[str, str]] = {
 }
 
 
-class Docs:
+class ParsedDocstring:
     """One docstring, read on demand."""
 
     __slots__ = ("_source", "_text", "_description", "_parameters")
@@ -598,7 +598,7 @@ class OptionRule:
         self.fits, self.fix, self.is_secret = fits, fix, is_secret
 
 
-def one_of(*choices: Any) -> OptionRule:
+def make_choice_rule(*choices: Any) -> OptionRule:
     def is_choice(value: Any) -> bool:
         # By identity: 1 equals True.
         return any(value is choice or (choice.__class__ is str and value == choice) for choice in choices)
@@ -606,16 +606,16 @@ def one_of(*choices: Any) -> OptionRule:
     return OptionRule(is_choice, lambda name, value: f"use one of {', '.join(map(repr, choices))}")
 
 
-def is_list(value: Any) -> bool:
+def is_list_like(value: Any) -> bool:
     return not isinstance(value, str) and hasattr(value, "__iter__")
 
 
-TEXT: Final = OptionRule(lambda value: isinstance(value, str), lambda name, value: f'write {name}="{value}"')
-LIST: Final = OptionRule(is_list, lambda name, value: f"write {name}=[{value!r}]")
-OBJECT: Final = OptionRule(is_mapping, lambda name, value: f'write {name}={{"…": …}}')
+TEXT_RULE: Final = OptionRule(lambda value: isinstance(value, str), lambda name, value: f'write {name}="{value}"')
+LIST_RULE: Final = OptionRule(is_list_like, lambda name, value: f"write {name}=[{value!r}]")
+OBJECT_RULE: Final = OptionRule(is_mapping, lambda name, value: f'write {name}={{"…": …}}')
 
 
-def impossible(given: Mapping[str, Any], rules: Mapping[str, OptionRule]) -> tuple[str, str] | None:
+def find_invalid_option(given: Mapping[str, Any], rules: Mapping[str, OptionRule]) -> tuple[str, str] | None:
     """The first option with a value that is not possible, as it is written, and its fix. None is what was not given."""
     for name, value in given.items():
         rule = rules.get(name) if value is not None else None

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from defserve.base.version import VERSION
-from defserve.cli.exits import INTERRUPTED, OK, TOOL_FAILED, UNREACHABLE, WRONG, complain, format_located_error
+from defserve.cli.exits import (
+    EXIT_FAILURE,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_TOOL_FAILED,
+    EXIT_UNREACHABLE,
+    format_located_error,
+    print_error,
+)
 from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, ToolError, did_you_mean
 
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
@@ -108,25 +116,25 @@ def _run_and_flush(args: list[str]) -> int:
     except BrokenPipeError:
         # The reader has seen enough (`| head`). Without this the interpreter would try to write again when it exits.
         sys.stdout = None
-        return OK
+        return EXIT_OK
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
         sys.stdout = None
-        return complain(f"the output cannot be written: {error.strerror}", WRONG)
+        return print_error(f"the output cannot be written: {error.strerror}", EXIT_FAILURE)
 
 
 def _main(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
-        from defserve.cli.screen import help_lines, show
+        from defserve.cli.screen import format_help, show_stdout
 
-        show(*help_lines(usage()))
-        return OK if args else WRONG
+        show_stdout(*format_help(usage()))
+        return EXIT_OK if args else EXIT_FAILURE
     if args[0] == "--version":
         print(f"defserve {VERSION}")
-        return OK
+        return EXIT_OK
     if args[0] not in COMMANDS:
-        return complain(f"there is no command {args[0]!r}\n  fix: {did_you_mean(args[0], COMMANDS)}", WRONG)
+        return print_error(f"there is no command {args[0]!r}\n  fix: {did_you_mean(args[0], COMMANDS)}", EXIT_FAILURE)
     return _run(args[0], args[1:])
 
 
@@ -149,19 +157,19 @@ def _run(command: str, argv: list[str]) -> int:
         # Completion is about all commands, so it is given the table: no command imports what starts it.
         return start(argv, COMMANDS) if command == "completion" else start(argv)
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else WRONG if stop.code else OK
+        return stop.code if isinstance(stop.code, int) else EXIT_FAILURE if stop.code else EXIT_OK
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except ToolError as error:
-        return complain(error.message, TOOL_FAILED)
+        return print_error(error.message, EXIT_TOOL_FAILED)
     except (PeerGone, PeerTimeout) as error:
-        return complain(error.message, UNREACHABLE)
+        return print_error(error.message, EXIT_UNREACHABLE)
     except PeerError as error:
-        return complain(f"the server answered with error {error.code}: {error.message}", WRONG)
+        return print_error(f"the server answered with error {error.code}: {error.message}", EXIT_FAILURE)
     except DefserveError as error:
         if _is_verbose(argv):
             _show_traceback(error.__cause__ or error)
-        return complain(format_located_error(error), WRONG)
+        return print_error(format_located_error(error), EXIT_FAILURE)
     except OSError as error:
         if error.filename is None or _is_verbose(argv):
             raise
@@ -191,4 +199,4 @@ def _about_a_file(error: OSError) -> int:
     if author_line(error):
         raise error
     fix = "check that it is there, and that you may read and write it"
-    return complain(f"cannot use {error.filename}: {error.strerror}\n  fix: {fix}", WRONG)
+    return print_error(f"cannot use {error.filename}: {error.strerror}\n  fix: {fix}", EXIT_FAILURE)

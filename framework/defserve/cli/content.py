@@ -18,10 +18,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from defserve.cli.exits import OK, WRONG
-from defserve.cli.screen import show
-from defserve.cli.screen_blocks import Block, Data, Line, Part, Written, text_of
-from defserve.core.json_values import is_array, is_object, read_required
+from defserve.cli.exits import EXIT_FAILURE, EXIT_OK
+from defserve.cli.screen import show_stdout
+from defserve.cli.screen_blocks import DocumentBlock, JsonBlock, ScreenBlock, StyledLine, StyledText, strip_style
+from defserve.core.json_values import is_array, is_object, read_required_names
 from defserve.errors import UsageError
 
 MEDIA: Final = ("image", "audio")
@@ -33,44 +33,44 @@ def is_content(value: Any) -> bool:
     return is_array(value) and bool(value) and all(is_object(each) and each.get("type") in TYPES for each in value)
 
 
-def content_page(blocks: Iterable[Any], name: str, folder: str = ".") -> Iterator[Block]:
+def render_content(blocks: Iterable[Any], name: str, folder: str = ".") -> Iterator[ScreenBlock]:
     """Content blocks, in their order. What is saved is named after `name` or its own URI."""
     for block in blocks:
         kind = block.get("type") if is_object(block) else None
         if kind == "text":
-            yield Written(str(block.get("text", "")))
+            yield DocumentBlock(str(block.get("text", "")))
         elif kind in MEDIA:
             yield save_base64(block.get("data"), str(block.get("mimeType", "")), name, folder)
         elif kind == "resource" and is_object(resource := block.get("resource")):
-            yield resource_block(resource, folder)
+            yield render_resource(resource, folder)
         elif kind == "resource_link":
             title = str(block.get("title") or block.get("name") or "")
-            yield Line((str(block.get("uri", "")), "title"), f"  {title}" if title else "")
+            yield StyledLine((str(block.get("uri", "")), "title"), f"  {title}" if title else "")
         else:
-            yield Line(f"(content of an unknown type: {kind})")
+            yield StyledLine(f"(content of an unknown type: {kind})")
 
 
-def media_of(result: Mapping[str, Any]) -> list[Any]:
+def list_media_blocks(result: Mapping[str, Any]) -> list[Any]:
     """The blocks of a result that hold bytes: a value that is printed instead of the content does not show them."""
     content: Any = result.get("content")
     return [block for block in content if is_object(block) and _has_bytes(block)] if is_array(content) else []
 
 
-def resource_block(resource: Mapping[str, Any], folder: str = ".") -> Block:
+def render_resource(resource: Mapping[str, Any], folder: str = ".") -> ScreenBlock:
     """The content of a resource."""
     kind = str(resource.get("mimeType", ""))
     if "blob" in resource:
         return save_base64(resource["blob"], kind, str(resource.get("uri", "")), folder)
-    return Written(str(resource.get("text", "")), kind)
+    return DocumentBlock(str(resource.get("text", "")), kind)
 
 
-def save_base64(data: Any, kind: str, name: str, folder: str) -> Line:
+def save_base64(data: Any, kind: str, name: str, folder: str) -> StyledLine:
     """Save base64 and say where it is."""
     held = decode_base64(data)
     if held is None:
-        return Line(("broken:", "error"), f" {kind or 'content'} that is not base64")
+        return StyledLine(("broken:", "error"), f" {kind or 'content'} that is not base64")
     path = save(held, name, kind, folder)
-    return Line("saved ", (str(path), "title"), f" ({kind or 'bytes'}, {len(held):,} bytes)")
+    return StyledLine("saved ", (str(path), "title"), f" ({kind or 'bytes'}, {len(held):,} bytes)")
 
 
 def decode_base64(data: Any) -> bytes | None:
@@ -109,11 +109,11 @@ ENDINGS: Final = {
     "text/csv": ".csv",
 }
 MAX_STEM_LENGTH: Final = 60
-WRITABLE: Final = "add --output DIR with a folder that you can write"
+WRITABLE_FOLDER_FIX: Final = "add --output DIR with a folder that you can write"
 
 
 @contextmanager
-def writing(fix: str) -> Generator[None]:
+def explain_write_errors(fix: str) -> Generator[None]:
     """A file that the block cannot write is told with `fix`, as a UsageError."""
     try:
         yield
@@ -131,7 +131,7 @@ def save(data: bytes, name: str, kind: str, folder: str = ".") -> Path:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make the folder {folder}: {error.strerror}", fix=WRITABLE) from None
+        raise UsageError(f"cannot make the folder {folder}: {error.strerror}", fix=WRITABLE_FOLDER_FIX) from None
     for number in count(1):
         path = Path(folder, f"{stem}{f'-{number}' if number > 1 else ''}{ending}")
         try:
@@ -141,7 +141,7 @@ def save(data: bytes, name: str, kind: str, folder: str = ".") -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}", fix=WRITABLE) from None
+            raise UsageError(f"cannot write {path}: {error.strerror}", fix=WRITABLE_FOLDER_FIX) from None
     raise AssertionError("unreachable")
 
 
@@ -158,44 +158,44 @@ def file_name(name: str, kind: str) -> tuple[str, str]:
 
 DEFINITIONS: Final = "#/$defs/"
 WORD: Final = re.compile(r"[\w.-]{1,100}", re.ASCII)
-WHEN: Final = {False: "in every request", True: "if all are listed; search may list fewer"}
+TOKEN_COST_NOTES: Final = {False: "in every request", True: "if all are listed; search may list fewer"}
 """When a list of tools costs its tokens, by whether the tools are searched."""
 
 
-def item_lines(item: dict[str, Any], *more: Part) -> Iterator[Line]:
+def item_lines(item: dict[str, Any], *more: StyledText) -> Iterator[StyledLine]:
     """An item for a terminal: its signature, and the first line of its description."""
-    yield Line("  ", *signature_parts(item), *more, hang=4)
-    if about := first_line(item):
-        yield Line(f"      {about}", hang=0)
+    yield StyledLine("  ", *signature_parts(item), *more, hang=4)
+    if about := get_first_description_line(item):
+        yield StyledLine(f"      {about}", hang=0)
 
 
-def signature(item: dict[str, Any]) -> str:
+def format_signature(item: dict[str, Any]) -> str:
     """`add(a: integer, b: integer = 1)` for a tool, `hi(name, style?)` for a prompt, the URI of a resource."""
-    return "".join(map(text_of, signature_parts(item)))
+    return "".join(map(strip_style, signature_parts(item)))
 
 
-def signature_parts(item: dict[str, Any]) -> list[Part]:
+def signature_parts(item: dict[str, Any]) -> list[StyledText]:
     """The same with styles."""
     if "uri" in item or "uriTemplate" in item:
         title = item.get("title") or item.get("name")
         return [(str(item.get("uri") or item.get("uriTemplate")), "title"), f"  {title}" if title else ""]
     given = _parameters(item["inputSchema"]) if "inputSchema" in item else _arguments(item.get("arguments") or [])
-    parts: list[Part] = [(str(item["name"]), "title"), "("]
+    parts: list[StyledText] = [(str(item["name"]), "title"), "("]
     for number, parameter in enumerate(given):
         parts += [", " if number else "", *parameter]
     return [*parts, ")"]
 
 
-def _arguments(arguments: list[dict[str, Any]]) -> Iterator[list[Part]]:
+def _arguments(arguments: list[dict[str, Any]]) -> Iterator[list[StyledText]]:
     for argument in arguments:
         yield [str(argument["name"]), "" if argument.get("required") else ("?", "faint")]
 
 
-def _parameters(schema: dict[str, Any]) -> Iterator[list[Part]]:
-    required = read_required(schema)
+def _parameters(schema: dict[str, Any]) -> Iterator[list[StyledText]]:
+    required = read_required_names(schema)
     properties: dict[str, Any] = schema.get("properties") or {}
     for name, property in properties.items():
-        shown: list[Part] = [f"{name}: ", (type_name(property), "type")]
+        shown: list[StyledText] = [f"{name}: ", (type_name(property), "type")]
         if is_object(property) and "default" in property:
             yield [*shown, " = ", (json.dumps(property["default"], ensure_ascii=False), "default")]
         else:
@@ -233,14 +233,14 @@ def type_name(schema: Any) -> str:
     return " | ".join(map(type_name, members)) or str(known.get("type", "any"))
 
 
-def first_line(item: Mapping[str, Any]) -> str:
+def get_first_description_line(item: Mapping[str, Any]) -> str:
     return str(item.get("description") or "").strip().partition("\n")[0]
 
 
 # -- A file that is only checked, as JSON: `kernel --check --json`, `gateway --check --json`.
 
 
-def show_checked(options: Namespace, file: str, check: Callable[[], dict[str, Any]]) -> int:
+def show_file_check(options: Namespace, file: str, check: Callable[[], dict[str, Any]]) -> int:
     """Print whether a file is valid: with what `check` tells of it, or the problem that it raises. The exit code.
 
     Raises UsageError if the options do not ask for a check.
@@ -251,5 +251,5 @@ def show_checked(options: Namespace, file: str, check: Callable[[], dict[str, An
         told: dict[str, Any] = {"file": file, "valid": True, **check()}
     except UsageError as error:
         told = {"file": file, "valid": False, "problem": error.problem, "where": error.where, "fix": error.fix}
-    show(Data(told))
-    return OK if told["valid"] else WRONG
+    show_stdout(JsonBlock(told))
+    return EXIT_OK if told["valid"] else EXIT_FAILURE

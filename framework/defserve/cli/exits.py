@@ -13,18 +13,18 @@ from typing import Final
 
 from defserve.errors import DefserveError, UsageError
 
-OK: Final = 0
-WRONG: Final = 1
-UNREACHABLE: Final = 4
-TOOL_FAILED: Final = 5
-INTERRUPTED: Final = 130
+EXIT_OK: Final = 0
+EXIT_FAILURE: Final = 1
+EXIT_UNREACHABLE: Final = 4
+EXIT_TOOL_FAILED: Final = 5
+EXIT_INTERRUPTED: Final = 130
 
 
-def complain(text: str, code: int) -> int:
+def print_error(text: str, code: int) -> int:
     """Print an error to stderr and return `code`."""
-    from defserve.cli.screen import problem_lines, show_stderr
+    from defserve.cli.screen import format_problem, show_stderr
 
-    show_stderr(*problem_lines("error", text))
+    show_stderr(*format_problem("error", text))
     return code
 
 

@@ -11,21 +11,21 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Final
 
-from defserve.cli.commands.state import existing
-from defserve.cli.target import ServerTarget, headers_of
-from defserve.cli.target_connection import link_to
-from defserve.client.link import Link
+from defserve.cli.commands.state import require_existing_store
+from defserve.cli.target import ServerTarget, parse_headers
+from defserve.cli.target_connection import open_target_link
+from defserve.client.link import ClientLink
 from defserve.errors import UsageError
-from defserve.inspector.era_connection import Target
-from defserve.inspector.inspection import ERAS
+from defserve.inspector.era_connection import InspectionTarget
+from defserve.inspector.inspection import ERA_NAMES
 from defserve.inspector.kernels import KernelControl
-from defserve.inspector.page_server import WebOptions, run
-from defserve.inspector.state_trees import Stored, make_state_finder, open_states_at
+from defserve.inspector.page_server import WebOptions, run_inspector
+from defserve.inspector.state_trees import FindStoredState, make_state_finder, open_states_at
 from defserve.protocols.mcpl.extension import MCPL
-from defserve.protocols.mgp.audit import ReadableAuditLog, readable
+from defserve.protocols.mgp.audit import ReadableAuditLog, find_readable_log
 from defserve.protocols.mgp.extension import MGP
 from defserve.server.server import Server
-from defserve.tooling.devserver.client_relay import Beside, stop_signals
+from defserve.tooling.devserver.client_relay import RunCompanion, make_stop_future
 
 IN_TERMINAL: Final = "The traceback is in the terminal where the inspector runs."
 WITH_VERBOSE: Final = "With defserve inspect -v, the traceback is in the terminal where the inspector runs."
@@ -33,20 +33,20 @@ WITH_VERBOSE: Final = "With defserve inspect -v, the traceback is in the termina
 
 def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Namespace) -> int:
     """Open the inspector, and return the exit code when a signal has ended it. `words` name the server."""
-    if options.era not in (None, *ERAS):
-        raise UsageError(f"--web cannot begin with {options.era!r}", fix=f"use --era {' or --era '.join(ERAS)}")
+    if options.era not in (None, *ERA_NAMES):
+        raise UsageError(f"--web cannot begin with {options.era!r}", fix=f"use --era {' or --era '.join(ERA_NAMES)}")
     return asyncio.run(_run(make_inspector_target(target, words, options), web_options(options), options.store))
 
 
 async def _run(
-    target: Target, options: WebOptions, store: str | None, ending: asyncio.Future[int] | None = None
+    target: InspectionTarget, options: WebOptions, store: str | None, ending: asyncio.Future[int] | None = None
 ) -> int:
     """Inspect until `ending`, or a signal. A store that is given is read too; raises UsageError if it is not there."""
-    async with nullcontext(target.stored) if store is None else open_states_at(existing(store)) as stored:
-        return await run(replace(target, stored=stored), options, ending or stop_signals())
+    async with nullcontext(target.stored) if store is None else open_states_at(require_existing_store(store)) as stored:
+        return await run_inspector(replace(target, stored=stored), options, ending or make_stop_future())
 
 
-def inspector_beside(options: Namespace) -> Beside:
+def make_dev_inspector(options: Namespace) -> RunCompanion:
     """The inspector of a server that runs beside it, at an address, and is replaced from time to time."""
     web = web_options(options)
 
@@ -67,23 +67,23 @@ def web_options(options: Namespace) -> WebOptions:
     return WebOptions(options.port, not options.no_browser)
 
 
-def make_inspector_target(target: ServerTarget, words: Sequence[str], options: Namespace) -> Target:
+def make_inspector_target(target: ServerTarget, words: Sequence[str], options: Namespace) -> InspectionTarget:
     """The same server, for the inspector."""
 
     @asynccontextmanager
-    async def link() -> AsyncGenerator[Link]:
+    async def link() -> AsyncGenerator[ClientLink]:
         if target.server is None:
-            yield await link_to(target, options)
+            yield await open_target_link(target, options)
             return
-        from defserve.serve.lifespans import serving
+        from defserve.serve.lifespans import connect_in_memory
 
-        async with serving(target.server.composition) as peer:
+        async with connect_in_memory(target.server.composition) as peer:
             yield peer
 
     address = target.address or shlex.join(target.command) or " ".join(words)
     server = target.server
     process = os.getpid() if server is not None else target.process
-    return Target(
+    return InspectionTarget(
         address,
         tuple(words),
         link,
@@ -99,7 +99,7 @@ def make_inspector_target(target: ServerTarget, words: Sequence[str], options: N
 
 def _sign_in_at(target: ServerTarget, options: Namespace) -> str:
     """Where a person can sign in: at a server over HTTP, for which no credentials were given."""
-    given = {name.lower() for name in (*target.headers, *headers_of(options.header))}
+    given = {name.lower() for name in (*target.headers, *parse_headers(options.header))}
     is_open = options.token is None and "authorization" not in given
     return target.address if is_open and target.address.startswith(("http://", "https://")) else ""
 
@@ -111,7 +111,7 @@ def _tracebacks(target: ServerTarget, options: Namespace) -> str:
     return IN_TERMINAL if target.server is not None or options.verbose else WITH_VERBOSE
 
 
-def _find_states(server: Server | None) -> Stored | None:
+def _find_states(server: Server | None) -> FindStoredState | None:
     """The states of a server in this process, which the inspector may read where they are kept."""
     live = next((each for each in server.extensions if isinstance(each, MCPL)), None) if server is not None else None
     state = MCPL.state.peek(live) if live is not None else None
@@ -121,4 +121,4 @@ def _find_states(server: Server | None) -> Stored | None:
 def _find_audit_log(server: Server | None) -> ReadableAuditLog | None:
     """The audit log of a server in this process, if it is one that can be read again."""
     guards = (each for each in server.extensions if isinstance(each, MGP)) if server is not None else ()
-    return next((found for each in guards if (found := readable(each.audit.sinks)) is not None), None)
+    return next((found for each in guards if (found := find_readable_log(each.audit.sinks)) is not None), None)

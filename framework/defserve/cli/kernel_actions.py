@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from defserve.base.redaction import printable
-from defserve.cli.exits import OK, WRONG
-from defserve.cli.parser import JSON_LINES, Argument, CommandParser, positive
+from defserve.base.redaction import escape_unprintable
+from defserve.cli.exits import EXIT_FAILURE, EXIT_OK
+from defserve.cli.parser import JSON_LINES_FLAG, CommandArgument, CommandParser, parse_positive_int
 from defserve.cli.screen import show_each
-from defserve.cli.screen_blocks import Data, Part, Table, state
+from defserve.cli.screen_blocks import JsonBlock, StyledText, Table, style_state
 from defserve.core.json_values import is_object
 from defserve.kernel.control import ask_kernel, locate_kernel
 from defserve.kernel.verbs import KERNEL_VERBS, VERB_GROUPS, KernelVerb
@@ -34,7 +34,7 @@ Show: TypeAlias = Callable[[Iterable[Any]], Iterable[str]]
 
 def each(show: Callable[[Any], str]) -> Show:
     """One line for each answer. Servers choose many of the words in it, so it is escaped."""
-    return lambda answers: (printable(show(answer)) for answer in answers)
+    return lambda answers: (escape_unprintable(show(answer)) for answer in answers)
 
 
 # -- Access, permissions, pins, health and the audit log, for a terminal.
@@ -44,10 +44,10 @@ def health_lines(answers: Iterable[Any]) -> Iterable[str]:
     cells = (
         (
             (row["id"], "title"),
-            state(row["state"]),
+            style_state(row["state"]),
             row["status"] or "-",
             f"{row['latency_ms']} ms" if "latency_ms" in row else "-",
-            duration(row["uptime_secs"]) if row.get("uptime_secs") is not None else "-",
+            format_duration(row["uptime_secs"]) if row.get("uptime_secs") is not None else "-",
             calls({**row, "calls": row.get("pending_requests")}),
             str(row.get("problem") or "").partition("\n")[0][:MAX_NOTE_LENGTH],
         )
@@ -121,16 +121,18 @@ def _few(names: list[str]) -> str:
 def pin_lines(answers: Iterable[Any]) -> Iterator[str]:
     rows = list(answers)
     for row in rows:
-        yield printable(f"{row['id']}: {row['tool']} is {row['change']} and held")
-        yield from (f"  {printable(line)}" for line in row["difference"])
+        yield escape_unprintable(f"{row['id']}: {row['tool']} is {row['change']} and held")
+        yield from (f"  {escape_unprintable(line)}" for line in row["difference"])
         words = shlex.join((row["id"], row["tool"], "--digest", row["now"]))
         if row["left_out"]:
             yield f"  {row['left_out']} lines are not shown: only with --unseen can it be accepted"
-        yield printable(f"  accept it as it is here: defserve kernel pins accept {words}")
+        yield escape_unprintable(f"  accept it as it is here: defserve kernel pins accept {words}")
     several = Counter(row["id"] for row in rows)
     for id, digest in {row["id"]: row["all"] for row in rows if several[row["id"]] > 1}.items():
         words = shlex.join((id, "--digest", digest))
-        yield printable(f"accept all {several[id]} of {id} as they are here: defserve kernel pins accept {words}")
+        yield escape_unprintable(
+            f"accept all {several[id]} of {id} as they are here: defserve kernel pins accept {words}"
+        )
     if not rows:
         yield "No tool is held."
 
@@ -143,7 +145,7 @@ def calls(row: dict[str, Any]) -> str:
     return f"{row.get('calls_total', '-')}" + (f" ({row['calls']} run)" if row.get("calls") else "")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`2h10m`, `4m03s`, `12s`."""
     for size, unit, smaller_size, smaller in UNITS:
         if seconds >= size:
@@ -161,12 +163,12 @@ def ps_lines(answers: Iterable[Any]) -> Iterable[str]:
     return Table(COLUMNS, map(_row, rows), fit=("NOTE",), right=("TOOLS",))
 
 
-def _row(row: dict[str, Any]) -> tuple[Part, ...]:
+def _row(row: dict[str, Any]) -> tuple[StyledText, ...]:
     held = ", ".join(row.get("held") or ())
-    note = note_of(str(row.get("note") or "")) or (f"held until approved: {held}" if held else "")
+    note = format_exit_note(str(row.get("note") or "")) or (f"held until approved: {held}" if held else "")
     return (
         (row["id"], "title"),
-        state(row["state"]),
+        style_state(row["state"]),
         row.get("era") or "-",
         str(row.get("tools") or (0 if row["state"] == "connected" else "-")),
         calls(row),
@@ -176,7 +178,7 @@ def _row(row: dict[str, Any]) -> tuple[Part, ...]:
     )
 
 
-def note_of(text: str) -> str:
+def format_exit_note(text: str) -> str:
     """How it ended, and the last line that it wrote: what a traceback ends with."""
     first, _, rest = text.strip().partition("\n")
     last = rest.rpartition("\n")[2].strip(" |")
@@ -186,7 +188,7 @@ def note_of(text: str) -> str:
 def _up(row: dict[str, Any]) -> str:
     if row["state"] != "connected" or "since" not in row:
         return "-"
-    return duration(time.time() - datetime.fromisoformat(row["since"]).timestamp())
+    return format_duration(time.time() - datetime.fromisoformat(row["since"]).timestamp())
 
 
 def _restarts(row: dict[str, Any]) -> str:
@@ -208,23 +210,23 @@ def reload_lines(answers: Iterable[Any]) -> Iterator[str]:
             for name in ("added", "removed", "restarted", "adjusted")
             if answer[name]
         ]
-        yield from map(printable, done or ["no server has changed"])
+        yield from map(escape_unprintable, done or ["no server has changed"])
         for id, problem in answer["failed"].items():
-            yield printable(f"not changed: {id}: {problem}")
+            yield escape_unprintable(f"not changed: {id}: {problem}")
         if answer["needs_start"]:
-            yield printable(f"these settings of [kernel] need a new start: {', '.join(answer['needs_start'])}")
+            yield escape_unprintable(f"these settings of [kernel] need a new start: {', '.join(answer['needs_start'])}")
 
 
 def search_lines(answers: Iterable[Any]) -> Iterable[str]:
     rows = list(answers)
     if not rows:
         return ("No tool fits.",)
-    cells: list[tuple[Part, ...]] = [
+    cells: list[tuple[StyledText, ...]] = [
         (
             (str(row.get("name", "")), "title"),
             f"{row.get('relevance_score', 0):.2f}",
             row.get("server_id") or "-",
-            state(str(row.get("risk_level") or "-")),
+            style_state(str(row.get("risk_level") or "-")),
             str(row.get("description") or "").partition("\n")[0][:MAX_NOTE_LENGTH],
         )
         for row in rows
@@ -253,13 +255,13 @@ SHOWN_BY: Final[Mapping[str, Show]] = {
 # -- The command line of a verb, made from its row in the table of verbs.
 
 
-def list_words() -> dict[str, str]:
+def list_kernel_commands() -> dict[str, str]:
     """The words after `defserve kernel` that ask one that runs, and what each does."""
     alone = {verb.name: verb.about for verb in KERNEL_VERBS.values() if verb.about and " " not in verb.name}
     return {**alone, **VERB_GROUPS}
 
 
-def run_verb(word: str, argv: list[str]) -> int:
+def run_kernel_verb(word: str, argv: list[str]) -> int:
     """Ask the kernel and print what it answers. An answer that says that something is not `ok` is a failure."""
     name, argv = _find_in_group(word, argv) if word in VERB_GROUPS else (word, argv)
     options = _parse_options(KERNEL_VERBS[name], argv)
@@ -273,8 +275,8 @@ def run_verb(word: str, argv: list[str]) -> int:
             yield answer
 
     is_json = options.json or name not in SHOWN_BY
-    show_each((Data(answer, compact=True) for answer in answers()) if is_json else SHOWN_BY[name](answers()))
-    return WRONG if failed else OK
+    show_each((JsonBlock(answer, compact=True) for answer in answers()) if is_json else SHOWN_BY[name](answers()))
+    return EXIT_FAILURE if failed else EXIT_OK
 
 
 def _find_in_group(group: str, argv: list[str]) -> tuple[str, list[str]]:
@@ -286,7 +288,7 @@ def _find_in_group(group: str, argv: list[str]) -> tuple[str, list[str]]:
         return f"{group} list", argv
     told = "\n".join(f"  {name:8} {verb.about}" for name, verb in actions.items())
     parser = CommandParser(f"defserve kernel {group}", f"{_sentence(VERB_GROUPS[group])}\n\nactions:\n{told}")
-    action = Argument("action", nargs="?", choices=actions, default="list", help="default: list")
+    action = CommandArgument("action", nargs="?", choices=actions, default="list", help="default: list")
     return f"{group} {parser.parse_options(argv, action).action}", []
 
 
@@ -295,7 +297,7 @@ def _parse_options(verb: KernelVerb, argv: list[str]) -> Namespace:
     for one in verb.parameters:
         details: dict[str, Any] = {"action": "store_true"}
         if one.type is not bool:
-            type = positive if one.type is int else str
+            type = parse_positive_int if one.type is int else str
             details = {"type": type, "default": one.default, "metavar": one.metavar or one.name.upper()}
         if one.option:
             parser.add_argument(one.option, dest=one.name, required=one.default is ..., help=one.help, **details)
@@ -303,9 +305,11 @@ def _parse_options(verb: KernelVerb, argv: list[str]) -> Namespace:
             parser.add_argument(one.name, nargs=None if one.default is ... else "?", help=one.help, **details)
     return parser.parse_options(
         argv,
-        Argument("--config", metavar="FILE", help=CONFIG_HELP),
-        Argument("--pid", type=positive, metavar="PID", help="which kernel, if several serve this file"),
-        JSON_LINES,
+        CommandArgument("--config", metavar="FILE", help=CONFIG_HELP),
+        CommandArgument(
+            "--pid", type=parse_positive_int, metavar="PID", help="which kernel, if several serve this file"
+        ),
+        JSON_LINES_FLAG,
     )
 
 

@@ -11,10 +11,10 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from defserve.cli.exits import WRONG
-from defserve.server.command_line import CommandLine
+from defserve.cli.exits import EXIT_FAILURE
+from defserve.server.command_line import CommandLineParser
 
-DESCRIBE: Final = "\0describe"
+DESCRIBE_ARGUMENT: Final = "\0describe"
 """No command line can contain it. Given as the only argument, it asks for the parser itself."""
 
 
@@ -26,24 +26,24 @@ class ParserDescription(Exception):
         super().__init__(parser.prog)
 
 
-class Argument:
+class CommandArgument:
     """An argument of a command, in the words of `ArgumentParser.add_argument`."""
 
     def __init__(self, *names: str, **details: Any) -> None:
         self.names, self.details = names, details
 
 
-def flag(*names: str, help: str) -> Argument:
+def make_flag(*names: str, help: str) -> CommandArgument:
     """An option without a value."""
-    return Argument(*names, action="store_true", help=help)
+    return CommandArgument(*names, action="store_true", help=help)
 
 
-AS_JSON: Final = flag("--json", help="print JSON")
-RESULT_AS_JSON: Final = flag("--json", help="print the result as JSON")
-JSON_LINES: Final = flag("--json", help="print JSON, one object per line")
+JSON_FLAG: Final = make_flag("--json", help="print JSON")
+RESULT_JSON_FLAG: Final = make_flag("--json", help="print the result as JSON")
+JSON_LINES_FLAG: Final = make_flag("--json", help="print JSON, one object per line")
 
 
-class CommandParser(CommandLine):
+class CommandParser(CommandLineParser):
     """The parser of one command."""
 
     example = "http://127.0.0.1:8000/mcp"
@@ -58,11 +58,11 @@ class CommandParser(CommandLine):
         )
         self.color = False  # Python 3.14 would colour help by itself
 
-    def add_arguments(self, *arguments: Argument) -> None:
+    def add_arguments(self, *arguments: CommandArgument) -> None:
         for argument in arguments:
             self.add_argument(*argument.names, **argument.details)
 
-    def parse_options(self, argv: list[str], *arguments: Argument) -> Any:
+    def parse_options(self, argv: list[str], *arguments: CommandArgument) -> Any:
         """The options of a command line that has these arguments, after those that were added before."""
         self.add_arguments(*arguments)
         return self.parse_args(argv)
@@ -95,13 +95,13 @@ class CommandParser(CommandLine):
         return f"{address} --legacy-sse" if is_older else address
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        from defserve.cli.screen import help_lines, problem_lines, show, show_stderr
+        from defserve.cli.screen import format_help, format_problem, show_stderr, show_stdout
 
         kind, _, rest = message.partition(": ")
         if kind == "error":
-            show_stderr(*problem_lines(kind, rest.rstrip("\n")))
+            show_stderr(*format_problem(kind, rest.rstrip("\n")))
         else:
-            show(*help_lines(message.rstrip("\n")))
+            show_stdout(*format_help(message.rstrip("\n")))
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - overloaded there
         self, args: Iterable[str] | None = None, namespace: Any = None
@@ -116,7 +116,7 @@ class CommandParser(CommandLine):
 
     def _unless_described(self, args: Iterable[str] | None) -> list[str] | None:
         words = None if args is None else list(args)
-        if words == [DESCRIBE]:
+        if words == [DESCRIBE_ARGUMENT]:
             raise ParserDescription(self)
         return words
 
@@ -128,9 +128,9 @@ def run_action(
     if argv and argv[0] in actions:
         return actions[argv[0]](argv[1:])
     CommandParser(prog, about, examples).parse_options(
-        argv, Argument("action", choices=actions, help=f"`{prog} ACTION --help` shows its options")
+        argv, CommandArgument("action", choices=actions, help=f"`{prog} ACTION --help` shows its options")
     )
-    return WRONG
+    return EXIT_FAILURE
 
 
 # -- Types of option values: what `type=` of an option calls.
@@ -140,7 +140,7 @@ SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MAX_TOKEN_LENGTH: Final = 65_536
 
 
-def seconds(text: str) -> float:
+def parse_duration(text: str) -> float:
     """A duration such as `90s`, `15m` or `30d`; without a unit, seconds."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhdw]?)", text)
     if found is None or not float(found[1]):
@@ -148,13 +148,13 @@ def seconds(text: str) -> float:
     return float(found[1]) * SECONDS[found[2]]
 
 
-def positive(text: str) -> int:
+def parse_positive_int(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise ArgumentTypeError(f"{text!r} is not a number above 0")
     return int(text)
 
 
-def token(text: str) -> str:
+def parse_token(text: str) -> str:
     """A token, or the one in a file: `@FILE`. No token begins with `@`."""
     if not text.startswith("@"):
         return text
@@ -176,8 +176,10 @@ def token(text: str) -> str:
 
 
 WEB_OPTIONS: Final = (
-    flag("--web", help="open the inspector: a page in the browser, on loopback"),
-    Argument("--port", type=int, default=0, metavar="N", help="the port of the page (default: a free one)"),
-    Argument("--store", metavar="ADDRESS", help="with --web: the server's store, to show all of its checkpoints"),
-    flag("--no-browser", help="do not open a browser, only print the address"),
+    make_flag("--web", help="open the inspector: a page in the browser, on loopback"),
+    CommandArgument("--port", type=int, default=0, metavar="N", help="the port of the page (default: a free one)"),
+    CommandArgument(
+        "--store", metavar="ADDRESS", help="with --web: the server's store, to show all of its checkpoints"
+    ),
+    make_flag("--no-browser", help="do not open a browser, only print the address"),
 )

@@ -11,8 +11,8 @@ from threading import Lock, Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.cli.screen import console, is_drawn, show_stderr
-from defserve.cli.screen_blocks import Line
+from defserve.cli.screen import can_draw, make_console, show_stderr
+from defserve.cli.screen_blocks import StyledLine
 from defserve.core.json_values import is_object
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ PATIENCE_SECONDS: Final = 0.3
 """What is done sooner is not drawn: it would only flicker."""
 PLAIN_SECONDS: Final = 1.0
 """Lines of progress in a pipe or a file are at least so far apart, except the last."""
-ASKING: Final = "Asking the server what it offers"
+LISTING_STEP: Final = "Asking the server what it offers"
 LEVELS: Final = {
     "debug": "faint",
     "notice": "good",
@@ -31,7 +31,7 @@ LEVELS: Final = {
 }
 
 
-class Working:
+class ProgressDisplay:
     """`with Working("Calling add") as work`: drawn until the block ends, then gone. Only at a terminal."""
 
     def __init__(self, what: str) -> None:
@@ -41,10 +41,10 @@ class Working:
         self._ended = self._paused = False
         self._timer: Timer | None = None
         self._next_line = 0.0
-        self._held: Line | None = None
-        self.is_drawn = is_drawn(sys.stderr)
+        self._held: StyledLine | None = None
+        self.is_drawn = can_draw(sys.stderr)
 
-    def __enter__(self) -> Working:
+    def __enter__(self) -> ProgressDisplay:
         if self.is_drawn:
             self._timer = Timer(PATIENCE_SECONDS, self._begin)
             self._timer.daemon = True
@@ -65,7 +65,7 @@ class Working:
         """Say what is being done now."""
         self._what = what
         if self._bar is not None:
-            self._bar.update(self._task, description=Line(what))
+            self._bar.update(self._task, description=StyledLine(what))
 
     def progress(self, value: float, total: float | None = None, message: str | None = None) -> None:
         """How far it has come; for `on_progress` of a client."""
@@ -75,7 +75,7 @@ class Working:
         self._begin()
         if self._bar is not None:
             self._bar.columns = _columns(with_bar=total is not None)
-            self._bar.update(self._task, completed=value, total=total, description=Line(message or self._what))
+            self._bar.update(self._task, completed=value, total=total, description=StyledLine(message or self._what))
 
     def log(self, params: dict[str, Any]) -> None:
         """A log message, above what is drawn; for `on_log` of a client."""
@@ -83,14 +83,14 @@ class Working:
         rest = dict(data) if is_object(data) else {"message": data}
         message = rest.pop("message", "")
         told = "".join(f" {name}={value}" for name, value in rest.items())
-        line = Line((f"{level:7}", LEVELS.get(level, "name")), f" {message}", (told, "faint"), hang=8)
+        line = StyledLine((f"{level:7}", LEVELS.get(level, "name")), f" {message}", (told, "faint"), hang=8)
         if not self.is_drawn:
             show_stderr(line)
             return
-        from defserve.cli.screen_drawing import draw
+        from defserve.cli.screen_drawing import draw_blocks
 
         with self._lock:
-            draw(self._bar.console if self._bar is not None else console(sys.stderr), [line])
+            draw_blocks(self._bar.console if self._bar is not None else make_console(sys.stderr), [line])
 
     @contextmanager
     def pause_drawing(self) -> Generator[None]:
@@ -110,7 +110,7 @@ class Working:
     def _progress_line(self, value: float, total: float | None, message: str | None) -> None:
         now = monotonic()
         far = f"{value:g}" if total is None else f"{value:g} of {total:g}"
-        self._held = Line(f"{message or self._what}: {far}")
+        self._held = StyledLine(f"{message or self._what}: {far}")
         if now >= self._next_line and not self._paused:
             self._next_line = now + PLAIN_SECONDS
             show_stderr(self._held)
@@ -124,8 +124,8 @@ class Working:
                 return
             from rich.progress import Progress
 
-            self._bar = Progress(*_columns(with_bar=False), console=console(sys.stderr), transient=True)
-            self._task = self._bar.add_task(Line(self._what), total=None)
+            self._bar = Progress(*_columns(with_bar=False), console=make_console(sys.stderr), transient=True)
+            self._task = self._bar.add_task(StyledLine(self._what), total=None)
             self._bar.start()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, TextIO
 
-from defserve.cli.screen_blocks import Block, Line, Table, lines
+from defserve.cli.screen_blocks import ScreenBlock, StyledLine, Table, iter_plain_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,43 +26,43 @@ SIZE: Final = re.compile("[0-9]{1,4}")
 OPTION: Final = re.compile(r"  -[\w-]*+(?:,? [\w\[\]:…-]++)*+|  [a-z-]++(?=  )")
 
 
-def show(*blocks: Block) -> None:
+def show_stdout(*blocks: ScreenBlock) -> None:
     """Print to stdout."""
     _print(sys.stdout, blocks)
 
 
-def show_each(blocks: Table | Iterable[Block]) -> None:
+def show_each(blocks: Table | Iterable[ScreenBlock]) -> None:
     """Print blocks to stdout as they come. A table is one block."""
     for block in (blocks,) if isinstance(blocks, Table) else blocks:
-        show(block)
+        show_stdout(block)
         sys.stdout.flush()
 
 
-def show_stderr(*blocks: Block) -> None:
+def show_stderr(*blocks: ScreenBlock) -> None:
     """Print to stderr, which is for what is not the result."""
     _print(sys.stderr, blocks)
 
 
-def prompt_for(line: Line) -> None:
+def show_prompt(line: StyledLine) -> None:
     """Print to stderr without a line end: what is typed follows."""
-    if is_drawn(sys.stderr):
+    if can_draw(sys.stderr):
         from rich.text import Text
 
-        console(sys.stderr).print(Text.assemble(*line.parts), end="", soft_wrap=True)
+        make_console(sys.stderr).print(Text.assemble(*line.parts), end="", soft_wrap=True)
     else:
         print(line, end="", file=sys.stderr)
     sys.stderr.flush()
 
 
-def is_drawn(stream: TextIO) -> bool:
+def can_draw(stream: TextIO) -> bool:
     """Whether what goes there is drawn: a terminal that can do it, and `rich`. `FORCE_COLOR` counts as a terminal."""
     if os.environ.get("TERM") == "dumb" or not (os.environ.get("FORCE_COLOR") or stream.isatty()):
         return False
     return find_spec("rich") is not None
 
 
-def console(stream: TextIO, *, width: int | None = None) -> Console:
-    """The console that draws to a stream for which `is_drawn`. `NO_COLOR` leaves the layout and drops the colours."""
+def make_console(stream: TextIO, *, width: int | None = None) -> Console:
+    """The console that draws to a stream for which `can_draw`. `NO_COLOR` leaves the layout and drops the colours."""
     from rich.console import Console
     from rich.theme import Theme
 
@@ -88,34 +88,36 @@ def _stand_in(variable: str, usual: int) -> int | None:
     return None if not text or (SIZE.fullmatch(text) and int(text)) else usual
 
 
-def problem_lines(kind: str, text: str) -> list[Line]:
+def format_problem(kind: str, text: str) -> list[StyledLine]:
     """`error: what happened` with its `fix:` line. Only the two words are styled; the rest is text from anywhere."""
     first, *rest = text.splitlines() or [""]
-    made = [Line((f"{kind}:", "warning" if kind in ("warning", "note") else "error"), f" {first.expandtabs(4)}")]
+    made = [StyledLine((f"{kind}:", "warning" if kind in ("warning", "note") else "error"), f" {first.expandtabs(4)}")]
     for line in rest:
         indent, fix, after = line.expandtabs(4).partition("fix:")
-        made.append(Line(indent, ("fix:", "fix"), after) if fix and not indent.strip() else Line(line.expandtabs(4)))
+        made.append(
+            StyledLine(indent, ("fix:", "fix"), after) if fix and not indent.strip() else StyledLine(line.expandtabs(4))
+        )
     return made
 
 
-def help_lines(text: str) -> Iterator[Line]:
+def format_help(text: str) -> Iterator[StyledLine]:
     """The text of `--help`: headings and options are styled."""
     for line in text.splitlines():
         if heading := HEADING.match(line):
-            yield Line((heading[0], "heading"), line[heading.end() :])
+            yield StyledLine((heading[0], "heading"), line[heading.end() :])
         elif option := OPTION.match(line):
             after = line[option.end() :]
-            yield Line((option[0], "option"), after, hang=len(line) - len(after.lstrip()) - 2)
+            yield StyledLine((option[0], "option"), after, hang=len(line) - len(after.lstrip()) - 2)
         else:
-            yield Line(line, hang=0)
+            yield StyledLine(line, hang=0)
 
 
-def _print(stream: TextIO, blocks: tuple[Block, ...]) -> None:
-    if is_drawn(stream):
-        from defserve.cli.screen_drawing import draw
+def _print(stream: TextIO, blocks: tuple[ScreenBlock, ...]) -> None:
+    if can_draw(stream):
+        from defserve.cli.screen_drawing import draw_blocks
 
-        draw(console(stream), blocks)
+        draw_blocks(make_console(stream), blocks)
         return
     for block in blocks:
-        for line in lines(block):
+        for line in iter_plain_lines(block):
             print(line, file=stream)

@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
-from defserve.base.redaction import printable, printable_json, printable_lines
+from defserve.base.redaction import escape_unprintable, escape_unprintable_json, escape_unprintable_lines
 
-Part: TypeAlias = str | tuple[str, str]
+StyledText: TypeAlias = str | tuple[str, str]
 """A text, or a text and its style."""
 
 
-def text_of(part: Part) -> str:
+def strip_style(part: StyledText) -> str:
     return part[0] if isinstance(part, tuple) else part
 
 
-class Line(str):
+class StyledLine(str):
     """One line of parts with styles. As a `str` it is the plain text. Control characters in it are escaped.
 
     If it is too long for the terminal, the rest is indented by `hang` more than its begin.
@@ -28,14 +28,16 @@ class Line(str):
 
     __slots__ = ("hang", "parts")
 
-    parts: tuple[Part, ...]
+    parts: tuple[StyledText, ...]
     hang: int
 
-    def __new__(cls, *parts: Part, hang: int = 2) -> Line:
+    def __new__(cls, *parts: StyledText, hang: int = 2) -> StyledLine:
         safe = tuple(
-            (printable(part[0]), part[1]) if isinstance(part, tuple) else printable(part) for part in parts if part
+            (escape_unprintable(part[0]), part[1]) if isinstance(part, tuple) else escape_unprintable(part)
+            for part in parts
+            if part
         )
-        made = super().__new__(cls, "".join(map(text_of, safe)))
+        made = super().__new__(cls, "".join(map(strip_style, safe)))
         made.parts, made.hang = safe, hang
         return made
 
@@ -66,17 +68,17 @@ class Table:
             yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-class Data:
-    """A JSON value, on several lines unless it is `compact`. What `printable` escapes is escaped as JSON does it."""
+class JsonBlock:
+    """A JSON value, on several lines unless it is `compact`. Unprintable characters are escaped as JSON does it."""
 
     def __init__(self, value: Any, *, compact: bool = False) -> None:
         self.value, self.compact = value, compact
 
     def __iter__(self) -> Iterator[str]:
-        yield printable_json(json.dumps(self.value, indent=None if self.compact else 2, ensure_ascii=False))
+        yield escape_unprintable_json(json.dumps(self.value, indent=None if self.compact else 2, ensure_ascii=False))
 
 
-class Written:
+class DocumentBlock:
     """A text that somebody else wrote, of many lines. `kind` is its media type: Markdown and JSON are drawn as such.
 
     A pipe gets it as it is, if `is_exact`; a terminal gets it escaped.
@@ -86,11 +88,11 @@ class Written:
         self.text, self.kind, self.is_exact = text, kind, True
 
     def __iter__(self) -> Iterator[str]:
-        yield self.text if self.is_exact else printable_lines(self.text)
+        yield self.text if self.is_exact else escape_unprintable_lines(self.text)
 
 
 @dataclass(frozen=True, slots=True)
-class Diff:
+class DiffBlock:
     """A unified diff, as one text."""
 
     text: str
@@ -99,17 +101,17 @@ class Diff:
         yield from self.text.splitlines()
 
 
-Block: TypeAlias = str | Table | Data | Written | Diff
+ScreenBlock: TypeAlias = str | Table | JsonBlock | DocumentBlock | DiffBlock
 
 
-def lines(block: Block) -> Iterator[str]:
+def iter_plain_lines(block: ScreenBlock) -> Iterator[str]:
     """The plain text of a block."""
     yield from (block,) if isinstance(block, str) else block
 
 
 def _cell(cell: object) -> tuple[str, str]:
     text, style = cast("tuple[str, str]", cell) if isinstance(cell, tuple) else (str(cell), "")
-    return printable(text), style
+    return escape_unprintable(text), style
 
 
 # -- The looks of everything that commands print: a name for each, and what it is drawn with.
@@ -149,7 +151,7 @@ STYLES: Final = {
     "json.brace": "default",
 }
 
-STATES: Final = {
+STATE_STYLES: Final = {
     **dict.fromkeys(("connected", "healthy", "ok", "low", "safe"), "good"),
     **dict.fromkeys(
         ("connecting", "restarting", "starting", "draining", "held", "degraded", "moderate", "missing"), "warning"
@@ -160,9 +162,9 @@ STATES: Final = {
 """A word that says how something is → its style."""
 
 
-def state(word: str) -> tuple[str, str]:
+def style_state(word: str) -> tuple[str, str]:
     """A word with the style of what it says."""
-    return word, STATES.get(word, "")
+    return word, STATE_STYLES.get(word, "")
 
 
 # -- Numbers of things, in words.

@@ -11,8 +11,16 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from defserve.base.redaction import printable
-from defserve.cli.screen_blocks import Block, Data, Diff, Line, Table, Written, lines
+from defserve.base.redaction import escape_unprintable
+from defserve.cli.screen_blocks import (
+    DiffBlock,
+    DocumentBlock,
+    JsonBlock,
+    ScreenBlock,
+    StyledLine,
+    Table,
+    iter_plain_lines,
+)
 
 GAP, INDENT = 2, 4
 NARROW = 30
@@ -23,34 +31,34 @@ DIFF_STYLES = {"+": "added", "-": "removed", "@": "faint"}
 MARKDOWN, JSON = "text/markdown", "application/json"
 
 
-def draw(screen: Console, blocks: Iterable[Block]) -> None:
+def draw_blocks(screen: Console, blocks: Iterable[ScreenBlock]) -> None:
     for block in blocks:
         if isinstance(block, Table):
             for piece in pieces(block, screen.width):
                 screen.print(piece)
-        elif isinstance(block, Data):
+        elif isinstance(block, JsonBlock):
             # Soft: a long line that is copied stays one line.
             screen.print(_json(next(iter(block))), soft_wrap=True)
-        elif isinstance(block, Diff):
-            for line in lines(block):
-                screen.print(Text(printable(line), DIFF_STYLES.get(line[:1], "")), soft_wrap=True)
-        elif isinstance(block, Written):
+        elif isinstance(block, DiffBlock):
+            for line in iter_plain_lines(block):
+                screen.print(Text(escape_unprintable(line), DIFF_STYLES.get(line[:1], "")), soft_wrap=True)
+        elif isinstance(block, DocumentBlock):
             _draw_written(screen, block)
         else:
-            for line in [block] if isinstance(block, Line) else block.split("\n"):
+            for line in [block] if isinstance(block, StyledLine) else block.split("\n"):
                 _draw_line(screen, line)
 
 
-def render_blocks(blocks: Iterable[Block], width: int) -> Group:
+def render_blocks(blocks: Iterable[ScreenBlock], width: int) -> Group:
     """Blocks for a part of the screen that is drawn again and again."""
     drawn: list[RenderableType] = []
     for block in blocks:
         if isinstance(block, Table):
             drawn += pieces(block, width)
-        elif isinstance(block, Line):
+        elif isinstance(block, StyledLine):
             drawn.append(Text.assemble(*block.parts))
         else:
-            drawn += [Text(line) for line in lines(block)]
+            drawn += [Text(line) for line in iter_plain_lines(block)]
     return Group(*drawn)
 
 
@@ -92,12 +100,12 @@ def _grid(
 
 def _draw_line(screen: Console, line: str) -> None:
     """A line, and what does not fit into it below, indented."""
-    text = Text.assemble(*line.parts) if isinstance(line, Line) else Text(line)
+    text = Text.assemble(*line.parts) if isinstance(line, StyledLine) else Text(line)
     if text.cell_len <= screen.width:
         screen.print(text, soft_wrap=True)
         return
     indent = len(line) - len(line.lstrip(" "))
-    hang = line.hang if isinstance(line, Line) else 0
+    hang = line.hang if isinstance(line, StyledLine) else 0
     first, *more = text[indent:].wrap(screen, max(screen.width - indent, MIN_TEXT_WIDTH), overflow="fold")
     rows = [first]
     if more:
@@ -109,9 +117,9 @@ def _draw_line(screen: Console, line: str) -> None:
         screen.print(Text(" " * (indent + (hang if number else 0))) + row, soft_wrap=True)
 
 
-def _draw_written(screen: Console, block: Written) -> None:
+def _draw_written(screen: Console, block: DocumentBlock) -> None:
     # Tabs and line ends are layout; nothing else that is not printable reaches the terminal.
-    safe = "\n".join(map(printable, block.text.expandtabs(4).splitlines()))
+    safe = "\n".join(map(escape_unprintable, block.text.expandtabs(4).splitlines()))
     if block.kind.startswith(MARKDOWN):
         from rich.markdown import Markdown
 
@@ -122,4 +130,4 @@ def _draw_written(screen: Console, block: Written) -> None:
 
 
 def _json(text: str) -> Text:
-    return JSONHighlighter()("\n".join(map(printable, text.split("\n"))))
+    return JSONHighlighter()("\n".join(map(escape_unprintable, text.split("\n"))))

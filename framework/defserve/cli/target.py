@@ -12,20 +12,20 @@ from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from defserve.base.search_path import add_folder
-from defserve.client.targets import find_installed_servers, is_address, is_code, is_file
+from defserve.base.search_path import add_import_folder
+from defserve.client.targets import find_installed_servers, is_code_target, is_file_target, is_server_address
 from defserve.errors import PeerGone, UsageError, did_you_mean
 from defserve.tooling.loading import load_quietly
 
 if TYPE_CHECKING:
     from defserve.tooling.client_settings import ConfiguredServer
 
-WAYS: Final = (
+TARGET_FORMS_HELP: Final = (
     "server.py, server.py:name, module:name, the name of an installed server or of one in .mcp.json (.mcp.json:name"
     " if both exist), a kernel's mgp.toml, http://host:port/mcp, ws://host:port/mcp"
 )
-COMMAND: Final = "`-- command args` at the end"
-TARGET_HELP: Final = f"{WAYS}; or nothing, in a project with one server or with {COMMAND}"
+COMMAND_HELP: Final = "`-- command args` at the end"
+TARGET_HELP: Final = f"{TARGET_FORMS_HELP}; or nothing, in a project with one server or with {COMMAND_HELP}"
 
 NAME_ONE: Final = "name a file (server.py), an address, or a server of .mcp.json; --help shows every way"
 
@@ -47,7 +47,7 @@ class ServerTarget(NamedTuple):
     process: int | None = None
 
 
-def quiet() -> AbstractContextManager[Any]:
+def redirect_stdout_to_stderr() -> AbstractContextManager[Any]:
     """What a server in this process prints goes to stderr, because stdout is for the result of the command."""
     return redirect_stdout(sys.stderr)
 
@@ -62,34 +62,34 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
     return list(argv[:cut]), list(argv[cut + 1 :])
 
 
-def resolve(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
+def resolve_target(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
     """The server that a command line names. If a word names it, that word is taken from the front of `words`."""
     if command is not None:
         return ServerTarget(command=command)
     if module is not None:
         return ServerTarget(load_package(module))
     if not words:
-        if (found := of_project()) is None:
+        if (found := find_project_target()) is None:
             raise UsageError("no server is given", fix=NAME_ONE)
-        return ServerTarget(load(found))
+        return ServerTarget(load_target(found))
     named = words.pop(0)
-    if is_address(named):
+    if is_server_address(named):
         return ServerTarget(address=named)
     if named.endswith(".toml"):
         return _kernel(named)
     found = find_configured_server(named)
-    return _make_target(found) if found is not None else ServerTarget(load(named))
+    return _make_target(found) if found is not None else ServerTarget(load_target(named))
 
 
 def _kernel(named: str) -> ServerTarget:
     """The kernel of a file: the one that runs, if an address of it is known; else one in this process."""
-    from defserve.kernel.config.loading import load as load_config
-    from defserve.kernel.control import locate_config, places_of
+    from defserve.kernel.config.loading import load_kernel_config as load_config
+    from defserve.kernel.control import find_socket_paths, locate_config
 
     if not Path(named).is_file():
         raise UsageError(f"there is no file {named}", fix="name the mgp.toml of a kernel")
     config = load_config(locate_config(named))
-    running = places_of(config.path)
+    running = find_socket_paths(config.path)
     for process in running:
         if address := _address_of(config.path, process, config.settings.on):
             return ServerTarget(address=address, kernel=config.path, process=process)
@@ -116,28 +116,33 @@ def _address_of(config: Path, process: int, said: str) -> str:
     except (PeerGone, UsageError):
         on = said
     # Port 0 is whichever was free.
-    return on if is_address(on) and urlsplit(on).port != 0 else ""
+    return on if is_server_address(on) and urlsplit(on).port != 0 else ""
 
 
 def is_target(named: str) -> bool:
     """Whether a word names a server: an address, the file of a kernel, code, or a server of a `.mcp.json`."""
-    return is_address(named) or named.endswith(".toml") or find_configured_server(named) is not None or is_code(named)
+    return (
+        is_server_address(named)
+        or named.endswith(".toml")
+        or find_configured_server(named) is not None
+        or is_code_target(named)
+    )
 
 
-def of_project() -> str | None:
+def find_project_target() -> str | None:
     """The server that the project around the current folder names, if there is one."""
-    from defserve.tooling.project_parts import locate
+    from defserve.tooling.project_parts import locate_server
 
     try:
-        found = locate(Path.cwd())
+        found = locate_server(Path.cwd())
     except UsageError:
         return None
     return f"{found.source}:{found.variable}"
 
 
-def resolve_only(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
+def resolve_only_target(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
     """Like `resolve`, for a command line that holds nothing else. Raises UsageError for another word."""
-    target = resolve(words, module, command)
+    target = resolve_target(words, module, command)
     if words:
         raise UsageError(f"one server at a time; {words[0]!r} is unexpected", fix="name one server")
     return target
@@ -145,13 +150,13 @@ def resolve_only(words: list[str], module: str | None, command: list[str] | None
 
 def find_configured_server(named: str) -> ConfiguredServer | None:
     """The server of a `.mcp.json` with this name; None if the name is code of this environment, or unknown."""
-    if not is_file(named):
+    if not is_file_target(named):
         _search_here()
-    if is_code(named):
+    if is_code_target(named):
         return None
-    from defserve.tooling.client_settings import find
+    from defserve.tooling.client_settings import find_mcp_json_server
 
-    return find(named)
+    return find_mcp_json_server(named)
 
 
 def _make_target(found: ConfiguredServer) -> ServerTarget:
@@ -161,7 +166,7 @@ def _make_target(found: ConfiguredServer) -> ServerTarget:
     return ServerTarget(command=(how.command, *how.args), env=how.env, cwd=found.folder)
 
 
-def headers_of(given: list[str]) -> dict[str, str]:
+def parse_headers(given: list[str]) -> dict[str, str]:
     """`Name: value` texts as headers."""
     pairs = [text.partition(":") for text in given]
     for name, colon, _ in pairs:
@@ -170,17 +175,17 @@ def headers_of(given: list[str]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def load(target: str) -> Any:
+def load_target(target: str) -> Any:
     """Load the server that `target` names, starting from the current folder."""
-    if is_address(target):
+    if is_server_address(target):
         raise UsageError(f"{target!r} is an address; only code can be served", fix="name server.py or module:name")
-    refuse_configured(target)
-    if not is_code(target):
+    require_code_target(target)
+    if not is_code_target(target):
         _refuse_unknown(target)
     return load_quietly(target)
 
 
-def refuse_configured(target: str) -> None:
+def require_code_target(target: str) -> None:
     """Raises UsageError if `target` is a server of a `.mcp.json`: that is a command, and code is needed."""
     if found := find_configured_server(target):
         raise UsageError(
@@ -191,10 +196,12 @@ def refuse_configured(target: str) -> None:
 
 def _refuse_unknown(target: str) -> None:
     """Raises UsageError if there are other names to suggest."""
-    from defserve.tooling.client_settings import list_configured_servers, nearest
+    from defserve.tooling.client_settings import find_nearest_mcp_json, list_configured_servers
 
     if names := [*list_configured_servers(), *(each.name for each in find_installed_servers())]:
-        places = "not a module or an installed server" + (f", nor a server of {file}" if (file := nearest()) else "")
+        places = "not a module or an installed server" + (
+            f", nor a server of {file}" if (file := find_nearest_mcp_json()) else ""
+        )
         raise UsageError(
             f"{target!r} is {places}",
             fix=did_you_mean(target, names, f"use one of {', '.join(dict.fromkeys(names))}; or name a file: server.py"),
@@ -215,4 +222,4 @@ def load_package(package: str) -> Any:
 
 def _search_here() -> None:
     # A console script does not search the current folder; `python -m` does.
-    add_folder(os.getcwd())
+    add_import_folder(os.getcwd())

@@ -24,43 +24,45 @@ from traceback import format_exception
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from defserve.auth.local_token import with_local_key
+from defserve.auth.local_token import resolve_local_key
 from defserve.auth.oauth import is_loopback
-from defserve.cli.parser import Argument, CommandParser, flag
-from defserve.cli.parser import token as token_type
-from defserve.cli.progress import Working
-from defserve.cli.target import ServerTarget, headers_of, is_target, load, of_project, resolve
+from defserve.cli.parser import CommandArgument, CommandParser, make_flag
+from defserve.cli.parser import parse_token as token_type
+from defserve.cli.progress import ProgressDisplay
+from defserve.cli.target import ServerTarget, find_project_target, is_target, load_target, parse_headers, resolve_target
 from defserve.client.answers import Answers
 from defserve.client.client import Client
-from defserve.client.eras import SILENT_SERVERS, cache_file
-from defserve.client.link import Link, has_stored_sign_in
+from defserve.client.eras import SILENT_SERVERS, get_silent_server_cache_path
+from defserve.client.link import ClientLink, has_stored_sign_in
 from defserve.client.links.stdio import ProcessLink
 from defserve.client.targets import connect_url
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, PeerGone, PeerTimeout, UsageError
-from defserve.serve.address import Challenged, HttpRefusal, SignInError, Unreachable
-from defserve.tooling.loading import OURS, PYTHONS, is_outside
+from defserve.serve.address import AddressUnreachable, CredentialsRequired, HttpRefusal, SignInError
+from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS, is_outside
 
 CONNECTION_OPTIONS: Final = (
-    Argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET"),
-    Argument("--era", help='protocol era: "handshake", "stateless" or a version (default: negotiated)'),
-    Argument("--timeout", type=float, default=60.0, help="seconds to wait for each answer (default: 60)"),
-    Argument("--token", type=token_type, help="a bearer token for a server at an address, or @FILE that holds it"),
-    Argument(
+    CommandArgument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET"),
+    CommandArgument("--era", help='protocol era: "handshake", "stateless" or a version (default: negotiated)'),
+    CommandArgument("--timeout", type=float, default=60.0, help="seconds to wait for each answer (default: 60)"),
+    CommandArgument(
+        "--token", type=token_type, help="a bearer token for a server at an address, or @FILE that holds it"
+    ),
+    CommandArgument(
         "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
     ),
-    flag("-v", "--verbose", help="show what the server writes to stderr, and full tracebacks"),
+    make_flag("-v", "--verbose", help="show what the server writes to stderr, and full tracebacks"),
 )
 
 
 @asynccontextmanager
-async def connect(
+async def connect_target(
     target: ServerTarget,
     options: Namespace,
     *,
     offer: Mapping[str, Any] | None = None,
     answers: Answers | None = None,
-    work: Working | None = None,
+    work: ProgressDisplay | None = None,
 ) -> AsyncGenerator[Client, None]:
     """A client of `target` while the block runs. `offer` adds capabilities to its own. `work` shows progress and logs.
 
@@ -76,14 +78,14 @@ async def connect(
         **({"capabilities": offer} if offer else {}),
         **({"on_progress": work.progress, "on_log": work.log} if work is not None else {}),
     }
-    SILENT_SERVERS.use_file(cache_file())
+    SILENT_SERVERS.use_file(get_silent_server_cache_path())
     try:
         with explain_http_errors(target.address, is_signed_in=_is_signed_in(target, options)):
             if target.server is not None:
                 async with AsyncExitStack() as stack:
                     yield await _start_client(stack, target.server.connect(**chosen), options)
             else:
-                async with Client(await link_to(target, options), **chosen) as client:
+                async with Client(await open_target_link(target, options), **chosen) as client:
                     yield client
     except PeerTimeout as error:
         look = "-v shows what it writes to stderr; " if target.command and not options.verbose else ""
@@ -105,12 +107,12 @@ async def _start_client(
     raise UsageError(f"the server did not start\n{shown}")
 
 
-async def link_to(target: ServerTarget, options: Namespace) -> Link:
+async def open_target_link(target: ServerTarget, options: Namespace) -> ClientLink:
     """A link to the server that a command line names. It is not a server of this process."""
     if target.address:
-        given = {**target.headers, **headers_of(options.header)}
+        given = {**target.headers, **parse_headers(options.header)}
         headers = {name.lower(): value for name, value in given.items()}
-        address, token = with_local_key(target.address, options.token, headers)
+        address, token = resolve_local_key(target.address, options.token, headers)
         auth = None
         if token is None and _is_signed_in(target, options) and has_stored_sign_in(address):
             from defserve.client.signin.authorizer import StoredSignIn
@@ -123,7 +125,7 @@ async def link_to(target: ServerTarget, options: Namespace) -> Link:
 
 def _is_signed_in(target: ServerTarget, options: Namespace) -> bool:
     """Whether a command uses the token of `defserve login`. One that its command line gives wins over it."""
-    given = {name.lower() for name in (*target.headers, *headers_of(options.header))}
+    given = {name.lower() for name in (*target.headers, *parse_headers(options.header))}
     return (
         bool(target.address)
         and not options.token
@@ -136,9 +138,9 @@ def _answers() -> Answers:
     """The person at the terminal answers, if there is one."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return Answers()
-    from defserve.cli.terminal_answers import terminal_answers
+    from defserve.cli.terminal_answers import make_terminal_answers
 
-    return terminal_answers()
+    return make_terminal_answers()
 
 
 # -- Errors of a server at an address, with what helps the person who typed the command.
@@ -172,11 +174,11 @@ def explain_http_errors(address: str, *, is_signed_in: bool = False) -> Generato
     """
     try:
         yield
-    except Unreachable as error:
+    except AddressUnreachable as error:
         raise PeerGone(f"{error.message}\n  fix: {_absent(error.message, address)}") from None
     except SignInError as error:
         raise UsageError(error.problem, fix=error.fix) from None
-    except Challenged as error:
+    except CredentialsRequired as error:
         if is_signed_in and error.error == "invalid_token":
             raise UsageError(
                 f"{address} does not take the token of your sign-in any more (HTTP {error.data['status']})",
@@ -187,7 +189,7 @@ def explain_http_errors(address: str, *, is_signed_in: bool = False) -> Generato
         raise UsageError(error.message, fix=STATUSES.get(error.data["status"], "").format(url=address)) from None
 
 
-def _credentials(error: Challenged, address: str) -> str:
+def _credentials(error: CredentialsRequired, address: str) -> str:
     if error.error is None:
         return "add -H 'Authorization: …'"
     challenge = str(error.data.get("challenge"))
@@ -213,20 +215,22 @@ def _absent(message: str, address: str) -> str:
 # -- Arguments of a tool or prompt on the command line: `key=text`, `key:=json`, or one JSON object.
 
 
-ARGUMENT: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
-MISSING: Final = re.compile(r"^([^:\n]{1,200}): missing$", re.MULTILINE)
+ARGUMENT_PATTERN: Final = re.compile(r"([^=:\s]+)(:?=)(.*)", re.DOTALL)
+MISSING_ARGUMENT_PATTERN: Final = re.compile(r"^([^:\n]{1,200}): missing$", re.MULTILINE)
 """A line of a server about an argument that was not given."""
 WHOLE: Final = """write --args '{"key": "value"}'"""
 
 
-def read_options(parser: CommandParser, argv: list[str], command: str, subject: str, *arguments: Argument) -> Namespace:
+def parse_subject_options(
+    parser: CommandParser, argv: list[str], command: str, subject: str, *arguments: CommandArgument
+) -> Namespace:
     """The options of a command whose words are arguments of a `subject`: a tool or a prompt.
 
     It adds the options that such commands share. Raises UsageError for an option that is meant as an argument.
     """
     folder = "where pictures and other files are saved (default: here)"
     parser.add_arguments(
-        *arguments, Argument("-o", "--output", metavar="DIR", default=".", help=folder), *CONNECTION_OPTIONS
+        *arguments, CommandArgument("-o", "--output", metavar="DIR", default=".", help=folder), *CONNECTION_OPTIONS
     )
     options, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
@@ -236,12 +240,12 @@ def read_options(parser: CommandParser, argv: list[str], command: str, subject: 
     return options
 
 
-def resolve_named(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
+def resolve_target_before_name(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
     """Like `resolve`, where the name of a tool or prompt follows. In a project with one server it may come alone."""
-    is_alone = len(words) == 1 or (len(words) > 1 and ARGUMENT.fullmatch(words[1]) is not None)
-    if module is None and command is None and is_alone and not is_target(words[0]) and (found := of_project()):
-        return ServerTarget(load(found))
-    return resolve(words, module, command)
+    is_alone = len(words) == 1 or (len(words) > 1 and ARGUMENT_PATTERN.fullmatch(words[1]) is not None)
+    if module is None and command is None and is_alone and not is_target(words[0]) and (found := find_project_target()):
+        return ServerTarget(load_target(found))
+    return resolve_target(words, module, command)
 
 
 def instead(unknown: str, argv: list[str], command: str = "call") -> str:
@@ -255,7 +259,7 @@ def instead(unknown: str, argv: list[str], command: str = "call") -> str:
     return f"write {name.replace('-', '_')}={shlex.quote(value) if value else '…'}; or run defserve {command} --help"
 
 
-def read_arguments(words: list[str], whole: str | None) -> tuple[dict[str, str], dict[str, Any]]:
+def parse_argument_words(words: list[str], whole: str | None) -> tuple[dict[str, str], dict[str, Any]]:
     """`key=value` pairs, whose values are still text, and the JSON values of `key:=json` and `--args`."""
     texts: dict[str, str] = {}
     values: dict[str, Any] = {}
@@ -265,7 +269,7 @@ def read_arguments(words: list[str], whole: str | None) -> tuple[dict[str, str],
             raise UsageError("--args must be an object", fix=WHOLE)
         values.update(given)
     for word in words:
-        parts = ARGUMENT.fullmatch(word)
+        parts = ARGUMENT_PATTERN.fullmatch(word)
         if parts is None:
             raise UsageError(f"{word!r} is not an argument", fix="write key=text or key:=json")
         name, sign, text = parts.groups()
@@ -307,7 +311,11 @@ def _shorten_traceback(record: logging.LogRecord) -> bool:
 def brief(text: str) -> str:
     """A traceback without the frames of Python, packages and defserve. If none would be left, only ours are hidden."""
     paths = [frame[1] for frame in FRAME.finditer(text)]
-    hidden = (OURS, *PYTHONS) if any(is_outside(path, (OURS, *PYTHONS)) for path in paths) else (OURS,)
+    hidden = (
+        (PACKAGE_FOLDER, *PYTHON_FOLDERS)
+        if any(is_outside(path, (PACKAGE_FOLDER, *PYTHON_FOLDERS)) for path in paths)
+        else (PACKAGE_FOLDER,)
+    )
     shown = FRAME.sub(lambda frame: frame[0] if is_outside(frame[1], hidden) else "", text)
     return text if shown == text else f"{shown.rstrip()}\n{MORE}"
 

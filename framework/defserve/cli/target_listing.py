@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from defserve.cli.screen_blocks import Part, state
+from defserve.cli.screen_blocks import StyledText, style_state
 from defserve.cli.target import ServerTarget
-from defserve.cli.target_connection import connect, filter_log
+from defserve.cli.target_connection import connect_target, filter_log
 from defserve.client.client import Client
-from defserve.client.eras import ERAS
-from defserve.client.mgp.server_claims import tool_security
-from defserve.client.replies import ListedItems, list_if_known, object_of
+from defserve.client.eras import NEWEST_VERSION_BY_ERA
+from defserve.client.mgp.server_claims import parse_tool_security
+from defserve.client.replies import ListedItems, list_if_supported, object_or_empty
 from defserve.core.composition import Composition
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.tooling.lint.definitions import security_of
-from defserve.tooling.listing import LISTING_OFFER, OFFER, ServerListing, server_listing
+from defserve.tooling.lint.definitions import get_security_block
+from defserve.tooling.listing import FULL_OFFER, LISTING_OFFER, ServerListing, server_listing
 
 # heading -> (the capability that it needs, its method, how a client asks for it)
-KINDS: Final[dict[str, tuple[str, str, Callable[[Client], Any]]]] = {
+TARGET_LIST_KINDS: Final[dict[str, tuple[str, str, Callable[[Client], Any]]]] = {
     "tools": ("tools", "tools/list", Client.tools),
     "resources": ("resources", "resources/list", Client.resources),
     "templates": ("resources", "resources/templates/list", Client.templates),
@@ -35,7 +35,7 @@ KINDS: Final[dict[str, tuple[str, str, Callable[[Client], Any]]]] = {
 }
 
 
-def target_listing(target: ServerTarget, options: Namespace) -> ServerListing:
+def list_target(target: ServerTarget, options: Namespace) -> ServerListing:
     """What a client that offers MGP sees. For the capabilities, it offers MCPL too."""
     composition = getattr(target.server, "composition", None)
     if isinstance(composition, Composition) and options.era is None and (found := server_listing(composition)):
@@ -45,26 +45,28 @@ def target_listing(target: ServerTarget, options: Namespace) -> ServerListing:
 
 async def _listing_over_connections(target: ServerTarget, options: Namespace) -> ServerListing:
     """The same over two connections, because a host that speaks MCPL sees only the tools it has enabled."""
-    async with connect(target, options, offer=LISTING_OFFER) as client:
+    async with connect_target(target, options, offer=LISTING_OFFER) as client:
         notes: list[str] = []
-        lists, opening = await lists_of(client, notes), initialize_result(client)
+        lists, opening = await fetch_lists(client, notes), initialize_result(client)
     era = options.era or "handshake"
     try:
-        async with connect(target, Namespace(**{**vars(options), "era": era}), offer=OFFER) as client:
+        async with connect_target(target, Namespace(**{**vars(options), "era": era}), offer=FULL_OFFER) as client:
             opening = initialize_result(client)
     except PeerError:
         pass  # it only speaks the other era
     return ServerListing(opening, **lists, notes=tuple(notes))
 
 
-async def lists_of(client: Client, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+async def fetch_lists(client: Client, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
     """All lists of a server, by their heading; empty where it has no such capability. Raises PeerError.
 
     Where it has the capability and not the method, that is added to the `notes`.
     """
     lists: dict[str, list[dict[str, Any]]] = {}
-    for kind, (needed, method, verb) in KINDS.items():
-        items, note = await list_if_known(method, verb(client)) if needed in client.capabilities else ListedItems([])
+    for kind, (needed, method, verb) in TARGET_LIST_KINDS.items():
+        items, note = (
+            await list_if_supported(method, verb(client)) if needed in client.capabilities else ListedItems([])
+        )
         lists[kind] = check_items(kind, items)
         if note:
             notes.append(note)
@@ -81,14 +83,14 @@ def initialize_result(client: Client) -> dict[str, Any]:
     return result | ({"instructions": client.instructions} if client.instructions is not None else {})
 
 
-async def eras(target: ServerTarget, options: Namespace) -> list[str]:
+async def find_spoken_versions(target: ServerTarget, options: Namespace) -> list[str]:
     """The protocol versions that a server speaks: all of them in this process, else the newest of each era."""
     if isinstance(getattr(target.server, "composition", None), Composition) and options.era is None:
         return [*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS]
     spoken: list[str] = []
-    for era in ERAS if options.era is None else (options.era,):
+    for era in NEWEST_VERSION_BY_ERA if options.era is None else (options.era,):
         try:
-            async with connect(target, Namespace(**{**vars(options), "era": era})) as client:
+            async with connect_target(target, Namespace(**{**vars(options), "era": era})) as client:
                 spoken.append(client.version)
         except PeerError:
             continue
@@ -162,18 +164,18 @@ HARMLESS: Final = frozenset(("safe", "unmarked", "read-only"))
 """Words that a short list leaves out."""
 
 
-def tag_parts(words: list[str]) -> list[Part]:
+def format_tags(words: list[str]) -> list[StyledText]:
     """`  [dangerous, confirmed]`, with the style of what each word says."""
-    parts: list[Part] = []
+    parts: list[StyledText] = []
     for number, word in enumerate(words):
-        parts += [", " if number else "  [", state(word)]
+        parts += [", " if number else "  [", style_state(word)]
     return [*parts, "]"] if parts else []
 
 
-def tags(tool: Mapping[str, Any]) -> list[str]:
+def list_tool_tags(tool: Mapping[str, Any]) -> list[str]:
     """What a tool may do, in a few words: from its mark, or from its hints."""
-    security = security_of(tool)
-    if not security or not tool_security("", dict(tool)).is_marked:
+    security = get_security_block(tool)
+    if not security or not parse_tool_security("", dict(tool)).is_marked:
         hints: Mapping[str, Any] = tool.get("annotations") or {}
         return ["unmarked", *(word for hint, word in HINTS.items() if hints.get(hint) is True)]
     validator = security.get("validator", "none")
@@ -186,9 +188,9 @@ def tags(tool: Mapping[str, Any]) -> list[str]:
     return [str(word) for word in said if word]
 
 
-def danger(tool: Mapping[str, Any]) -> list[str]:
+def list_tool_dangers(tool: Mapping[str, Any]) -> list[str]:
     """The words of a tool that a person should know before a call; empty for one that is harmless, or unmarked."""
-    return [word for word in tags(tool) if word not in HARMLESS]
+    return [word for word in list_tool_tags(tool) if word not in HARMLESS]
 
 
 # -- Servers mounted on the one that a command is about: which of them are not connected, and why, told once.
@@ -198,13 +200,13 @@ STATES: Final = "dev.defserve/servers"
 """In `_meta` of a list: the mounted servers whose items may be missing."""
 
 
-async def not_connected(client: Client) -> dict[str, str]:
+async def list_disconnected_servers(client: Client) -> dict[str, str]:
     """The mounted servers that are not connected, each with what its server says of it."""
     if "tools" not in client.capabilities:
         return {}
     answer = await client.request("tools/list", {})
-    states: dict[str, Any] = object_of(object_of(answer.get("_meta")).get(STATES))
-    return {id: str(object_of(state).get("note") or "it is not connected") for id, state in states.items()}
+    states: dict[str, Any] = object_or_empty(object_or_empty(answer.get("_meta")).get(STATES))
+    return {id: str(object_or_empty(state).get("note") or "it is not connected") for id, state in states.items()}
 
 
 def suppress_repeated_logs() -> AbstractContextManager[None]:

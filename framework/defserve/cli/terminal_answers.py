@@ -17,19 +17,19 @@ from select import select
 from threading import Event
 from typing import Any, Final
 
-from defserve.cli.screen import prompt_for, show_stderr
-from defserve.cli.screen_blocks import Line, format_count
-from defserve.client.answers import Accept, Answers, Cancel, Decision, Decline, agrees, maybe_await
-from defserve.client.mgp.server_claims import ListedSecurity
-from defserve.client.replies import object_of, texts_of
-from defserve.core.json_values import is_array, is_object, read_required
+from defserve.cli.screen import show_prompt, show_stderr
+from defserve.cli.screen_blocks import StyledLine, format_count
+from defserve.client.answers import Accept, Answers, Cancel, Decision, Decline, ask_yes_or_no, maybe_await
+from defserve.client.mgp.server_claims import ListedToolSecurity
+from defserve.client.replies import filter_strings, object_or_empty
+from defserve.core.json_values import is_array, is_object, read_required_names
 from defserve.errors import ToolError, UsageError
-from defserve.protocols.mgp.permissions import format_question
+from defserve.protocols.mgp.permissions import format_confirmation_question
 
 EXAMPLE: Final = """--answer true, --answer '"Ada"' or --answer '{"value": true}'"""
 
 
-def answer_of(text: str) -> Any:
+def parse_answer_option(text: str) -> Any:
     """The value of an `--answer`: an object, or the value of a question with one field."""
     try:
         answer = json.loads(text)
@@ -55,7 +55,7 @@ class PreparedAnswers:
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._left, self._yes, self._around = list(answers), yes, around
-        self._terminal = terminal_answers() if sys.stdin.isatty() and sys.stderr.isatty() else Answers()
+        self._terminal = make_terminal_answers() if sys.stdin.isatty() and sys.stderr.isatty() else Answers()
         self._confirmed: str | None = None
         self.unanswered: UsageError | None = None
 
@@ -74,7 +74,7 @@ class PreparedAnswers:
 
         return Answers(ask=self._ask if self.can_answer else None, ask_url=ask_url if url is not None else None)
 
-    async def confirm(self, tool: ListedSecurity, arguments: dict[str, Any]) -> None:
+    async def confirm(self, tool: ListedToolSecurity, arguments: dict[str, Any]) -> None:
         """Ask about a tool that needs confirmation, because its server may assume that we did. Its title is not shown:
         a server could word its own confirmation.
 
@@ -84,9 +84,9 @@ class PreparedAnswers:
             return
         if not self.can_answer:
             raise UsageError(f"{tool.name} {_reason(tool)}", fix="run it at a terminal, or add --yes")
-        asked = format_question(tool.name, arguments, tool.schema)
+        asked = format_confirmation_question(tool.name, arguments, tool.schema)
         shown = asked if tool.is_listed else f"{asked}\n  ({tool.name} {_reason(tool)})"
-        if not await agrees(Answers(ask=self._ask), shown, "value"):
+        if not await ask_yes_or_no(Answers(ask=self._ask), shown, "value"):
             raise ToolError(f"{tool.name} was not run, because you did not say yes")
         self._confirmed = asked
 
@@ -94,14 +94,14 @@ class PreparedAnswers:
         if self._confirmed is not None and _is_about(self._confirmed, message):
             # The server asks about what was just agreed to, in every line.
             self._confirmed = None
-            return dict.fromkeys(object_of(schema.get("properties")), True)
+            return dict.fromkeys(object_or_empty(schema.get("properties")), True)
         if (problem := form_problem(schema)) is not None:
             self.unanswered = self.unanswered or UsageError(
                 f"the server asks with a form that cannot be shown: {problem}", fix="correct the schema of its question"
             )
             return Cancel
         if self._yes and is_yes_or_no(schema):
-            return dict.fromkeys(object_of(schema.get("properties")), True)
+            return dict.fromkeys(object_or_empty(schema.get("properties")), True)
         if self._left:
             return self._resolve_answer(self._left.pop(0), message, schema)
         if self._terminal.ask is not None:
@@ -114,7 +114,7 @@ class PreparedAnswers:
 
     def _resolve_answer(self, answer: Any, message: str, schema: dict[str, Any]) -> dict[str, Any]:
         """Raises UsageError for fields that the question does not have, or needs: they would count as no answer."""
-        fields = list(object_of(schema.get("properties")))
+        fields = list(object_or_empty(schema.get("properties")))
         if not is_object(answer) and len(fields) == 1:
             return {fields[0]: answer}
         if not is_object(answer):
@@ -131,8 +131,12 @@ class PreparedAnswers:
 
 def _list_required_fields(schema: dict[str, Any]) -> list[str]:
     """The required fields of a form that have no default."""
-    properties = object_of(schema.get("properties"))
-    return [name for name in texts_of(schema.get("required")) if "default" not in object_of(properties.get(name))]
+    properties = object_or_empty(schema.get("properties"))
+    return [
+        name
+        for name in filter_strings(schema.get("required"))
+        if "default" not in object_or_empty(properties.get(name))
+    ]
 
 
 def _is_about(confirmed: str, asked: str) -> bool:
@@ -149,7 +153,7 @@ def _is_about(confirmed: str, asked: str) -> bool:
     return rest == "?" or (is_named and "'" not in rest[len(before) : -len(after)])
 
 
-def _reason(tool: ListedSecurity) -> str:
+def _reason(tool: ListedToolSecurity) -> str:
     if not tool.is_listed:
         return "is not in the server's list, which would say what it does: it needs your yes"
     return f"is {tool.risk} and needs your yes" if tool.risk == "dangerous" else "needs your yes"
@@ -157,7 +161,7 @@ def _reason(tool: ListedSecurity) -> str:
 
 def _option(schema: dict[str, Any]) -> str:
     """The `--answer` that a form takes."""
-    fields = ", ".join(f"{json.dumps(name)}: …" for name in object_of(schema.get("properties")))
+    fields = ", ".join(f"{json.dumps(name)}: …" for name in object_or_empty(schema.get("properties")))
     return f"--answer '{{{fields}}}'"
 
 
@@ -193,7 +197,7 @@ class UnclearAnswer(ValueError):
     """What was typed is not an answer; the text says what to type."""
 
 
-def terminal_answers(read: Read | None = None) -> Answers:
+def make_terminal_answers(read: Read | None = None) -> Answers:
     """Answers typed at the terminal, one line per field. End of input dismisses the question.
 
     A question that is cancelled, as Ctrl-C does, stops waiting for its line. `read` replaces the terminal.
@@ -249,7 +253,7 @@ def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] 
     if beside is None:
         show_stderr("", *_lines(message))
     content: dict[str, Any] = {}
-    required = read_required(schema)
+    required = read_required_names(schema)
     for name, field in properties.items():
         is_required = name in required
         label = _label(name, field, is_lone=len(properties) == 1) if beside is None else beside
@@ -265,8 +269,8 @@ def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] 
 
 def is_yes_or_no(schema: Field) -> bool:
     """Whether the form is a single yes or no, so that its message is the question."""
-    fields = object_of(schema.get("properties")).values()
-    return [object_of(field).get("type") for field in fields] == ["boolean"]
+    fields = object_or_empty(schema.get("properties")).values()
+    return [object_or_empty(field).get("type") for field in fields] == ["boolean"]
 
 
 def agree(message: str, read: Read) -> Decision:
@@ -275,36 +279,36 @@ def agree(message: str, read: Read) -> Decision:
     return agreed if isinstance(agreed, Decision) else Accept if agreed else Decline
 
 
-def _lines(message: str) -> list[Line]:
-    return [Line((line, "heading"), hang=0) for line in message.expandtabs(4).splitlines()] or [Line()]
+def _lines(message: str) -> list[StyledLine]:
+    return [StyledLine((line, "heading"), hang=0) for line in message.expandtabs(4).splitlines()] or [StyledLine()]
 
 
-def _last_line(message: str) -> Line:
+def _last_line(message: str) -> StyledLine:
     """The line of a message that is answered beside it. The lines above it are printed."""
     *above, last = _lines(message)
     show_stderr("", *above)
     return last
 
 
-def _label(name: str, field: Field, *, is_lone: bool) -> Line:
+def _label(name: str, field: Field, *, is_lone: bool) -> StyledLine:
     """The field as a form shows it: its title or name, and what it is about. A lone `value` is the question itself."""
     title, about = str(field.get("title") or name), str(field.get("description") or "")
     if is_lone and name == LONE:
-        return Line(f"  {about}")
-    return Line(f"  {title}", (f" – {about}" if about and about != title else "", "faint"))
+        return StyledLine(f"  {about}")
+    return StyledLine(f"  {title}", (f" – {about}" if about and about != title else "", "faint"))
 
 
-def _answer(label: Line, field: Field, is_required: bool, read: Read) -> Any:
+def _answer(label: StyledLine, field: Field, is_required: bool, read: Read) -> Any:
     """What is typed, as its type; None for an empty line at an optional field; Cancel after the last try."""
     if _has_titles(field):
         show_stderr(*([label] if label.strip() else []))
         for number, title in enumerate(_choices(field).values(), 1):
-            show_stderr(Line("    ", (f"{number}.", "name"), f" {title}", hang=3))
-        label = Line("  ")
+            show_stderr(StyledLine("    ", (f"{number}.", "name"), f" {title}", hang=3))
+        label = StyledLine("  ")
     space = " " if label.strip() else ""
     unclear = empty = 0
     while unclear < TRIES and empty < MAX_EMPTY_LINES:
-        prompt_for(Line(*label.parts, f"{space}{_hint(field, is_required)} "))
+        show_prompt(StyledLine(*label.parts, f"{space}{_hint(field, is_required)} "))
         line = read()
         if not line:
             return Cancel
@@ -317,14 +321,14 @@ def _answer(label: Line, field: Field, is_required: bool, read: Read) -> Any:
             return False
         if not text:
             empty += 1
-            show_stderr(Line(f"  {NEEDED}"))
+            show_stderr(StyledLine(f"  {NEEDED}"))
             continue
         try:
             return _parse_answer(text, field)
         except UnclearAnswer as error:
             unclear += 1
-            show_stderr(Line(f"  {error}"))
-    show_stderr(Line("  the question is dismissed, because nothing that fits was typed"))
+            show_stderr(StyledLine(f"  {error}"))
+    show_stderr(StyledLine("  the question is dismissed, because nothing that fits was typed"))
     return Cancel
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
-from defserve.auth.local_token import with_local_key
-from defserve.cli.target import ServerTarget, headers_of
-from defserve.cli.target_connection import connect
+from defserve.auth.local_token import resolve_local_key
+from defserve.cli.target import ServerTarget, parse_headers
+from defserve.cli.target_connection import connect_target
 from defserve.client.client import Client
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.kernel.control import ask_kernel, locate_kernel
@@ -118,7 +118,7 @@ class TopSnapshot:
         return said | ({"note": self.note} if self.note else {})
 
 
-Source = Callable[[], Awaitable[TopSnapshot]]
+SnapshotSource = Callable[[], Awaitable[TopSnapshot]]
 
 MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
 SECONDS: Final = 5.0
@@ -129,7 +129,7 @@ NO_METRICS: Final = "it serves no metrics: start it with --metrics to see calls,
 MAY_NOT_READ: Final = "this token may not read its metrics: it needs the scope metrics:read (keys: --allow MetricsRead)"
 
 
-def source_of(target: str | None, options: Namespace, stack: AsyncExitStack) -> Source:
+def open_snapshot_source(target: str | None, options: Namespace, stack: AsyncExitStack) -> SnapshotSource:
     """The source for what the command line names. What it opens is closed with `stack`."""
     if target is None or target.endswith(".toml"):
         config = locate_kernel(target)
@@ -153,7 +153,7 @@ def _look_at_kernel(config: Path, pid: int | None) -> TopSnapshot:
 
 def _look_at_socket(address: str, options: Namespace) -> TopSnapshot:
     """What a server on a Unix socket reports. No conversation is opened."""
-    path, headers = address.partition(":")[2], headers_of(options.header)
+    path, headers = address.partition(":")[2], parse_headers(options.header)
     if options.token is not None:
         headers["authorization"] = f"Bearer {options.token}"
     facts = {"status": "ready" if get(path, "/readyz", headers)[0] == OK else "not ready"}
@@ -178,7 +178,7 @@ class _ServerSource:
 
     async def __call__(self) -> TopSnapshot:
         if self._client is None:
-            opening = connect(ServerTarget(address=self._address), self._options, offer=LISTING_OFFER)
+            opening = connect_target(ServerTarget(address=self._address), self._options, offer=LISTING_OFFER)
             self._client = await self._stack.enter_async_context(opening)
         facts = await self._health(self._client)
         status, text = await asyncio.to_thread(self._fetch_metrics)
@@ -209,8 +209,8 @@ class _ServerSource:
         from urllib.error import HTTPError, URLError
         from urllib.request import Request, urlopen
 
-        headers = {name.lower(): value for name, value in headers_of(self._options.header).items()}
-        address, token = with_local_key(self._address, self._options.token, headers)
+        headers = {name.lower(): value for name, value in parse_headers(self._options.header).items()}
+        address, token = resolve_local_key(self._address, self._options.token, headers)
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.base.exports import lazy
+from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from defserve.client.answers import Accept, Answers, Cancel, Decision, Decline
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from defserve.client.audit import AuditServer
     from defserve.client.client import Client
     from defserve.client.extension import ClientExtension
-    from defserve.client.link import Link, Lost
+    from defserve.client.link import ClientLink, LostRequest
     from defserve.client.links.http import HttpLink
     from defserve.client.links.stdio import ProcessLink
     from defserve.client.links.websocket import WebSocketLink
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
         LiveChannels,
         MessageAnswer,
         OpenedChannel,
-        Outgoing,
+        OutgoingChannelMessage,
     )
-    from defserve.client.mcpl.feature_sets import Declared, FeatureSets
-    from defserve.client.mcpl.hooks import HookRunner, Injected, Reviewed, Rewritten
+    from defserve.client.mcpl.feature_sets import DeclaredFeatureSet, FeatureSets
+    from defserve.client.mcpl.hooks import HookRunner, ReviewedAnswer, RewrittenAnswer, ServerInjection
     from defserve.client.mcpl.inference import InferenceRequest, Router, ScriptedModel
     from defserve.client.mcpl.options import Elevation, Mcpl
     from defserve.client.mcpl.peer import McplPeer, PolicyReceipt
-    from defserve.client.mcpl.push import EventAnswer, Inbox, Once, PushedEvent
+    from defserve.client.mcpl.push import AnswerWindow, EventAnswer, Inbox, PushedEvent
     from defserve.client.mcpl.state import HostState, RolledBack, StateChange
-    from defserve.client.mgp.events import Change, Drain, Event, EventStream, Health, Pong
+    from defserve.client.mgp.events import EventStream, Health, HealthPong, LifecycleChange, ServerEvent, ShutdownAnswer
     from defserve.client.mgp.peer import Mgp, MgpPeer
     from defserve.client.mgp.permissions import Grant
     from defserve.client.mgp.streaming import Stream
@@ -49,36 +49,36 @@ if TYPE_CHECKING:
         WorkloadIdentity,
     )
     from defserve.client.skills import LoadedSkill, UnverifiedSkill, skill_fingerprint
-    from defserve.client.targets import Remote, connect_url
+    from defserve.client.targets import RemoteServer, connect_url
     from defserve.client.tasks import StartedCall
     from defserve.client.topic_client import TopicClient, join_topic
     from defserve.serve.address import SignInError
 else:
-    __getattr__ = lazy(
+    __getattr__ = make_lazy_getattr(
         __name__,
         {
-            "defserve.client.targets": "Remote connect_url",
+            "defserve.client.targets": "RemoteServer connect_url",
             "defserve.client.answers": "Accept Answers Cancel Decision Decline",
             "defserve.client.apps": "RenderedApp",
             "defserve.client.client": "Client",
             "defserve.client.extension": "ClientExtension",
-            "defserve.client.link": "Link Lost",
+            "defserve.client.link": "ClientLink LostRequest",
             "defserve.client.links.http": "HttpLink",
             "defserve.client.links.stdio": "ProcessLink",
             "defserve.client.links.websocket": "WebSocketLink",
             "defserve.client.mcpl.channels": (
                 "LiveChannels Acknowledgement ChannelMessage Delivery MessageAnswer OpenedChannel Outgoing"
             ),
-            "defserve.client.mcpl.feature_sets": "Declared FeatureSets",
-            "defserve.client.mcpl.hooks": "HookRunner Injected Reviewed Rewritten",
-            "defserve.client.mcpl.push": "Inbox Once EventAnswer PushedEvent",
+            "defserve.client.mcpl.feature_sets": "DeclaredFeatureSet FeatureSets",
+            "defserve.client.mcpl.hooks": "HookRunner ServerInjection ReviewedAnswer RewrittenAnswer",
+            "defserve.client.mcpl.push": "Inbox AnswerWindow EventAnswer PushedEvent",
             "defserve.client.mcpl.inference": "InferenceRequest Router ScriptedModel",
             "defserve.client.mcpl.options": "Mcpl Elevation",
             "defserve.client.mcpl.peer": "McplPeer PolicyReceipt",
             "defserve.client.mcpl.state": "HostState RolledBack StateChange",
             "defserve.client.topic_client": "TopicClient join_topic",
             "defserve.client.audit": "AuditServer",
-            "defserve.client.mgp.events": "Event EventStream Change Drain Health Pong",
+            "defserve.client.mgp.events": "ServerEvent EventStream LifecycleChange ShutdownAnswer Health HealthPong",
             "defserve.client.mgp.peer": "Mgp MgpPeer",
             "defserve.client.mgp.permissions": "Grant",
             "defserve.client.mgp.streaming": "Stream",
@@ -97,19 +97,19 @@ __all__ = [
     "Answers",
     "AuditServer",
     "Cancel",
-    "Change",
+    "LifecycleChange",
     "ChannelMessage",
     "Client",
     "ClientCredentials",
     "ClientExtension",
     "CrossAppAccess",
     "Decision",
-    "Declared",
+    "DeclaredFeatureSet",
     "Decline",
     "Delivery",
-    "Drain",
+    "ShutdownAnswer",
     "Elevation",
-    "Event",
+    "ServerEvent",
     "EventAnswer",
     "EventStream",
     "FeatureSets",
@@ -120,27 +120,27 @@ __all__ = [
     "HttpLink",
     "Inbox",
     "InferenceRequest",
-    "Injected",
-    "Link",
+    "ServerInjection",
+    "ClientLink",
     "LiveChannels",
     "LoadedSkill",
-    "Lost",
+    "LostRequest",
     "Mcpl",
     "McplPeer",
     "MessageAnswer",
     "Mgp",
     "MgpPeer",
-    "Once",
+    "AnswerWindow",
     "OpenedChannel",
-    "Outgoing",
+    "OutgoingChannelMessage",
     "PolicyReceipt",
-    "Pong",
+    "HealthPong",
     "ProcessLink",
     "PushedEvent",
-    "Remote",
+    "RemoteServer",
     "RenderedApp",
-    "Reviewed",
-    "Rewritten",
+    "ReviewedAnswer",
+    "RewrittenAnswer",
     "RolledBack",
     "Router",
     "ScriptedModel",

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from defserve.client.exchange import RequestHandler
 from defserve.client.extension import ClientExtension
-from defserve.client.replies import Json, object_of
+from defserve.client.replies import Json, object_or_empty
 from defserve.errors import MethodNotFound, PeerError, UsageError
 
 MAX_INPUT_ROUNDS = 16
@@ -96,8 +96,10 @@ class Answers(ClientExtension):
             return _to_elicit_result(await maybe_await(self.ask_url(message, str(params.get("url", "")))))
         if self.ask is None:
             raise MethodNotFound("this client does not answer questions")
-        schema = object_of(params.get("requestedSchema"))
-        return _to_elicit_result(of_one_field(await maybe_await(self.ask(message, schema)), schema), _defaults(schema))
+        schema = object_or_empty(params.get("requestedSchema"))
+        return _to_elicit_result(
+            wrap_single_field_answer(await maybe_await(self.ask(message, schema)), schema), _defaults(schema)
+        )
 
     async def _sampling(self, params: dict[str, Any]) -> dict[str, Any]:
         if self.sample is None:
@@ -126,7 +128,7 @@ ANSWERERS: Final[Mapping[str, Callable[[Answers, dict[str, Any]], Awaitable[dict
 }
 
 
-async def in_rounds(
+async def send_with_input_rounds(
     ask: Callable[[Mapping[str, Any]], Awaitable[Any]], params: Mapping[str, Any], answers: Answers
 ) -> Any:
     """Repeat a request with answers until its result no longer says `input_required`.
@@ -135,25 +137,25 @@ async def in_rounds(
     """
     result = await ask(params)
     for _ in range(MAX_INPUT_ROUNDS):
-        wanting = object_of(result)
+        wanting = object_or_empty(result)
         if wanting.get("resultType") != "input_required":
             return result
-        again: dict[str, Any] = {**params, "inputResponses": await responses(wanting, answers)}
+        again: dict[str, Any] = {**params, "inputResponses": await answer_input_requests(wanting, answers)}
         if "requestState" in wanting:
             again["requestState"] = wanting["requestState"]
         result = await ask(again)
     raise PeerError(f"the server still asks for input after {MAX_INPUT_ROUNDS} rounds")
 
 
-async def responses(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
+async def answer_input_requests(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
     """The answers to the `inputRequests` of a result, by key. Raises PeerError for one that was not offered."""
     # One after the other: most answers come from one person.
     responses: dict[str, Any] = {}
-    for key, asked in object_of(result.get("inputRequests")).items():
-        request = object_of(asked)
+    for key, asked in object_or_empty(result.get("inputRequests")).items():
+        request = object_or_empty(asked)
         method = str(request.get("method"))
         try:
-            responses[key] = await answers.answer(method, object_of(request.get("params")))
+            responses[key] = await answers.answer(method, object_or_empty(request.get("params")))
         except MethodNotFound as unoffered:
             raise PeerError(f"the server asks for {method}, which this client did not offer: {unoffered}") from None
     return responses
@@ -173,11 +175,11 @@ def _to_elicit_result(answer: Any, defaults: Mapping[str, Any] = MappingProxyTyp
     return {"action": "accept", "content": {**defaults, **content}}
 
 
-def of_one_field(answer: Any, schema: dict[str, Any]) -> Any:
+def wrap_single_field_answer(answer: Any, schema: dict[str, Any]) -> Any:
     """A value alone as the only field of its form. Raises UsageError if the form has more."""
     if isinstance(answer, Decision) or answer is None or isinstance(plain(answer), dict):
         return answer
-    fields = list(object_of(schema.get("properties")))
+    fields = list(object_or_empty(schema.get("properties")))
     if len(fields) == 1:
         return {fields[0]: answer}
     if not fields:
@@ -190,8 +192,8 @@ def of_one_field(answer: Any, schema: dict[str, Any]) -> Any:
 
 def _defaults(schema: dict[str, Any]) -> dict[str, Any]:
     """What a form is filled in with before a person has touched it (SEP-1034)."""
-    fields = object_of(schema.get("properties"))
-    return {name: field["default"] for name, field in fields.items() if "default" in object_of(field)}
+    fields = object_or_empty(schema.get("properties"))
+    return {name: field["default"] for name, field in fields.items() if "default" in object_or_empty(field)}
 
 
 def plain(answer: Any) -> Any:
@@ -208,25 +210,25 @@ async def maybe_await(value: Any) -> Any:
 # -- Yes-or-no questions that the host itself asks the person behind a client, through the client's `answers`.
 
 
-def form(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
+def make_one_field_form(name: str, field: Mapping[str, Any]) -> dict[str, Any]:
     """A form with one field."""
     return {"type": "object", "properties": {name: dict(field)}, "required": [name]}
 
 
-def field_value(answer: Any, name: str) -> Any:
+def extract_field_value(answer: Any, name: str) -> Any:
     """The answer: the field of that name, or else the only field, whatever its name; None if there is none."""
-    given = object_of(plain(answer))
+    given = object_or_empty(plain(answer))
     return given[name] if name in given else next(iter(given.values())) if len(given) == 1 else None
 
 
-async def agrees(answers: Answers, message: str, name: str) -> bool | None:
+async def ask_yes_or_no(answers: Answers, message: str, name: str) -> bool | None:
     """Whether the person says yes. None if nobody can be asked, or the person cancelled the question."""
     if answers.ask is None:
         return None
-    answer = await maybe_await(answers.ask(message, form(name, {"type": "boolean"})))
+    answer = await maybe_await(answers.ask(message, make_one_field_form(name, {"type": "boolean"})))
     if answer is Accept or answer is Decline:
         return answer is Accept
-    return None if answer is Cancel else field_value(answer, name) is True
+    return None if answer is Cancel else extract_field_value(answer, name) is True
 
 
 # -- How the features of MGP and MCPL send something to the server.

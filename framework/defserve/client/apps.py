@@ -15,32 +15,38 @@ from typing import Any, Final, Protocol
 from defserve.base.peer_bounds import RecentItems
 from defserve.base.version import VERSION
 from defserve.client.extension import ClientExtension
-from defserve.client.replies import Json, joined_text, object_of, text_of
+from defserve.client.replies import Json, join_text_blocks, object_or_empty, string_or_none
 from defserve.core.json_values import is_array
 from defserve.core.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from defserve.errors import PeerError, UsageError
-from defserve.protocols.mcp.app_policy import MIME_TYPE, OFFER, SCHEME, content_policy, list_allowed_features
-from defserve.protocols.mcp.errors import SERVER_KEY
+from defserve.protocols.mcp.app_policy import (
+    APP_MIME_TYPE,
+    APPS_CAPABILITY,
+    UI_URI_SCHEME,
+    build_content_security_policy,
+    list_allowed_browser_features,
+)
+from defserve.protocols.mcp.errors import SERVER_ID_META_KEY
 
 
-class AppViews(ClientExtension):
+class AppViewsExtension(ClientExtension):
     """Tells a server that its views are shown."""
 
     name = "apps"
     can_reopen = True
 
     def offer(self, era: str) -> Mapping[str, Any]:
-        return OFFER
+        return APPS_CAPABILITY
 
 
-async def render(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> RenderedApp:
+async def render_app(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> RenderedApp:
     """Call a tool as the model would, and fetch its view.
 
     Raises UsageError for a tool that has no view, or is not for models; PeerError for a view that no host may show, and
     for a result without a text, which hosts without views need.
     """
     listed = await client.find_tool(tool, again=True)
-    uri = view_uri(listed)
+    uri = get_view_uri(listed)
     if uri is None:
         raise UsageError(
             f"tool {tool!r} has no view" if listed else f"the server lists no tool {tool!r}",
@@ -51,7 +57,7 @@ async def render(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> Re
             f"tool {tool!r} is for views alone", fix="render the tool that shows the view, then app.call(…)"
         )
     read = await client.read(uri)
-    if any(server_of(object_of(content)) != server_of(listed) for content in read):
+    if any(get_origin_server_id(object_or_empty(content)) != get_origin_server_id(listed) for content in read):
         raise PeerError(f"the view {uri!r} of tool {tool!r} comes from another server than the tool")
     html, ui = _view(uri, read)
     app = RenderedApp(client, listed, uri, html, ui, dict(arguments), await client.call_raw(tool, arguments))
@@ -60,20 +66,22 @@ async def render(client: AppHost, tool: str, arguments: Mapping[str, Any]) -> Re
     return app
 
 
-def view_uri(listed: Json) -> str | None:
+def get_view_uri(listed: Json) -> str | None:
     """The URI of the view that shows the results of a listed tool; None if it has none."""
-    meta = object_of(listed.get("_meta"))
-    return text_of(object_of(meta.get("ui")).get("resourceUri")) or text_of(meta.get("ui/resourceUri"))
+    meta = object_or_empty(listed.get("_meta"))
+    return string_or_none(object_or_empty(meta.get("ui")).get("resourceUri")) or string_or_none(
+        meta.get("ui/resourceUri")
+    )
 
 
 def _view(uri: str, read: Any) -> tuple[str, Json]:
     """The HTML of a view and its `_meta.ui`."""
-    contents = [object_of(content) for content in read] if is_array(read) else []
-    if not uri.startswith(SCHEME):
-        raise PeerError(f"the view {uri!r} does not begin with {SCHEME}")
-    if len(contents) != 1 or contents[0].get("mimeType") != MIME_TYPE:
+    contents = [object_or_empty(content) for content in read] if is_array(read) else []
+    if not uri.startswith(UI_URI_SCHEME):
+        raise PeerError(f"the view {uri!r} does not begin with {UI_URI_SCHEME}")
+    if len(contents) != 1 or contents[0].get("mimeType") != APP_MIME_TYPE:
         kinds = ", ".join(str(content.get("mimeType")) for content in contents) or "nothing"
-        raise PeerError(f"the view {uri!r} is {kinds}; it has to be one {MIME_TYPE}")
+        raise PeerError(f"the view {uri!r} is {kinds}; it has to be one {APP_MIME_TYPE}")
     content, html = contents[0], contents[0].get("text")
     if isinstance(blob := content.get("blob"), str):
         try:
@@ -82,7 +90,7 @@ def _view(uri: str, read: Any) -> tuple[str, Json]:
             raise PeerError(f"the view {uri!r} is not UTF-8 in base64") from None
     if not isinstance(html, str):
         raise PeerError(f"the view {uri!r} has no HTML")
-    return html, object_of(object_of(content.get("_meta")).get("ui"))
+    return html, object_or_empty(object_or_empty(content.get("_meta")).get("ui"))
 
 
 # -- A view that is shown: what a frame needs, and the answers to its messages (JSON-RPC over `postMessage`).
@@ -126,13 +134,13 @@ class RenderedApp:
         self._client = client
         self.tool, self.uri, self.html = tool, uri, html
         self.arguments, self.result = arguments, result
-        self.policy: str = content_policy(ui.get("csp"))
+        self.policy: str = build_content_security_policy(ui.get("csp"))
         """The `Content-Security-Policy`. It allows the origins that the view names, and nothing else."""
-        self.permissions: list[str] = list_allowed_features(ui.get("permissions"))
+        self.permissions: list[str] = list_allowed_browser_features(ui.get("permissions"))
         """Features that the view wishes for, as an `allow` attribute names them."""
         self.border: bool | None = ui["prefersBorder"] if isinstance(ui.get("prefersBorder"), bool) else None
         """Whether the view wants a border; None leaves it to the host."""
-        self.domain: str | None = text_of(ui.get("domain"))
+        self.domain: str | None = string_or_none(ui.get("domain"))
         self.context: Json = {
             "theme": "light",
             "displayMode": "inline",
@@ -152,7 +160,7 @@ class RenderedApp:
     @property
     def text(self) -> str:
         """What the model, and a host without views, read of the result."""
-        return joined_text(self.result)
+        return join_text_blocks(self.result)
 
     async def value(self) -> Any:
         """The value that the tool returned. Raises ToolError if it failed."""
@@ -169,10 +177,10 @@ class RenderedApp:
 
     async def answer(self, message: Any) -> list[Json]:
         """The messages to post to the view after one that it has sent. What is not JSON-RPC is ignored."""
-        method = object_of(message).get("method")
+        method = object_or_empty(message).get("method")
         if not isinstance(method, str) or message.get("jsonrpc") != "2.0":
             return []
-        params = object_of(message.get("params"))
+        params = object_or_empty(message.get("params"))
         self.received.append((method, params))
         if "id" in message:
             return [{"jsonrpc": "2.0", "id": message["id"], **await self._reply(method, params)}]
@@ -223,7 +231,7 @@ class RenderedApp:
             return _error(INVALID_PARAMS, "Views may not call this tool")
         if (self.permit is None and not self._is_own(listed)) or not await self._may("tools/call", params):
             return _refusal()
-        return {"result": await self._client.call_raw(name, object_of(params.get("arguments")))}
+        return {"result": await self._client.call_raw(name, object_or_empty(params.get("arguments")))}
 
     async def _may(self, method: str, params: Json) -> bool:
         return self.permit is None or await self.permit(method, params)
@@ -234,7 +242,7 @@ class RenderedApp:
         result = await self._client.request("resources/read", {"uri": uri})
         # It is known whose it is when it is there. A view gets nothing of it before it may.
         contents: Any = result.get("contents")
-        items = [object_of(content) for content in contents] if is_array(contents) else []
+        items = [object_or_empty(content) for content in contents] if is_array(contents) else []
         return {"result": result} if await self._may_reach(items, "resources/read", {"uri": uri}) else _refusal()
 
     async def _may_reach(self, items: Sequence[Json], method: str, params: Json) -> bool:
@@ -243,17 +251,17 @@ class RenderedApp:
 
     def _is_own(self, item: Json) -> bool:
         """Whether an item is of the server whose tool shows this view, as far as the server in front tells."""
-        return server_of(item) == server_of(self.tool)
+        return get_origin_server_id(item) == get_origin_server_id(self.tool)
 
 
-def server_of(item: Json) -> str | None:
+def get_origin_server_id(item: Json) -> str | None:
     """The id of the server behind the one that we talk to, of which an item or a content is. None: that one's own."""
-    return text_of(object_of(item.get("_meta")).get(SERVER_KEY))
+    return string_or_none(object_or_empty(item.get("_meta")).get(SERVER_ID_META_KEY))
 
 
 def is_visible_to(audience: str, listed: Json) -> bool:
     """Whether a listed tool is for models ("model") or for views ("app"). One that is not listed is for nobody."""
-    visibility = object_of(object_of(listed.get("_meta")).get("ui")).get("visibility")
+    visibility = object_or_empty(object_or_empty(listed.get("_meta")).get("ui")).get("visibility")
     return bool(listed) and (not is_array(visibility) or audience in visibility)
 
 

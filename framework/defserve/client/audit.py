@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
-from defserve.base.peer_bounds import MAX_UNREAD_BYTES, weight_of
+from defserve.base.peer_bounds import MAX_UNREAD_BYTES, estimate_value_bytes
 from defserve.base.redaction import redact
 from defserve.errors import DefserveError, PeerError, PeerTimeout, Refused, Rejected
 from defserve.protocols.mgp import vocabulary
@@ -48,8 +48,8 @@ class HostAuditTrail:
 
 
 AUDIT_NOTIFICATION: Final = "notifications/mgp.audit"
-RETRIED: Final = "dev.defserve.tool_retried"
-FELL_BACK: Final = "dev.defserve.tool_fell_back"
+TOOL_RETRIED_EVENT: Final = "dev.defserve.tool_retried"
+TOOL_FELL_BACK_EVENT: Final = "dev.defserve.tool_fell_back"
 EVENT_BY_METHOD: Final[Mapping[str, str]] = {
     "mgp/access/grant": "ACCESS_GRANTED",
     "mgp/access/revoke": "ACCESS_REVOKED",
@@ -159,7 +159,7 @@ class AuditServer:
         await self._waiting.join()
 
     def _enqueue_event(self, event: Mapping[str, Any]) -> None:
-        size = weight_of(event)
+        size = estimate_value_bytes(event)
         if self._bytes + size > MAX_UNREAD_BYTES:
             log.warning("the audit server does not read: an event is logged here instead")
             AuditLogger().append(event)

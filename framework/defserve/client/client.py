@@ -12,23 +12,30 @@ from typing import TYPE_CHECKING, Any, Final
 from anyio import CancelScope
 
 from defserve.base.version import VERSION
-from defserve.client.answers import Answers, in_rounds, maybe_await
-from defserve.client.conversation import ClientConversation, Progress, RequestObserver
+from defserve.client.answers import Answers, maybe_await, send_with_input_rounds
+from defserve.client.conversation import ClientConversation, ProgressHandler, RequestObserver
 from defserve.client.eras import (
-    ERAS,
+    NEWEST_VERSION_BY_ERA,
     ClientOffer,
-    News,
-    NewsFilter,
-    NewsStream,
-    SessionNews,
+    ClientSessionUpdates,
+    ServerUpdate,
     SessionTerms,
-    SubscribedNews,
+    SubscribedUpdates,
+    UpdateFilter,
+    UpdateStream,
     open_conversation,
 )
 from defserve.client.exchange import RequestHandler
 from defserve.client.extension import ClientComposition, ClientExtension
-from defserve.client.link import Link
-from defserve.client.replies import RETURNS_KEY, Json, lone_text, number_of, object_of, value_of
+from defserve.client.link import ClientLink
+from defserve.client.replies import (
+    RETURN_TYPE_KEY,
+    Json,
+    extract_result_value,
+    get_single_text,
+    number_or_none,
+    object_or_empty,
+)
 from defserve.client.server_requests import ServerRequests
 from defserve.core.json_values import is_object
 from defserve.core.messages import Request
@@ -78,7 +85,7 @@ class Client(ServerRequests):
 
     def __init__(
         self,
-        link: Link,
+        link: ClientLink,
         *,
         version: str | None = None,
         info: Mapping[str, Any] = INFO,
@@ -92,7 +99,7 @@ class Client(ServerRequests):
         log_level: str | None = None,
         methods: Mapping[str, Callable[[Json], Any]] | None = None,
         on_log: Callable[[Json], object] | None = None,
-        on_progress: Progress | None = None,
+        on_progress: ProgressHandler | None = None,
         on_notification: Callable[[str, Json], object] | None = None,
     ) -> None:
         self.answers = answers or Answers()
@@ -119,20 +126,20 @@ class Client(ServerRequests):
             self.mcpl = McplPeer(mcpl, self._conversation, self)
             plugged.append(self.mcpl)
         if apps:
-            from defserve.client.apps import AppViews
+            from defserve.client.apps import AppViewsExtension
 
-            plugged.append(AppViews())
+            plugged.append(AppViewsExtension())
         self._composition = ClientComposition((*plugged, *extensions, self.answers))
         self._requests = self._composition.requests | {
             method: _answer_with(answer) for method, answer in (methods or {}).items()
         }
         self._offer = ClientOffer(
-            dict(info), dict(capabilities or {}), {era: self._composition.offer(era) for era in ERAS}
+            dict(info), dict(capabilities or {}), {era: self._composition.offer(era) for era in NEWEST_VERSION_BY_ERA}
         )
         self._agreement: SessionTerms | None = None
         self._is_closing = False
-        self._listeners: set[NewsStream[Any]] = set()
-        self._watched: dict[str, NewsStream[News]] = {}
+        self._listeners: set[UpdateStream[Any]] = set()
+        self._watched: dict[str, UpdateStream[ServerUpdate]] = {}
         self._listed: dict[str, Json] | None = None
         self._listed_until = 0.0
 
@@ -206,9 +213,9 @@ class Client(ServerRequests):
         try:
             return await self.value(tool, await self.call_raw(tool, arguments))
         except PeerError as error:
-            from defserve.client.tasks import needs_tasks
+            from defserve.client.tasks import is_task_required_error
 
-            if not needs_tasks(error):
+            if not is_task_required_error(error):
                 raise
         return await (await self.start(tool, **arguments)).result()
 
@@ -216,8 +223,8 @@ class Client(ServerRequests):
         """The value that `call` returns for a result of `tool`."""
         for check in self._composition.result_checks:
             check(result)
-        needs_type = not result.get("isError") and lone_text(result) is not None
-        return value_of(result, (await self._returns_of(tool)) if needs_type else None)
+        needs_type = not result.get("isError") and get_single_text(result) is not None
+        return extract_result_value(result, (await self._returns_of(tool)) if needs_type else None)
 
     async def start(self, tool: str, /, **arguments: Any) -> StartedCall:
         """Call a tool and do not wait: `task = await client.start("tool")`, later `await task.result()`.
@@ -231,31 +238,31 @@ class Client(ServerRequests):
         tool: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        on_progress: Progress | None = None,
+        on_progress: ProgressHandler | None = None,
         timeout: float | None = None,
     ) -> StartedCall:
         """Like `start`. A call that is no task tells its progress, and may take `timeout` seconds."""
-        from defserve.client.tasks import start
+        from defserve.client.tasks import start_tool_call
 
-        return await start(self, self._open, tool, arguments or {}, on_progress, timeout)
+        return await start_tool_call(self, self._open, tool, arguments or {}, on_progress, timeout)
 
     async def task(self, id: str, tool: str = "") -> ServerTask:
         """A task that was started before, by its id, such as in an earlier conversation.
 
         Raises PeerError if the server does not know it.
         """
-        from defserve.client.tasks import resume
+        from defserve.client.tasks import resume_task
 
-        return await resume(self, self._open, id, tool)
+        return await resume_task(self, self._open, id, tool)
 
     async def render(self, tool: str, /, **arguments: Any) -> RenderedApp:
         """Call a tool as the model would, and fetch the view that shows its result. The client needs `apps=True`.
 
         Raises UsageError if the tool has no view, PeerError for a view that no host may show or a result without text.
         """
-        from defserve.client.apps import render
+        from defserve.client.apps import render_app
 
-        return await render(self, tool, arguments)
+        return await render_app(self, tool, arguments)
 
     def stream(self, tool: str, /, **arguments: Any) -> Stream:
         """Call a tool and read its parts as they come: `async with client.stream("tool") as s: async for part in s`.
@@ -271,7 +278,7 @@ class Client(ServerRequests):
         tool: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        on_progress: Progress | None = None,
+        on_progress: ProgressHandler | None = None,
         timeout: float | None = None,
         meta: Mapping[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
@@ -319,7 +326,7 @@ class Client(ServerRequests):
         if not self.stateless:
             await self.request("resources/subscribe", {"uri": uri})
         elif uri not in self._watched:
-            events = self._watched[uri] = self._news(NewsFilter(uris=(uri,), is_read=False))
+            events = self._watched[uri] = self._news(UpdateFilter(uris=(uri,), is_read=False))
             await events.open()
 
     async def unsubscribe(self, uri: str) -> None:
@@ -337,18 +344,18 @@ class Client(ServerRequests):
         resources: bool = False,
         uris: Sequence[str] = (),
         tasks: Sequence[str] = (),
-    ) -> NewsStream[News]:
+    ) -> UpdateStream[ServerUpdate]:
         """News of the named kinds: `async with client.listen(tools=True) as events: async for news in events`.
 
         `uris` are resources; `tasks` are ids of tasks, which sessions do not have. `events.honoured` is what is told.
         """
         chosen = {"tools": tools, "prompts": prompts, "resources": resources}
-        return self._news(NewsFilter(tuple(kind for kind, on in chosen.items() if on), tuple(uris), tuple(tasks)))
+        return self._news(UpdateFilter(tuple(kind for kind, on in chosen.items() if on), tuple(uris), tuple(tasks)))
 
-    def _news(self, wanted: NewsFilter) -> NewsStream[News]:
+    def _news(self, wanted: UpdateFilter) -> UpdateStream[ServerUpdate]:
         if self.stateless:
-            return SubscribedNews(wanted, self._listeners, self._conversation, self._open, self.timeout)
-        return SessionNews(wanted, self._listeners, self.subscribe, self.unsubscribe)
+            return SubscribedUpdates(wanted, self._listeners, self._conversation, self._open, self.timeout)
+        return ClientSessionUpdates(wanted, self._listeners, self.subscribe, self.unsubscribe)
 
     def subscribe_events(
         self, channels: Sequence[str], *, min_severity: str | None = None, every: float = 1.0
@@ -371,7 +378,7 @@ class Client(ServerRequests):
         method: str,
         params: Mapping[str, Any] | None = None,
         *,
-        on_progress: Progress | None = None,
+        on_progress: ProgressHandler | None = None,
         timeout: float | None = None,
         follow: bool = True,
         observer: RequestObserver | None = None,
@@ -391,7 +398,7 @@ class Client(ServerRequests):
                 raise PeerError(f"the result of {method} is not an object")
             return result
 
-        send = partial(in_rounds, ask, answers=self.answers) if follow else ask
+        send = partial(send_with_input_rounds, ask, answers=self.answers) if follow else ask
         return await self._composition.wrap_request(method, send, observer)(params or {})
 
     def lifecycle(self) -> LifecycleChanges:
@@ -431,7 +438,7 @@ class Client(ServerRequests):
             if not isinstance(error, PeerGone) and type(error) is not PeerError:
                 raise  # a server that is gone has still answered the call
             found, self._listed = {}, self._listed or {}
-        return object_of(found.get("_meta")).get(RETURNS_KEY)
+        return object_or_empty(found.get("_meta")).get(RETURN_TYPE_KEY)
 
     async def _answer_request(self, request: Request) -> Any:
         if (answer := self._requests.get(request.method)) is None:
@@ -445,7 +452,7 @@ class Client(ServerRequests):
             self._listed = None
         for hear in self._composition.notifications.get(method, ()):
             hear(method, params)
-        news = News(method, params)
+        news = ServerUpdate(method, params)
         for events in tuple(self._listeners):
             events.hear(news)
         if self._on_notification:
@@ -468,4 +475,4 @@ def _answer_with(answer: Callable[[Json], Any]) -> RequestHandler:
 
 def _lifetime(page: Json) -> float:
     """Seconds that a page of a list may be kept; 0 if its server does not say so."""
-    return max(number_of(page.get("ttlMs")) or 0.0, 0.0) / 1000
+    return max(number_or_none(page.get("ttlMs")) or 0.0, 0.0) / 1000

@@ -10,30 +10,30 @@ from typing import Any, Final, TypeAlias
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.exchange import (
-    Follower,
+    ForwardedRequestListener,
     IncomingMessages,
+    IncomingRequests,
     NotificationHandler,
-    PeerRequests,
     PendingRequest,
-    Progress,
+    ProgressHandler,
     RequestHandler,
     RequestObserver,
 )
 from defserve.client.link import (
+    ClientLink,
     ExchangingLink,
-    Hear,
-    Link,
-    Lost,
+    LoopTimeBudget,
+    LostRequest,
+    MessageHandler,
     PushingLink,
     ReopenableLink,
     SessionLost,
     SigningInLink,
     TargetedLink,
-    Turns,
 )
 from defserve.client.replies import RawReply, read_raw_reply
-from defserve.core.messages import Encoded, Id, Message, Reply, Request, encode, is_id
-from defserve.core.outgoing_requests import OutgoingRequests, mark_retrieved, result_of
+from defserve.core.messages import EncodedJson, Message, Reply, Request, RequestId, encode, is_request_id
+from defserve.core.outgoing_requests import OutgoingRequests, mark_error_retrieved, unwrap_reply
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 
 Params: TypeAlias = Mapping[str, Any]
@@ -54,7 +54,7 @@ class ClientConversation:
 
     def __init__(
         self,
-        link: Link,
+        link: ClientLink,
         *,
         on_request: RequestHandler,
         on_notification: NotificationHandler,
@@ -66,7 +66,7 @@ class ClientConversation:
         self._pushing = link if isinstance(link, PushingLink) else None
         self._on_gone = on_gone
         self._pending: OutgoingRequests[PendingRequest] = OutgoingRequests()
-        self._answering = PeerRequests(self._send_message)
+        self._answering = IncomingRequests(self._send_message)
         self._incoming = IncomingMessages(self._pending, self._answering, on_request, on_notification, shown)
         self._tasks = BackgroundTasks()
         self._reader: asyncio.Task[None] | None = None
@@ -145,7 +145,7 @@ class ClientConversation:
         params: Params,
         *,
         within: float | None,
-        on_progress: Progress | None = None,
+        on_progress: ProgressHandler | None = None,
         cancellable: bool = True,
         observer: RequestObserver | None = None,
     ) -> Any:
@@ -156,9 +156,11 @@ class ClientConversation:
         the request is not `cancellable`.
         """
         pending = self._new(method, on_progress, None, observer.begins() if observer else None)
-        return result_of(await self._exchange(pending, params, within, cancellable, observer))
+        return unwrap_reply(await self._exchange(pending, params, within, cancellable, observer))
 
-    async def follow(self, method: str, params: Params, follower: Follower, within: float | None = None) -> RawReply:
+    async def follow(
+        self, method: str, params: Params, follower: ForwardedRequestListener, within: float | None = None
+    ) -> RawReply:
         """Pass on a request for somebody else, and give back the whole reply, also one that is an error.
 
         Nothing of it is changed but the progress token: a token of the caller's is replaced by ours on the way out, and
@@ -175,7 +177,9 @@ class ClientConversation:
         """Whether the link can do what `post` needs."""
         return self._pushing is not None
 
-    def post(self, method: str, params: Params | Encoded, follower: Follower) -> PendingRequest | None:
+    def post(
+        self, method: str, params: Params | EncodedJson, follower: ForwardedRequestListener
+    ) -> PendingRequest | None:
         """Like `follow`, without a frame of its own: a proxy does it for every call. None if the link cannot do that.
 
         First await `unsent`, then `reply`; if that raises, call `give_up` with the reason. Params that are encoded
@@ -189,7 +193,7 @@ class ClientConversation:
         id = self._pending.next_id()
         pending = self._pending[id] = PendingRequest(id, method, None, follower)
         try:
-            if isinstance(params, Encoded):
+            if isinstance(params, EncodedJson):
                 data = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (id, method.encode(), params)
             else:
                 if follower.token is not None:
@@ -201,9 +205,9 @@ class ClientConversation:
             raise
         return pending
 
-    def follower(self, id: Any) -> Follower | None:
+    def follower(self, id: Any) -> ForwardedRequestListener | None:
         """Who follows the request with this number, or progress token."""
-        pending = self._pending.get(id) if is_id(id) else None
+        pending = self._pending.get(id) if is_request_id(id) else None
         return pending.follower if pending is not None else None
 
     def give_up(self, pending: PendingRequest, reason: BaseException) -> None:
@@ -216,12 +220,16 @@ class ClientConversation:
     def begin(self, method: str, params: Params) -> PendingRequest:
         """Send a request soon, without waiting for its reply. The caller keeps the deadline."""
         pending = self._new(method, None, None)
-        pending.reply.add_done_callback(mark_retrieved)
+        pending.reply.add_done_callback(mark_error_retrieved)
         pending.task = asyncio.create_task(self._exchange_alone(pending, params), name=f"defserve.client {method}")
         return pending
 
     def _new(
-        self, method: str, on_progress: Progress | None, follower: Follower | None, id: Id | None = None
+        self,
+        method: str,
+        on_progress: ProgressHandler | None,
+        follower: ForwardedRequestListener | None,
+        id: RequestId | None = None,
     ) -> PendingRequest:
         if self._gone:
             raise self._departure()
@@ -286,7 +294,7 @@ class ClientConversation:
             if not pending.reply.done():
                 pending.reply.set_result(reply)
 
-    def _hears(self, pending: PendingRequest) -> Hear:
+    def _hears(self, pending: PendingRequest) -> MessageHandler:
         """Takes what comes on the stream of a request beside its reply."""
 
         async def hear(message: Message, data: bytes) -> None:
@@ -310,7 +318,7 @@ class ClientConversation:
             return None
         return self.notify_soon("notifications/cancelled", {"requestId": pending.id, "reason": reason})
 
-    def start_answer(self, work: Coroutine[Any, Any, None], id: Id | None = None) -> None:
+    def start_answer(self, work: Coroutine[Any, Any, None], id: RequestId | None = None) -> None:
         """Run `work`, which answers the peer, in a task. While it runs, none of our deadlines passes.
 
         With the `id` of a request, the task is cancelled when the peer cancels that request.
@@ -341,11 +349,11 @@ class ClientConversation:
             log.debug("the peer could not be told: %s", error)
 
     async def _read_messages(self) -> None:
-        reason, turns = PeerGone("the peer left"), Turns()
+        reason, turns = PeerGone("the peer left"), LoopTimeBudget()
         try:
             while self._gone is None and (data := await self._link.receive()) is not None:
                 began = monotonic()
-                if not isinstance(data, Lost):
+                if not isinstance(data, LostRequest):
                     self._feed_bytes(data)
                 elif awaited := self._pending.pop_future(data.id):
                     awaited.set_exception(data.error)
@@ -442,7 +450,7 @@ class Sessions:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
 
-    async def ask(self, request: Request, message: bytes, hear: Hear) -> Reply:
+    async def ask(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
         """The answer to a request. One that was refused for want of a session is sent again in a new one."""
         if self._lost:
             await self._open_again()

@@ -18,19 +18,22 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
-from defserve.base.peer_bounds import weight_of
+from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.conversation import ClientConversation, PendingRequest
-from defserve.client.replies import Json, object_of, texts_of
+from defserve.client.replies import Json, filter_strings, object_or_empty
 from defserve.client.unread_items import UnreadItems
-from defserve.core.outgoing_requests import peer_error
+from defserve.core.outgoing_requests import make_peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
-from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, features
-from defserve.serve.address import Challenged, SignInError, Unreachable
+from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, get_version_features
+from defserve.serve.address import AddressUnreachable, CredentialsRequired, SignInError
 
-ERAS: Final[Mapping[str, str]] = {"handshake": HANDSHAKE_VERSIONS[-1], "stateless": STATELESS_VERSIONS[-1]}
+NEWEST_VERSION_BY_ERA: Final[Mapping[str, str]] = {
+    "handshake": HANDSHAKE_VERSIONS[-1],
+    "stateless": STATELESS_VERSIONS[-1],
+}
 """The name of each era and its newest version. With the name alone, the server may answer with an older version."""
 
-PREFIX: Final = "io.modelcontextprotocol/"
+MCP_KEY_PREFIX: Final = "io.modelcontextprotocol/"
 PROBE_SECONDS = 5.0
 """How long a server may be silent at `server/discover`, and then at `initialize`, before it is started again."""
 UNSUPPORTED_VERSION = -32022
@@ -56,23 +59,27 @@ class SessionTerms:
     __slots__ = ("version", "stateless", "server_info", "capabilities", "instructions", "envelope")
 
     def __init__(self, version: str, result: Json, envelope: Json | None = None) -> None:
-        meta = object_of(result.get("_meta"))
+        meta = object_or_empty(result.get("_meta"))
         self.version, self.stateless, self.envelope = version, envelope is not None, envelope or {}
-        self.server_info: Json = object_of(result.get("serverInfo") or meta.get(PREFIX + "serverInfo"))
-        self.capabilities: Json = object_of(result.get("capabilities"))
+        self.server_info: Json = object_or_empty(result.get("serverInfo") or meta.get(MCP_KEY_PREFIX + "serverInfo"))
+        self.capabilities: Json = object_or_empty(result.get("capabilities"))
         self.instructions: str | None = result.get("instructions")
 
     def offering(self, extension: str) -> Json:
         """The `_meta` of a request that offers one more extension of MCP than the others do."""
-        key = PREFIX + "clientCapabilities"
-        return {key: merge_objects(object_of(self.envelope.get(key)), {"extensions": {PREFIX + extension: {}}})}
+        key = MCP_KEY_PREFIX + "clientCapabilities"
+        return {
+            key: merge_objects(
+                object_or_empty(self.envelope.get(key)), {"extensions": {MCP_KEY_PREFIX + extension: {}}}
+            )
+        }
 
     def with_envelope(self, params: Mapping[str, Any], log_level: str | None) -> Mapping[str, Any]:
         """`params` with the envelope of this era in `_meta`. The caller's own members of `_meta` win."""
         if not self.stateless:
             return params
-        level = {PREFIX + "logLevel": log_level} if log_level else {}
-        return {**params, "_meta": {**self.envelope, **level, **object_of(params.get("_meta"))}}
+        level = {MCP_KEY_PREFIX + "logLevel": log_level} if log_level else {}
+        return {**params, "_meta": {**self.envelope, **level, **object_or_empty(params.get("_meta"))}}
 
 
 async def open_conversation(
@@ -107,13 +114,13 @@ async def _agree(
         return await _initialize(conversation, offer, None, within)
     if version == "stateless" and SILENT_SERVERS.has(conversation.target):
         raise PeerTimeout("the server was silent at server/discover before: it speaks with a handshake only")
-    version = ERAS.get(version or "", version)
+    version = NEWEST_VERSION_BY_ERA.get(version or "", version)
     if version in STATELESS_VERSIONS:
         return await _discover(conversation, offer, version, within)
     if version in HANDSHAKE_VERSIONS:
         return await _initialize(conversation, offer, version, within)
     if version is not None:
-        known = (*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS)
+        known = (*NEWEST_VERSION_BY_ERA, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS)
         raise UsageError(
             f"there is no protocol version {version!r}",
             fix=did_you_mean(version, known, f"use one of {', '.join(known)}; without one, it is negotiated"),
@@ -134,7 +141,7 @@ async def _negotiate(conversation: ClientConversation, offer: ClientOffer, withi
         return await _discover(conversation, offer, STATELESS_VERSIONS[-1], patience)
     except PeerError as error:
         # Servers of the handshake era meet the probe with an error of any kind, with silence, or by exiting.
-        if isinstance(error, Challenged | SignInError | Unreachable):
+        if isinstance(error, CredentialsRequired | SignInError | AddressUnreachable):
             raise
         # An unsupported version is no refusal if the server names one of the handshake era.
         if error.code in STATELESS_ERRORS and not _list_supported(error, HANDSHAKE_VERSIONS):
@@ -167,7 +174,7 @@ async def _negotiate(conversation: ClientConversation, offer: ClientOffer, withi
 
 def _list_supported(error: PeerError, versions: Sequence[str]) -> list[str]:
     """Those of our versions that an unsupported-version error names, the oldest first."""
-    supported = texts_of(object_of(error.data).get("supported"))
+    supported = filter_strings(object_or_empty(error.data).get("supported"))
     return [version for version in versions if version in supported]
 
 
@@ -187,15 +194,15 @@ async def _discover_once(
     conversation: ClientConversation, offer: ClientOffer, version: str, within: float | None
 ) -> SessionTerms:
     envelope: Json = {
-        PREFIX + "protocolVersion": version,
-        PREFIX + "clientCapabilities": offer.of_era("stateless"),
-        PREFIX + "clientInfo": offer.info,
+        MCP_KEY_PREFIX + "protocolVersion": version,
+        MCP_KEY_PREFIX + "clientCapabilities": offer.of_era("stateless"),
+        MCP_KEY_PREFIX + "clientInfo": offer.info,
     }
     # Never cancelled: a server of the handshake era may fail on a notification before `initialize`.
-    found = object_of(
+    found = object_or_empty(
         await conversation.request("server/discover", {"_meta": envelope}, within=within, cancellable=False)
     )
-    supported = texts_of(found.get("supportedVersions"))
+    supported = filter_strings(found.get("supportedVersions"))
     if version not in supported:
         raise PeerError(
             f"the server does not speak {version}; it names {', '.join(supported) or 'no version'}",
@@ -215,7 +222,7 @@ async def _initialize(
         "clientInfo": offer.info,
     }
     # The specification forbids cancelling `initialize`.
-    agreed = object_of(await conversation.request("initialize", params, within=within, cancellable=False))
+    agreed = object_or_empty(await conversation.request("initialize", params, within=within, cancellable=False))
     spoken = agreed.get("protocolVersion")
     if not isinstance(spoken, str) or spoken not in ((pinned,) if pinned else HANDSHAKE_VERSIONS):
         raise PeerError(f"the server wants to speak {spoken!r}, not {pinned or 'a version this client knows'}")
@@ -234,7 +241,7 @@ def merge_objects(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
 def _capabilities_for(version: str, capabilities: Json) -> Json:
     """Elicitation modes exist since 2025-11-25. Before that, `{}` meant forms, and there was nothing else."""
     offer = copy.deepcopy(capabilities)
-    if "elicitation" in offer and "elicitation_url" not in features(version):
+    if "elicitation" in offer and "elicitation_url" not in get_version_features(version):
         modes = offer.pop("elicitation")
         if not modes or "form" in modes:
             offer["elicitation"] = {}
@@ -248,19 +255,19 @@ def _capabilities_for(version: str, capabilities: Json) -> Json:
 
 UPDATED: Final = "notifications/resources/updated"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
-SUBSCRIPTION: Final = PREFIX + "subscriptionId"
+SUBSCRIPTION: Final = MCP_KEY_PREFIX + "subscriptionId"
 
 MAX_QUEUED_NEWS: Final = 1_000
 
 # kind of news -> (its notification, its name in the listen filter)
-KINDS: Final = {
+LIST_CHANGE_NOTIFICATIONS: Final = {
     "tools": ("notifications/tools/list_changed", "toolsListChanged"),
     "prompts": ("notifications/prompts/list_changed", "promptsListChanged"),
     "resources": ("notifications/resources/list_changed", "resourcesListChanged"),
 }
 
 
-class News:
+class ServerUpdate:
     """One notification."""
 
     __slots__ = ("method", "params")
@@ -272,10 +279,10 @@ class News:
         return f"News({self.method!r}, {self.params!r})"
 
 
-NewsT = TypeVar("NewsT", bound=News)
+NewsT = TypeVar("NewsT", bound=ServerUpdate)
 
 
-class NewsFilter(NamedTuple):
+class UpdateFilter(NamedTuple):
     """Which news a listener wants. If nobody reads them (`is_read` false), they only come for `on_notification`."""
 
     kinds: tuple[str, ...] = ()
@@ -284,23 +291,23 @@ class NewsFilter(NamedTuple):
     is_read: bool = True
 
     def wire(self) -> dict[str, Any]:
-        wanted: dict[str, Any] = {KINDS[kind][1]: True for kind in self.kinds}
+        wanted: dict[str, Any] = {LIST_CHANGE_NOTIFICATIONS[kind][1]: True for kind in self.kinds}
         named = {"resourceSubscriptions": list(self.uris), "taskIds": list(self.tasks)}
         return {**wanted, **{name: ids for name, ids in named.items() if ids}}
 
-    def matches(self, news: News) -> bool:
+    def matches(self, news: ServerUpdate) -> bool:
         if news.method == UPDATED:
             return news.params.get("uri") in self.uris
-        return any(KINDS[kind][0] == news.method for kind in self.kinds)
+        return any(LIST_CHANGE_NOTIFICATIONS[kind][0] == news.method for kind in self.kinds)
 
 
-class NewsStream(ABC, Generic[NewsT]):
+class UpdateStream(ABC, Generic[NewsT]):
     """An async context manager and iterator. It ends when the server ends the stream or leaves.
 
     Unread news are kept up to a number and 16 MiB; then the oldest are dropped.
     """
 
-    def __init__(self, wanted: NewsFilter, listeners: set[NewsStream[Any]]) -> None:
+    def __init__(self, wanted: UpdateFilter, listeners: set[UpdateStream[Any]]) -> None:
         self.wanted, self._listeners = wanted, listeners
         self.honoured: dict[str, Any] = wanted.wire()
         self._unread: UnreadItems[NewsT] = UnreadItems(MAX_QUEUED_NEWS)
@@ -335,13 +342,13 @@ class NewsStream(ABC, Generic[NewsT]):
         """Tell the server that we no longer listen, where it has to know."""
 
     @abstractmethod
-    def hear(self, news: News) -> None:
+    def hear(self, news: ServerUpdate) -> None:
         """Take a notification of the server, if it is one of ours."""
 
     def _queue_news(self, news: NewsT) -> None:
         # A slow reader must not fill the memory. The oldest news matter least.
         if self.wanted.is_read:
-            self._unread.put(news, weight_of(news.params))
+            self._unread.put(news, estimate_value_bytes(news.params))
 
     def end(self, reason: PeerError | None = None) -> None:
         """Let the reader finish the news that are there. Then iterating stops, or raises the reason."""
@@ -354,13 +361,13 @@ class NewsStream(ABC, Generic[NewsT]):
         return await self._unread.get()
 
 
-class SessionNews(NewsStream[News]):
+class ClientSessionUpdates(UpdateStream[ServerUpdate]):
     """Handshake era: list changes come to every session; each resource has a subscription of its own."""
 
     def __init__(
         self,
-        wanted: NewsFilter,
-        listeners: set[NewsStream[Any]],
+        wanted: UpdateFilter,
+        listeners: set[UpdateStream[Any]],
         subscribe: Callable[[str], Awaitable[object]],
         unsubscribe: Callable[[str], Awaitable[object]],
     ) -> None:
@@ -378,18 +385,18 @@ class SessionNews(NewsStream[News]):
             except PeerError:
                 return
 
-    def hear(self, news: News) -> None:
+    def hear(self, news: ServerUpdate) -> None:
         if self.wanted.matches(news):
             self._queue_news(news)
 
 
-class SubscribedNews(NewsStream[News]):
+class SubscribedUpdates(UpdateStream[ServerUpdate]):
     """Stateless era: one open `subscriptions/listen` request. Its id tags the notifications that belong to it."""
 
     def __init__(
         self,
-        wanted: NewsFilter,
-        listeners: set[NewsStream[Any]],
+        wanted: UpdateFilter,
+        listeners: set[UpdateStream[Any]],
         conversation: ClientConversation,
         agreement: SessionTerms,
         timeout: float | None,
@@ -412,19 +419,19 @@ class SubscribedNews(NewsStream[News]):
         if not pending.reply.done():
             self._conversation.cancel(pending, "timed out")
             raise PeerTimeout(f"no acknowledgement of subscriptions/listen within {self._timeout:g} s")
-        raise peer_error(pending.reply.result().error or {"message": "subscriptions/listen ended before it began"})
+        raise make_peer_error(pending.reply.result().error or {"message": "subscriptions/listen ended before it began"})
 
     async def _finish(self) -> None:
         if self._pending is not None and (sent := self._conversation.cancel(self._pending, "no longer listening")):
             await asyncio.shield(sent)
 
-    def hear(self, news: News) -> None:
-        if self._pending is None or object_of(news.params.get("_meta")).get(SUBSCRIPTION) != self._pending.id:
+    def hear(self, news: ServerUpdate) -> None:
+        if self._pending is None or object_or_empty(news.params.get("_meta")).get(SUBSCRIPTION) != self._pending.id:
             return
         if news.method != ACKNOWLEDGED:
             self._queue_news(news)
         elif not self._acknowledged.done():
-            self.honoured = object_of(news.params.get("notifications"))
+            self.honoured = object_or_empty(news.params.get("notifications"))
             self._acknowledged.set_result(None)
 
     def _on_subscription_ended(self, reply: asyncio.Future[Any]) -> None:
@@ -499,7 +506,7 @@ def _read_cache(path: str) -> dict[str, float]:
         return {}
     items = [
         (key, since)
-        for key, since in object_of(content).items()
+        for key, since in object_or_empty(content).items()
         # An integer may be larger than any float.
         if len(key) == _KEY_LENGTH and type(since) in (int, float) and 0 <= since < 2**53
     ]
@@ -510,7 +517,7 @@ SILENT_SERVERS: Final = SilentServers()
 """Those of this process."""
 
 
-def cache_file() -> str:
+def get_silent_server_cache_path() -> str:
     """Where the command line remembers."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(folder, "defserve", "silent-servers.json")

@@ -11,25 +11,25 @@ from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from defserve.base.peer_bounds import weight_of_text
-from defserve.client.replies import CutMessage, Unreadable, UnreadableReply, number_of, text_of
+from defserve.base.peer_bounds import estimate_decoded_bytes
+from defserve.client.replies import CutMessage, UnreadableLine, UnreadableReply, number_or_none, string_or_none
 from defserve.core.messages import (
     INTERNAL_ERROR,
     PARSE_ERROR,
-    Id,
-    Malformed,
+    MalformedMessage,
     Message,
     Notification,
     Reply,
     Request,
+    RequestId,
     encode,
-    is_id,
+    is_request_id,
 )
 from defserve.core.outgoing_requests import OutgoingRequest, OutgoingRequests
 from defserve.errors import PeerError, PeerGone, ProtocolError
-from defserve.serve.threads import Arrival
+from defserve.serve.threads import ImmediateFuture
 
-Progress: TypeAlias = Callable[[float, float | None, str | None], object]
+ProgressHandler: TypeAlias = Callable[[float, float | None, str | None], object]
 """Called with progress, total and message."""
 NotificationHandler: TypeAlias = Callable[[str, dict[str, Any]], object]
 """Called with the method and params of a notification."""
@@ -42,7 +42,7 @@ T = TypeVar("T")
 class RequestObserver(Protocol):
     """Follows one request, which may be sent several times."""
 
-    def begins(self) -> Id:
+    def begins(self) -> RequestId:
         """The request is about to be sent. Gives its id, which must be new."""
         ...
 
@@ -56,7 +56,7 @@ class RequestObserver(Protocol):
         ...
 
 
-class Follower(Protocol):
+class ForwardedRequestListener(Protocol):
     """Hears what belongs to one request that is passed on for somebody else, who has a progress `token` of their own.
 
     `on_notification` is called with the notifications that belong to this request, which then do not go to the
@@ -85,11 +85,15 @@ class PendingRequest(OutgoingRequest):
     __slots__ = ("on_progress", "follower", "task", "unsent")
 
     def __init__(
-        self, id: Id, method: str, on_progress: Progress | None = None, follower: Follower | None = None
+        self,
+        id: RequestId,
+        method: str,
+        on_progress: ProgressHandler | None = None,
+        follower: ForwardedRequestListener | None = None,
     ) -> None:
         # Not by `super`: a proxy makes one for every call.
         self.id, self.method, self.on_progress, self.follower = id, method, on_progress, follower
-        self.reply: asyncio.Future[Reply] = Arrival(loop=asyncio.get_running_loop())
+        self.reply: asyncio.Future[Reply] = ImmediateFuture(loop=asyncio.get_running_loop())
         self._timer = None
         self.task: asyncio.Task[None] | None = None
         self.unsent: Awaitable[None] | None = None
@@ -149,7 +153,7 @@ class IncomingMessages:
     def __init__(
         self,
         pending: OutgoingRequests[PendingRequest],
-        answering: PeerRequests,
+        answering: IncomingRequests,
         on_request: RequestHandler,
         on_notification: NotificationHandler,
         shown: Callable[[bytes], bytes | str],
@@ -164,7 +168,7 @@ class IncomingMessages:
 
         Raises PeerGone if the peer sends so many lines that are no messages that none is to be expected.
         """
-        if isinstance(message, Malformed):
+        if isinstance(message, MalformedMessage):
             self._count_malformed()
         else:
             self.malformed = 0
@@ -187,7 +191,7 @@ class IncomingMessages:
         elif isinstance(message, Request):
             answer = follower.on_request if follower else None
             work = self._answering.answer(message, answer or self._on_request)
-            self._answering.start(work, message.id, size=weight_of_text(data))
+            self._answering.start(work, message.id, size=estimate_decoded_bytes(data))
         else:
             self._handle_malformed(message, data, beside)
 
@@ -209,21 +213,21 @@ class IncomingMessages:
             more = "; more of this peer's messages are skipped silently" if self._logged == MAX_LOGGED_MESSAGES else ""
             log.warning("%s: %.200r%s", problem, self._shown(data), more)
 
-    def _handle_malformed(self, message: Malformed, data: bytes, beside: PendingRequest | None) -> None:
+    def _handle_malformed(self, message: MalformedMessage, data: bytes, beside: PendingRequest | None) -> None:
         why = f"longer than {data.limit} bytes" if isinstance(data, CutMessage) else message.message
         self._warn(f"skipped a line that is not a message ({why})", data)
         id = message.id
         # A line that can be read, and names no request of ours, answers none.
-        if id is None and message.code == PARSE_ERROR and (line := Unreadable(data)).is_reply:
+        if id is None and message.code == PARSE_ERROR and (line := UnreadableLine(data)).is_reply:
             # Who waits for it would wait to the limit.
             meant = [beside.id] if beside is not None else list(self._pending)
             id = line.id if line.id is not None else meant[0] if len(meant) == 1 else None
         self._pending.set_reply(UnreadableReply(id, message.code, why))
 
-    def _handle_notification(self, note: Notification, follower: Follower | None) -> None:
+    def _handle_notification(self, note: Notification, follower: ForwardedRequestListener | None) -> None:
         if note.method == "notifications/cancelled":
             id = note.params.get("requestId")
-            if is_id(id):
+            if is_request_id(id):
                 self._answering.cancel(id)
         elif note.method == "notifications/progress" and self._handle_progress(note.params):
             return
@@ -239,7 +243,7 @@ class IncomingMessages:
     def _handle_progress(self, params: dict[str, Any]) -> bool:
         """Tell whoever wants the progress of this request. Whether nobody else may hear it."""
         token = params.get("progressToken")
-        pending = self._pending.get(token) if is_id(token) else None
+        pending = self._pending.get(token) if is_request_id(token) else None
         if pending is None:
             return False
         if (follower := pending.follower) is not None:
@@ -249,9 +253,9 @@ class IncomingMessages:
             return True
         if pending.on_progress is None:
             return False
-        progress, total = number_of(params.get("progress")), number_of(params.get("total"))
+        progress, total = number_or_none(params.get("progress")), number_or_none(params.get("total"))
         try:
-            pending.on_progress(progress or 0, total, text_of(params.get("message")))
+            pending.on_progress(progress or 0, total, string_or_none(params.get("message")))
         except Exception:
             log.exception("the progress handler of %s failed", pending.method)
         return False
@@ -264,7 +268,7 @@ MAX_PEER_REQUESTS: Final = 1_024
 MAX_PEER_REQUEST_BYTES: Final = 64 * 1024 * 1024
 
 
-class PeerRequests:
+class IncomingRequests:
     """`tasks` are the answers under way, by the id of their request. `send` takes an encoded answer."""
 
     __slots__ = ("tasks", "bytes", "_send", "_own_work")
@@ -289,7 +293,7 @@ class PeerRequests:
         return len(self.tasks) >= MAX_PEER_REQUESTS or self.bytes >= MAX_PEER_REQUEST_BYTES
 
     def start(
-        self, work: Coroutine[Any, Any, None], id: Id | None = None, *, is_own_work: bool = False, size: int = 0
+        self, work: Coroutine[Any, Any, None], id: RequestId | None = None, *, is_own_work: bool = False, size: int = 0
     ) -> None:
         """Run `work` in a task. `is_own_work`: the peer waits for all of it. `size` is that of its request."""
         key = object() if id is None else id
@@ -311,7 +315,7 @@ class PeerRequests:
         finally:
             self._own_work -= 1
 
-    def cancel(self, id: Id) -> None:
+    def cancel(self, id: RequestId) -> None:
         if task := self.tasks.get(id):
             task.cancel()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from defserve.client.eras import merge_objects
 from defserve.client.exchange import NotificationHandler, RequestHandler, RequestObserver
 from defserve.client.replies import Json
-from defserve.core.extension import EVERY
+from defserve.core.extension import ALL_METHODS
 from defserve.errors import PeerGone, UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ClientExtension:
         return {}
 
     def around(self) -> Mapping[str, RequestWrapper]:
-        """Method to wrapper of our own requests; `EVERY` stands for all that are not named. The last is outermost."""
+        """Method to wrapper of our own requests; `ALL_METHODS` stands for all others. The last is outermost."""
         return {}
 
     def check_result(self, result: Json) -> None:
@@ -87,8 +87,8 @@ class ClientComposition:
                 self.notifications.setdefault(method, []).append(hear)
         around = [extension.around() for extension in extensions]
         self.wrappers = {
-            method: [wrap for of in around if (wrap := of.get(method) or of.get(EVERY)) is not None]
-            for method in {EVERY}.union(*around)
+            method: [wrap for of in around if (wrap := of.get(method) or of.get(ALL_METHODS)) is not None]
+            for method in {ALL_METHODS}.union(*around)
         }
         no_check = ClientExtension.check_result
         self.result_checks = [one.check_result for one in extensions if type(one).check_result is not no_check]
@@ -102,6 +102,6 @@ class ClientComposition:
 
     def wrap_request(self, method: str, send: SendParams, observer: RequestObserver | None) -> SendParams:
         """How a request of ours is sent, with everything that the extensions do around it."""
-        for wrap in self.wrappers.get(method) or self.wrappers[EVERY]:
+        for wrap in self.wrappers.get(method) or self.wrappers[ALL_METHODS]:
             send = partial(wrap, method, send, observer)
         return send

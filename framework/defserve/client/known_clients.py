@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 from defserve.client.targets import LEGACY_SSE_PATH
 from defserve.errors import UsageError
 
-Scope = Literal["user", "project"]
-Format = Literal["json", "toml"]
-SCOPES: Final[tuple[Scope, ...]] = ("user", "project")
+SettingsScope = Literal["user", "project"]
+SettingsFormat = Literal["json", "toml"]
+SETTINGS_SCOPES: Final[tuple[SettingsScope, ...]] = ("user", "project")
 
 
-class Launch(NamedTuple):
+class LaunchCommand(NamedTuple):
     """How a client reaches a server: with a command, or at an address."""
 
     command: str = ""
@@ -32,7 +32,7 @@ class Launch(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-Entry = Callable[[Launch], dict[str, Any]]
+Entry = Callable[[LaunchCommand], dict[str, Any]]
 
 
 class ClientApp(NamedTuple):
@@ -45,18 +45,18 @@ class ClientApp(NamedTuple):
     title: str
     key: str
     entry: Entry
-    paths: Mapping[Scope, Callable[[], Path]]
-    format: Format = "json"
+    paths: Mapping[SettingsScope, Callable[[], Path]]
+    format: SettingsFormat = "json"
     then: str = ""
     adds: str = ""
 
-    def is_shared(self, scope: Scope | None) -> bool:
+    def is_shared(self, scope: SettingsScope | None) -> bool:
         """Whether these settings belong to a project, and so to everybody who works on it."""
         return (scope or next(iter(self.paths))) == "project"
 
-    def path(self, scope: Scope | None, project: Path) -> Path:
+    def path(self, scope: SettingsScope | None, project: Path) -> Path:
         """The settings file. Raises UsageError for a scope that the client does not have."""
-        chosen: Scope = scope or next(iter(self.paths))
+        chosen: SettingsScope = scope or next(iter(self.paths))
         if chosen not in self.paths:
             raise UsageError(
                 f"{self.title} has no {chosen} settings", fix=f"use --scope {next(iter(self.paths))}, or leave it out"
@@ -66,9 +66,9 @@ class ClientApp(NamedTuple):
 
 def find_client(name: str) -> ClientApp:
     """The client of that name. Raises UsageError if there is none."""
-    if name not in CLIENTS:
-        raise UsageError(f"there is no client {name!r}", fix=f"use one of {', '.join(CLIENTS)}")
-    return CLIENTS[name]
+    if name not in KNOWN_CLIENTS:
+        raise UsageError(f"there is no client {name!r}", fix=f"use one of {', '.join(KNOWN_CLIENTS)}")
+    return KNOWN_CLIENTS[name]
 
 
 # -- places ----------------------------------------------------------------------------------------------
@@ -108,11 +108,11 @@ def _drop_empty_members(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value}
 
 
-def _format_command_entry(launch: Launch) -> dict[str, Any]:
+def _format_command_entry(launch: LaunchCommand) -> dict[str, Any]:
     return {"command": launch.command, "args": list(launch.args), **_drop_empty_members(env=dict(launch.env))}
 
 
-def _plain(launch: Launch, headers: str = "headers") -> dict[str, Any]:
+def _plain(launch: LaunchCommand, headers: str = "headers") -> dict[str, Any]:
     return (
         {"url": launch.url, **_drop_empty_members(**{headers: dict(launch.headers)})}
         if launch.url
@@ -120,33 +120,33 @@ def _plain(launch: Launch, headers: str = "headers") -> dict[str, Any]:
     )
 
 
-def _format_typed_entry(launch: Launch) -> dict[str, Any]:
+def _format_typed_entry(launch: LaunchCommand) -> dict[str, Any]:
     """With the name of the transport; only some of these clients know `ws`."""
     if not launch.url:
         return {"type": "stdio", **_format_command_entry(launch)}
     return {"type": "ws" if launch.url.startswith("ws") else _http_type(launch), **_plain(launch)}
 
 
-def _http_type(launch: Launch) -> str:
+def _http_type(launch: LaunchCommand) -> str:
     return "sse" if urlsplit(launch.url).path.rstrip("/").endswith(LEGACY_SSE_PATH) else "http"
 
 
-def _gemini(launch: Launch) -> dict[str, Any]:
+def _gemini(launch: LaunchCommand) -> dict[str, Any]:
     return {**_plain(launch), "type": _http_type(launch)} if launch.url else _plain(launch)
 
 
-def _windsurf(launch: Launch) -> dict[str, Any]:
+def _windsurf(launch: LaunchCommand) -> dict[str, Any]:
     entry = _plain(launch)
     return {"serverUrl": entry.pop("url"), **entry} if launch.url else entry
 
 
-def _desktop(launch: Launch) -> dict[str, Any]:
+def _desktop(launch: LaunchCommand) -> dict[str, Any]:
     if launch.url:
         raise UsageError("Claude Desktop only starts commands", fix="add the address in its settings dialog")
     return _format_command_entry(launch)
 
 
-CLIENTS: Final[Mapping[str, ClientApp]] = {
+KNOWN_CLIENTS: Final[Mapping[str, ClientApp]] = {
     "claude-desktop": ClientApp(
         "Claude Desktop",
         "mcpServers",
@@ -258,7 +258,7 @@ def check_server_id(name: str) -> str:
     return name
 
 
-def server_name_of(own: str) -> str:
+def make_server_name(own: str) -> str:
     """A name for clients, made from what a server calls itself."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", own[:1_000]).strip("-_")[:MAX_SERVER_NAME]
     return name if _NAME.fullmatch(name) and not is_reserved(name) else f"server-{name}"[:MAX_SERVER_NAME].strip("-")

@@ -15,18 +15,18 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from urllib.parse import urlsplit
 
-from defserve.auth.oauth import http_address
-from defserve.core.messages import Id, Message, Reply, Request
+from defserve.auth.oauth import make_http_url
+from defserve.core.messages import Message, Reply, Request, RequestId
 from defserve.errors import PeerError, PeerGone
-from defserve.stores.files import config_file
+from defserve.stores.files import get_config_path
 
 if TYPE_CHECKING:
     from defserve.client.signin.authorizer import ServerAuthorizer
 
-Hear: TypeAlias = Callable[[Message, bytes], Awaitable[None]]
+MessageHandler: TypeAlias = Callable[[Message, bytes], Awaitable[None]]
 """Takes a message that came beside an answer, and its bytes."""
 
-Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+ResolveHost: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Gives the addresses that a connection to a host and port may go to, in order. Raises Refused if there are none."""
 
 
@@ -50,12 +50,12 @@ class ClientAuth(Protocol):
         ...
 
 
-class Lost:
+class LostRequest:
     """The request `id` will not be answered any more, but the link is still open. `error` says why."""
 
     __slots__ = ("id", "error")
 
-    def __init__(self, id: Id, error: PeerError) -> None:
+    def __init__(self, id: RequestId, error: PeerError) -> None:
         self.id, self.error = id, error
 
 
@@ -66,7 +66,7 @@ class SessionLost(PeerGone):
         super().__init__("the server ended the session")
 
 
-class Link(Protocol):
+class ClientLink(Protocol):
     """A connection to one server. Memory, stdio, HTTP and WebSocket each have one.
 
     A link that needs parts of a message (for headers or streams) reads the JSON itself.
@@ -76,11 +76,11 @@ class Link(Protocol):
         """Send one JSON message, without a line feed.
 
         Raises PeerGone if the server is gone, PeerError if it refuses the message. A request that was sent may still
-        be reported as `Lost` later.
+        be reported as `LostRequest` later.
         """
         ...
 
-    async def receive(self) -> bytes | Lost | None:
+    async def receive(self) -> bytes | LostRequest | None:
         """The next message, or a lost request, or None once the server is gone.
 
         A link that knows why the server left raises PeerGone with the reason instead.
@@ -112,7 +112,7 @@ class ReopenableLink(Protocol):
 
 
 @runtime_checkable
-class PushingLink(Link, Protocol):
+class PushingLink(ClientLink, Protocol):
     """A link that takes messages at once, and hands them out the moment they come: no task has to wait for them."""
 
     def write(self, message: bytes) -> Awaitable[None] | None:
@@ -125,7 +125,7 @@ class PushingLink(Link, Protocol):
 
 
 @runtime_checkable
-class ExchangingLink(Link, Protocol):
+class ExchangingLink(ClientLink, Protocol):
     """A link on which every request has an exchange of its own, so that nobody has to match answers with requests."""
 
     on_session_lost: Callable[[], object] | None
@@ -139,7 +139,7 @@ class ExchangingLink(Link, Protocol):
         """The id of the session, if the server opened one."""
         ...
 
-    async def ask(self, request: Request, message: bytes, hear: Hear) -> Reply:
+    async def ask(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
         """Send a request (`message` has its bytes) and wait for its answer. Cancelling it closes the exchange.
 
         Raises SessionLost, PeerGone if the answer is lost, PeerError if the server refuses the request.
@@ -165,7 +165,7 @@ class SigningInLink(Protocol):
 class PollingLink(Protocol):
     """A link whose server may end a response before the answer, which is then asked for again."""
 
-    on_hang_up: Callable[[Id], object] | None
+    on_hang_up: Callable[[RequestId], object] | None
     """Called with the id of the request."""
 
 
@@ -176,10 +176,10 @@ SIGN_IN_FOLDER: Final = "sign-ins"
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-def canonical(url: str) -> str:
+def canonicalize_url(url: str) -> str:
     """The one way in which the address of a server is written: as a key, not to connect to."""
     try:
-        parts = urlsplit(http_address(url.strip()))
+        parts = urlsplit(make_http_url(url.strip()))
         host, port = (parts.hostname or "").lower(), parts.port
     except ValueError:
         return url
@@ -188,15 +188,15 @@ def canonical(url: str) -> str:
     return f"{parts.scheme}://{place}{parts.path.rstrip('/')}{f'?{parts.query}' if parts.query else ''}"
 
 
-def sign_in_file(url: str, folder: Path | None = None) -> Path:
+def get_sign_in_path(url: str, folder: Path | None = None) -> Path:
     """The file of the sign-in to a server."""
-    name = hashlib.sha256(canonical(url).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return (folder or config_file(SIGN_IN_FOLDER)) / f"{name}.json"
+    name = hashlib.sha256(canonicalize_url(url).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return (folder or get_config_path(SIGN_IN_FOLDER)) / f"{name}.json"
 
 
 def has_stored_sign_in(url: str) -> bool:
     """Whether this user has signed in to a server."""
-    return os.path.isfile(sign_in_file(url))
+    return os.path.isfile(get_sign_in_path(url))
 
 
 # -- How long one peer may keep the event loop busy at a time. All the others share it.
@@ -207,7 +207,7 @@ MAX_PIECE: Final = 4 * 1024
 """Bytes. A piece of nothing but line ends is read in a few milliseconds."""
 
 
-class Turns:
+class LoopTimeBudget:
     """Counts the time that is spent on what one stream brings. Once it is too much, other tasks have a turn."""
 
     __slots__ = ("_spent",)

@@ -11,41 +11,41 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from pydantic_core import from_json
 
-from defserve.core.json_values import excess, is_array, is_object
+from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.core.messages import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
-    Encoded,
-    Id,
+    EncodedJson,
     Message,
     Reply,
+    RequestId,
     decode,
     encode,
-    is_id,
+    is_request_id,
 )
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
-from defserve.serve.address import Challenged, HttpRefusal, SignInError
+from defserve.serve.address import CredentialsRequired, HttpRefusal, SignInError
 
 Json: TypeAlias = dict[str, Any]
 
 
-def object_of(value: Any) -> Json:
+def object_or_empty(value: Any) -> Json:
     """`value` if it is a JSON object, else an empty object."""
     return value if is_object(value) else {}
 
 
-def text_of(value: Any) -> str | None:
+def string_or_none(value: Any) -> str | None:
     """`value` if it is a string, else None."""
     return value if isinstance(value, str) else None
 
 
-def number_of(value: Any) -> float | None:
+def number_or_none(value: Any) -> float | None:
     """`value` if it is a number, else None."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def texts_of(value: Any) -> list[str]:
+def filter_strings(value: Any) -> list[str]:
     """The strings in a JSON array; empty if `value` is no array."""
     return [item for item in value if isinstance(item, str)] if is_array(value) else []
 
@@ -53,13 +53,13 @@ def texts_of(value: Any) -> list[str]:
 # -- A tool's result as a Python value.
 
 
-RETURNS_KEY: Final = "dev.defserve/returns"
+RETURN_TYPE_KEY: Final = "dev.defserve/returns"
 """The key of a tool's `_meta` that gives the type of its only text."""
 WRAPPED_KEY: Final = "dev.defserve/wrapped"
 """The key of a result's `_meta` that says that its structured content is `{"result": value}`."""
 
 
-def lone_text(result: Mapping[str, Any]) -> str | None:
+def get_single_text(result: Mapping[str, Any]) -> str | None:
     """The text of a result that is a single text block; None for other results."""
     content: Any = result.get("content") or []
     if result.get("structuredContent") is None and len(content) == 1 and content[0].get("type") == "text":
@@ -67,29 +67,29 @@ def lone_text(result: Mapping[str, Any]) -> str | None:
     return None
 
 
-def value_of(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> Any:
+def extract_result_value(result: Mapping[str, Any], returns: Mapping[str, Any] | None) -> Any:
     """Structured content if there is any, or else the only text decoded by `returns`, or else the content blocks.
 
     A result without content gives None. Raises ToolError for a result with `isError`.
     """
     if result.get("isError"):
-        raise tool_error(result)
+        raise make_tool_error(result)
     if "structuredContent" in result:
         return unwrap_content(result)
-    text = lone_text(result)
+    text = get_single_text(result)
     if text is None:
         return result.get("content") or None
-    return parse_text(text, returns) if returns is not None else text
+    return parse_text_by_schema(text, returns) if returns is not None else text
 
 
 def unwrap_content(result: Mapping[str, Any]) -> Any:
     """The structured content of a result, without the wrapping that defserve and FastMCP give to lists and scalars."""
-    content, meta = result["structuredContent"], object_of(result.get("_meta"))
-    is_wrapped = meta.get(WRAPPED_KEY) is True or object_of(meta.get("fastmcp")).get("wrap_result") is True
+    content, meta = result["structuredContent"], object_or_empty(result.get("_meta"))
+    is_wrapped = meta.get(WRAPPED_KEY) is True or object_or_empty(meta.get("fastmcp")).get("wrap_result") is True
     return content["result"] if is_wrapped and is_object(content) and content.keys() == {"result"} else content
 
 
-def parse_text(text: str, schema: Mapping[str, Any]) -> Any:
+def parse_text_by_schema(text: str, schema: Mapping[str, Any]) -> Any:
     """`text` as the JSON value that `schema` declares, or `text` itself if the schema allows a string."""
     types = _types(schema)
     if not types or "string" in types:
@@ -100,22 +100,22 @@ def parse_text(text: str, schema: Mapping[str, Any]) -> Any:
         return text
 
 
-def tool_error(result: Mapping[str, Any]) -> ToolError:
-    text = joined_text(result) or "the tool failed without a message"
-    return ToolError(text, data=object_of(result.get("structuredContent")))
+def make_tool_error(result: Mapping[str, Any]) -> ToolError:
+    text = join_text_blocks(result) or "the tool failed without a message"
+    return ToolError(text, data=object_or_empty(result.get("structuredContent")))
 
 
-def joined_text(result: Mapping[str, Any]) -> str:
+def join_text_blocks(result: Mapping[str, Any]) -> str:
     """The text blocks of a result, joined by line feeds."""
     content: Any = result.get("content")
-    blocks = [object_of(block) for block in content] if is_array(content) else []
+    blocks = [object_or_empty(block) for block in content] if is_array(content) else []
     return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
 
 
-def parse_object(data: bytes | str) -> Json:
+def parse_json_object(data: bytes | str) -> Json:
     """The JSON object in `data`; empty if it is anything else."""
     try:
-        return object_of(from_json(data))
+        return object_or_empty(from_json(data))
     except ValueError:
         return {}
 
@@ -153,18 +153,20 @@ class RawReply(Reply):
 
     __slots__ = ("_bytes",)
 
-    def __init__(self, id: Id | None, result: Any, error: dict[str, Any] | None, bytes: bytes | None = None) -> None:
+    def __init__(
+        self, id: RequestId | None, result: Any, error: dict[str, Any] | None, bytes: bytes | None = None
+    ) -> None:
         # Not by `super`: a proxy makes one for every call.
         self.id, self.result, self.error, self._bytes = id, result, error, bytes
 
     @property
-    def raw(self) -> Encoded:
+    def raw(self) -> EncodedJson:
         """The result as JSON on one line: the server's own bytes where possible, else encoded again."""
         data = self._bytes
         # A body may be laid out over several lines. A line feed would break the framing of a pipe, a CR that of events.
         if data is None or b"\n" in data or b"\r" in data:
-            return Encoded(encode(self.result))
-        return Encoded(data)
+            return EncodedJson(encode(self.result))
+        return EncodedJson(data)
 
 
 def read_raw_reply(data: bytes) -> Message | list[Message]:
@@ -186,7 +188,7 @@ def read_raw_reply(data: bytes) -> Message | list[Message]:
     if (
         len(part) >= 2 * MAX_DEPTH
         and (part.count(b"{") + part.count(b"[") >= MAX_DEPTH or (len(part) > MAX_KEYS and part.count(b":") > MAX_KEYS))
-        and excess(value, MAX_DEPTH - 1, MAX_KEYS) is not None
+        and find_limit_violation(value, MAX_DEPTH - 1, MAX_KEYS) is not None
     ):
         return decode(data)
     return RawReply(int(number), value, None, part)
@@ -195,8 +197,8 @@ def read_raw_reply(data: bytes) -> Message | list[Message]:
 # -- Lines that cannot be decoded: which request one was meant to answer, by a bounded part of it.
 
 
-KEPT_HEAD: Final = 16 * 1024
-KEPT_TAIL: Final = 1024
+KEPT_HEAD_BYTES: Final = 16 * 1024
+KEPT_TAIL_BYTES: Final = 1024
 
 # A string without an end is taken whole: else each quote in it would be tried as a beginning.
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?+|[{}\[\]]', re.DOTALL)
@@ -216,12 +218,12 @@ class UnreadableReply(Reply):
 
     __slots__ = ("why",)
 
-    def __init__(self, id: Id | None, code: int, why: str) -> None:
+    def __init__(self, id: RequestId | None, code: int, why: str) -> None:
         super().__init__(id, None, {"code": code, "message": f"the peer's reply is unreadable: {why}"})
         self.why = why
 
 
-class Unreadable:
+class UnreadableLine:
     """A line that is no message. `is_reply`: it may have been one; `id`: the request that it then answers, if found.
 
     What a program prints beside its messages is no reply, nor is anything with a method.
@@ -230,9 +232,9 @@ class Unreadable:
     __slots__ = ("id", "is_reply")
 
     def __init__(self, data: bytes) -> None:
-        head, tail = data[:KEPT_HEAD].lstrip(), data[-KEPT_TAIL:]
+        head, tail = data[:KEPT_HEAD_BYTES].lstrip(), data[-KEPT_TAIL_BYTES:]
         members = _members(head)
-        self.id: Id | None = None
+        self.id: RequestId | None = None
         self.is_reply = (
             head.startswith(_OPENING) and b'"method"' not in members and (b'"jsonrpc"' in head or b'"jsonrpc"' in tail)
         )
@@ -257,13 +259,13 @@ def _members(head: bytes) -> dict[bytes, int]:
     return found
 
 
-def _id_at(data: bytes, place: int) -> Id | None:
+def _id_at(data: bytes, place: int) -> RequestId | None:
     value = _ID_VALUE.match(data, place)
     try:
         id: Any = from_json(value[1]) if value else None
     except ValueError:
         return None
-    return id if is_id(id) else None
+    return id if is_request_id(id) else None
 
 
 # -- Methods that a server does not have, though it offers what they belong to: how that is told from other errors.
@@ -290,21 +292,21 @@ class ListedItems(NamedTuple):
     note: str = ""
 
 
-def lacks_method(error: PeerError) -> bool:
+def is_method_missing(error: PeerError) -> bool:
     """Whether the error to a request without parameters means that the server does not have the method."""
-    if isinstance(error, PeerGone | PeerTimeout | Challenged | SignInError):
+    if isinstance(error, PeerGone | PeerTimeout | CredentialsRequired | SignInError):
         return False
     if isinstance(error, HttpRefusal):
-        return object_of(error.data).get("status") in _STATUSES
+        return object_or_empty(error.data).get("status") in _STATUSES
     return error.code in _CODES or _WORDS.search(error.message[:1000]) is not None
 
 
-async def list_if_known(method: str, listing: Awaitable[list[Json]]) -> ListedItems:
+async def list_if_supported(method: str, listing: Awaitable[list[Json]]) -> ListedItems:
     """A list, empty if the server lacks the method. Raises PeerError for any other error."""
     try:
         return ListedItems(await listing)
     except PeerError as error:
-        if not lacks_method(error):
+        if not is_method_missing(error):
             raise
         quote = " ".join(error.message.split())[:MAX_QUOTE]
         return ListedItems([], f"the server does not know {method}, which belongs to what it offers: {quote}")

@@ -20,7 +20,7 @@ from defserve.core.messages import encode
 from defserve.errors import PeerError, PeerTimeout
 
 if TYPE_CHECKING:
-    from defserve.client.mgp.events import Drain, Health, Pong, Reason
+    from defserve.client.mgp.events import Health, HealthPong, ShutdownAnswer, ShutdownReason
     from defserve.client.mgp.peer import MgpPeer
     from defserve.client.skills import LoadedSkill
 
@@ -86,9 +86,9 @@ class ServerRequests(ABC):
 
     async def skill(self, uri: str) -> Json:
         """One skill as its server lists it, by the URI of its `SKILL.md`; it need not be in the list."""
-        from defserve.client.skills import entry_in
+        from defserve.client.skills import extract_skill_entry
 
-        return entry_in(await self.request("skills/get", {"uri": uri}), uri)
+        return extract_skill_entry(await self.request("skills/get", {"uri": uri}), uri)
 
     async def directory(self, uri: str) -> list[Json]:
         """What is in a folder of a skill, as resources, all pages. Folders have the type `inode/directory`."""
@@ -102,9 +102,9 @@ class ServerRequests(ABC):
 
     async def read_verified(self, entry: Json) -> dict[str, bytes]:
         """Every file of a listed skill by its path. Raises UnverifiedSkill at the first difference."""
-        from defserve.client.skills import read_verified
+        from defserve.client.skills import read_verified_files
 
-        return await read_verified(self.read, entry)
+        return await read_verified_files(self.read, entry)
 
     async def prompt(self, prompt: str, /, **arguments: Any) -> Json:
         """A prompt with its messages. An argument that is not a string is sent as its JSON text."""
@@ -186,26 +186,26 @@ class ServerRequests(ABC):
 
         return read_health(Health, await self._mgp_peer.request("lifecycle", "mgp/health/status", {}))
 
-    async def health_ping(self) -> Pong:
+    async def health_ping(self) -> HealthPong:
         """The health that the server knows without running its checks."""
-        from defserve.client.mgp.events import Pong, read_health
+        from defserve.client.mgp.events import HealthPong, read_health
         from defserve.protocols.mgp import vocabulary
 
         sent_at = {"timestamp": vocabulary.format_instant(vocabulary.utc_now())}
-        return read_health(Pong, await self._mgp_peer.request("lifecycle", "mgp/health/ping", sent_at))
+        return read_health(HealthPong, await self._mgp_peer.request("lifecycle", "mgp/health/ping", sent_at))
 
-    async def shutdown(self, reason: Reason = "operator_request", timeout: float = 30.0) -> Drain:
+    async def shutdown(self, reason: ShutdownReason = "operator_request", timeout: float = 30.0) -> ShutdownAnswer:
         """Have the server finish its calls within `timeout` seconds, then end (§11.4). For admins and local peers."""
-        from defserve.client.mgp.events import Drain
+        from defserve.client.mgp.events import ShutdownAnswer
 
         params = {"reason": reason, "timeout_ms": round(timeout * 1000)}
-        return Drain.from_wire(await self._mgp_peer.request("lifecycle", "mgp/lifecycle/shutdown", params))
+        return ShutdownAnswer.from_wire(await self._mgp_peer.request("lifecycle", "mgp/lifecycle/shutdown", params))
 
     async def access_query(self, agent_id: str, tool: str | None = None) -> Json:
         """Whether an agent may use a tool, or the server (MGP §5.4). Needs `mgp`, and an admin's credentials."""
         return await self._request_access("query", agent_id, tool, {})
 
-    async def access_grant(self, agent_id: str, tool: str | None = None, **entry: Unpack[AccessEntry]) -> Json:
+    async def access_grant(self, agent_id: str, tool: str | None = None, **entry: Unpack[ToolAccessEntry]) -> Json:
         """Allow an agent a tool or the server; with `permission="deny"`, forbid it. Returns the entry."""
         from defserve.protocols.mgp import vocabulary
 
@@ -227,7 +227,7 @@ class ServerRequests(ABC):
         return await peer.request("access_control", f"mgp/access/{verb}", params)
 
 
-class AccessEntry(TypedDict, total=False):
+class ToolAccessEntry(TypedDict, total=False):
     """The optional fields of an entry that says who may use which tool (MGP §5.4)."""
 
     permission: Literal["allow", "deny"]

@@ -13,13 +13,13 @@ from defserve.client.replies import Json
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError
 from defserve.protocols.mcp.skill_files import (
-    MAX_BYTES,
-    MAX_FILES,
+    MAX_SKILL_BYTES,
+    MAX_SKILL_FILES,
     SKILL_FILE,
     BadFrontmatter,
-    is_portable,
+    is_portable_filename,
+    is_same_json,
     read_frontmatter,
-    same_json,
 )
 
 ReadResource = Callable[[str], Awaitable[list[Json]]]
@@ -76,12 +76,12 @@ async def load_skill(read: ReadResource, entry: Json) -> LoadedSkill:
         raise UnverifiedSkill(f"{checked.uri}: {error}") from None
     for name in {**found, **checked.frontmatter}:
         here, there = name in found, name in checked.frontmatter
-        if not (here and there and same_json(found[name], checked.frontmatter[name])):
+        if not (here and there and is_same_json(found[name], checked.frontmatter[name])):
             raise UnverifiedSkill(f"{checked.uri}: {name[:200]!r} is not the same in the file and in the list")
     return LoadedSkill(read, entry, checked, text)
 
 
-async def read_verified(read: ReadResource, entry: Json) -> dict[str, bytes]:
+async def read_verified_files(read: ReadResource, entry: Json) -> dict[str, bytes]:
     """Every file of a skill by its path. The first one that differs ends it: no other is asked for."""
     skill = await load_skill(read, entry)
     return {path: await skill.read(path) for path in skill.paths}
@@ -150,8 +150,8 @@ class CheckedEntry:
             raise UnverifiedSkill(f"{uri}: its name in the list is not that of its folder")
         if files == "dynamic":
             raise UnverifiedSkill(f"{uri}: its server lists no digests for it, so its files cannot be verified")
-        if not is_array(files) or len(files) > MAX_FILES:
-            raise UnverifiedSkill(f"{uri}: its entry is not a list of at most {MAX_FILES} files")
+        if not is_array(files) or len(files) > MAX_SKILL_FILES:
+            raise UnverifiedSkill(f"{uri}: its entry is not a list of at most {MAX_SKILL_FILES} files")
         self.uri, self.frontmatter = uri, frontmatter
         base = uri.removesuffix(SKILL_FILE)
         self.files: dict[str, ListedFile] = {}
@@ -162,8 +162,8 @@ class CheckedEntry:
             self.files[listed.path] = listed
         if SKILL_FILE not in self.files:
             raise UnverifiedSkill(f"{uri}: its entry does not list {SKILL_FILE}")
-        if sum(file.size for file in self.files.values()) > MAX_BYTES:
-            raise UnverifiedSkill(f"{uri}: its files are larger than {MAX_BYTES} bytes together")
+        if sum(file.size for file in self.files.values()) > MAX_SKILL_BYTES:
+            raise UnverifiedSkill(f"{uri}: its files are larger than {MAX_SKILL_BYTES} bytes together")
 
     @property
     def fingerprint(self) -> str:
@@ -177,7 +177,7 @@ def skill_fingerprint(entry: Json) -> str:
     return CheckedEntry(entry).fingerprint
 
 
-def entry_in(result: Json, uri: str) -> Json:
+def extract_skill_entry(result: Json, uri: str) -> Json:
     """The entry that answers a question for `uri`. Raises UnverifiedSkill if it is that of another skill."""
     entry: Any = result.get("skill")
     if not is_object(entry) or entry.get("uri") != uri:
@@ -204,6 +204,6 @@ def _path(uri: str, base: str) -> str:
         parts = [unquote(part, errors="strict") for part in rest.split("/")]
     except UnicodeDecodeError:
         parts = [""]
-    if not all(map(is_portable, parts)) or "?" in rest or "#" in rest:
+    if not all(map(is_portable_filename, parts)) or "?" in rest or "#" in rest:
         raise UnverifiedSkill(f"{uri[:200]!r} is not the URI of a file")
     return "/".join(parts)

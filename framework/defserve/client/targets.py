@@ -15,15 +15,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from defserve.base.search_path import add_folder, find_hidden_file, is_library
+from defserve.base.search_path import add_import_folder, find_shadowed_file, is_library_module
 from defserve.errors import PeerError, PeerGone, UsageError
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
-    from defserve.client.link import ClientAuth, Link, Resolve
+    from defserve.client.link import ClientAuth, ClientLink, ResolveHost
 
 
-GROUP: Final = "defserve.servers"
+ENTRY_POINT_GROUP: Final = "defserve.servers"
 USUAL_NAMES: Final = ("server", "mcp", "app")
 USUAL_FILES: Final = ("server.py", "main.py", "app.py")
 PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -36,13 +36,15 @@ def load_server(target: str) -> Any:
     Raises UsageError that says what was not found, and where.
     """
     path, attribute = split_target(target)
-    if not (attribute or path.endswith(".py") or is_module(path)) and (entry := find_installed_servers(path)):
+    if not (attribute or path.endswith(".py") or is_importable_module(path)) and (
+        entry := find_installed_servers(path)
+    ):
         return load_server(entry[0].target)
     if not path.endswith(".py"):
         _refuse_place(path)
     module = _load_file(path) if path.endswith(".py") else _import(path)
     found = _attribute(module, attribute, target) if attribute else _search(module, target)
-    if not is_server(found):
+    if not is_server_object(found):
         raise UsageError(
             f"{target!r} is {type(found).__name__!r}, not a server",
             fix=f"name the object made with `Server(...)`: {path}:server",
@@ -50,7 +52,7 @@ def load_server(target: str) -> Any:
     return found
 
 
-class Installed(NamedTuple):
+class InstalledServer(NamedTuple):
     """A server of an installed distribution."""
 
     name: str
@@ -59,25 +61,25 @@ class Installed(NamedTuple):
     version: str
 
 
-def find_installed_servers(name: str | None = None) -> list[Installed]:
+def find_installed_servers(name: str | None = None) -> list[InstalledServer]:
     """The servers of this environment, sorted by name; with a `name`, only that one."""
     from importlib.metadata import entry_points
 
     return sorted(
-        Installed(
+        InstalledServer(
             entry.name, entry.value, entry.dist.name if entry.dist else "", entry.dist.version if entry.dist else ""
         )
-        for entry in entry_points(group=GROUP)
+        for entry in entry_points(group=ENTRY_POINT_GROUP)
         if name in (None, entry.name)
     )
 
 
-def is_server(thing: object) -> bool:
+def is_server_object(thing: object) -> bool:
     """Whether something is a server. Its methods decide, so that nothing has to be imported."""
     return not isinstance(thing, type) and callable(getattr(thing, "connect", None)) and hasattr(thing, "run")
 
 
-def is_code(target: str) -> bool:
+def is_code_target(target: str) -> bool:
     """Whether `target` names something of this environment: a file, an object, a module, an installed server.
 
     The standard library has no servers, so a configured server may be called `time`.
@@ -86,10 +88,12 @@ def is_code(target: str) -> bool:
     if attribute or path.endswith(".py"):
         return not path.endswith(".json")
     top = path.partition(".")[0]
-    return (top not in sys.stdlib_module_names and bool(top) and is_module(top)) or bool(find_installed_servers(path))
+    return (top not in sys.stdlib_module_names and bool(top) and is_importable_module(top)) or bool(
+        find_installed_servers(path)
+    )
 
 
-def is_file(target: str) -> bool:
+def is_file_target(target: str) -> bool:
     """Whether `target` names a Python file. It imports its neighbours; the current folder has no part in it."""
     return split_target(target)[0].endswith(".py")
 
@@ -101,7 +105,7 @@ def split_target(target: str) -> tuple[str, str]:
     return (path, attribute) if colon and attribute.replace(".", "_").isidentifier() else (target, "")
 
 
-def is_module(name: str) -> bool:
+def is_importable_module(name: str) -> bool:
     """Whether it can be imported. A plain folder (a namespace package) does not count."""
     if "." in name:
         return True  # looking for it would import its packages
@@ -114,7 +118,7 @@ def is_module(name: str) -> bool:
 def _refuse_place(path: str) -> None:
     """Raises UsageError for a folder, or a path to nothing: no module is called like that."""
     is_path = path.startswith(".") or os.sep in path or "/" in path
-    if os.path.isdir(path) and (is_path or not is_module(path)):
+    if os.path.isdir(path) and (is_path or not is_importable_module(path)):
         beside = (os.path.join(path, each) for each in USUAL_FILES)
         file = next(filter(os.path.isfile, beside), os.path.join(path, USUAL_FILES[0]))
         raise UsageError(f"{path!r} is a folder, not a server", fix=f"name the file that makes the server: {file}")
@@ -158,11 +162,11 @@ def _load_file(given: str) -> ModuleType:
         raise UsageError(f"there is no file {path!r}", fix=_instead(given))
     folder, name = os.path.dirname(path), os.path.basename(path).removesuffix(".py")
     # As `python server.py` does, so that the file can import its neighbours.
-    add_folder(folder)
+    add_import_folder(folder)
     # Two files with the same name are two modules: the second one is named by its whole path. So is a file that is
     # called like a library, which others have yet to import.
     whole = "".join(letter if letter.isalnum() else "_" for letter in path)
-    for known_as in (whole,) if is_library(name) else (name, whole):
+    for known_as in (whole,) if is_library_module(name) else (name, whole):
         loaded = sys.modules.get(known_as)
         if loaded is None:
             return _run_file(path, known_as)
@@ -212,7 +216,7 @@ def _hidden_neighbour(error: Exception) -> str | None:
         name = error.name
     else:
         name = getattr(error.obj, "__name__", None) if isinstance(error, AttributeError) else None
-    return find_hidden_file(name.partition(".")[0]) if isinstance(name, str) else None
+    return find_shadowed_file(name.partition(".")[0]) if isinstance(name, str) else None
 
 
 def _attribute(module: ModuleType, attribute: str, target: str) -> Any:
@@ -228,7 +232,7 @@ def _attribute(module: ModuleType, attribute: str, target: str) -> Any:
 
 
 def _search(module: ModuleType, target: str) -> Any:
-    if named := [getattr(module, name) for name in USUAL_NAMES if is_server(getattr(module, name, None))]:
+    if named := [getattr(module, name) for name in USUAL_NAMES if is_server_object(getattr(module, name, None))]:
         return named[0]
     servers = _servers(module)
     if len(servers) == 1:
@@ -241,7 +245,7 @@ def _search(module: ModuleType, target: str) -> Any:
 
 
 def _servers(module: ModuleType) -> list[str]:
-    return [name for name, value in vars(module).items() if not name.startswith("_") and is_server(value)]
+    return [name for name, value in vars(module).items() if not name.startswith("_") and is_server_object(value)]
 
 
 # -- Servers at an address: http(s):// or ws(s)://. The client is imported only when one connects.
@@ -252,7 +256,7 @@ WEBSOCKET_SCHEMES: Final = ("ws", "wss")
 LEGACY_SSE_PATH: Final = "/sse"
 
 
-def is_address(target: str) -> bool:
+def is_server_address(target: str) -> bool:
     """Whether `target` is the address of a server, rather than code to load."""
     return "://" in target
 
@@ -262,9 +266,9 @@ async def connect_url(
     *,
     headers: Mapping[str, str] | None = None,
     token: str | None = None,
-    resolve: Resolve | None = None,
+    resolve: ResolveHost | None = None,
     auth: ClientAuth | None = None,
-) -> Link:
+) -> ClientLink:
     """A link to the server at `url`, for `Client`. `token` is sent as a bearer token, `headers` as they are.
 
     `auth` gets a token when the server asks for one: `SignIn()`, `ClientCredentials(…)`.
@@ -284,14 +288,14 @@ async def connect_url(
 
         if urlsplit(url).path.rstrip("/").endswith(LEGACY_SSE_PATH):
             from defserve.client.links.event_streams import LegacySseLink
-            from defserve.serve.address import Challenged
+            from defserve.serve.address import CredentialsRequired
 
             try:
                 return await LegacySseLink.connect(
                     url, headers=headers, token=token, resolve=resolve, authorizer=authorizer
                 )
             except PeerError as refusal:
-                if isinstance(refusal, Challenged | PeerGone):
+                if isinstance(refusal, CredentialsRequired | PeerGone):
                     raise
                 # The path alone proves nothing: it is an endpoint of today's kind.
         return HttpLink(url, headers=headers, token=token, resolve=resolve, authorizer=authorizer)
@@ -302,7 +306,7 @@ async def connect_url(
     raise UsageError(f"{url!r} is not an address this client knows", fix="use http://, https://, ws:// or wss://")
 
 
-class Remote:
+class RemoteServer:
     """A server at an address, with the same verb as a server object: `async with Remote(url).connect() as client`."""
 
     def __init__(

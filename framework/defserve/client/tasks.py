@@ -11,28 +11,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.client.answers import responses
-from defserve.client.conversation import Progress
-from defserve.client.eras import PREFIX, SessionTerms
-from defserve.client.replies import Json, object_of
-from defserve.core.outgoing_requests import peer_error
+from defserve.client.answers import answer_input_requests
+from defserve.client.conversation import ProgressHandler
+from defserve.client.eras import MCP_KEY_PREFIX, SessionTerms
+from defserve.client.replies import Json, object_or_empty
+from defserve.core.outgoing_requests import make_peer_error
 from defserve.errors import PeerError, ProtocolError
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
 
 TASKS: Final = "tasks"
-EXTENSION: Final = PREFIX + TASKS
+TASKS_EXTENSION_ID: Final = MCP_KEY_PREFIX + TASKS
 POLL_SECONDS: Final = 1.0
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 60.0
-OVER: Final = frozenset(("completed", "failed", "cancelled"))
+FINAL_TASK_STATUSES: Final = frozenset(("completed", "failed", "cancelled"))
 MISSING_CAPABILITY: Final = -32021
 
 
-def needs_tasks(error: PeerError | ProtocolError) -> bool:
+def is_task_required_error(error: PeerError | ProtocolError) -> bool:
     """Whether a server refused a call because it can only be a task."""
-    needed = object_of(object_of(object_of(error.data).get("requiredCapabilities")).get("extensions"))
-    return error.code == MISSING_CAPABILITY and EXTENSION in needed
+    needed = object_or_empty(object_or_empty(object_or_empty(error.data).get("requiredCapabilities")).get("extensions"))
+    return error.code == MISSING_CAPABILITY and TASKS_EXTENSION_ID in needed
 
 
 class StartedCall(ABC):
@@ -80,7 +80,7 @@ class ServerTask(StartedCall):
 
     @property
     def is_over(self) -> bool:
-        return self.status in OVER
+        return self.status in FINAL_TASK_STATUSES
 
     @property
     def pause(self) -> float:
@@ -114,17 +114,17 @@ class ServerTask(StartedCall):
             await asyncio.sleep(self.pause)
             await self.refresh()
         if self.status == "completed":
-            return object_of(self.told.get("result"))
+            return object_or_empty(self.told.get("result"))
         if self.status == "cancelled":
             raise PeerError(f"the task of {self.tool} was cancelled")
-        raise peer_error(object_of(self.told.get("error")), self.message or "the server gave no reason")
+        raise make_peer_error(object_or_empty(self.told.get("error")), self.message or "the server gave no reason")
 
     async def _answer(self) -> None:
         # An answer may not show in the task yet. It must not be given twice.
-        asked = object_of(self.told.get("inputRequests"))
+        asked = object_or_empty(self.told.get("inputRequests"))
         new = {key: request for key, request in asked.items() if key not in self._answered}
         if new:
-            given = await responses({"inputRequests": new}, self._client.answers)
+            given = await answer_input_requests({"inputRequests": new}, self._client.answers)
             self._answered |= new.keys()
             await self.answer(given)
 
@@ -161,12 +161,12 @@ class PlainCall(StartedCall):
             self.status = "completed" if work.exception() is None else "failed"
 
 
-async def start(
+async def start_tool_call(
     client: Client,
     terms: SessionTerms,
     tool: str,
     arguments: Mapping[str, Any],
-    on_progress: Progress | None = None,
+    on_progress: ProgressHandler | None = None,
     timeout: float | None = None,
 ) -> StartedCall:
     """Call a tool, and do not wait for its result."""
@@ -182,7 +182,7 @@ async def start(
     return done
 
 
-async def resume(client: Client, terms: SessionTerms, id: str, tool: str) -> ServerTask:
+async def resume_task(client: Client, terms: SessionTerms, id: str, tool: str) -> ServerTask:
     """A task by its id."""
     meta = terms.offering(TASKS)
     return ServerTask(client, tool, meta, await client.request("tasks/get", {"taskId": id, "_meta": meta}))

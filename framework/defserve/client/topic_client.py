@@ -12,17 +12,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from defserve.base.peer_bounds import weight_of_text
+from defserve.base.peer_bounds import estimate_decoded_bytes
 from defserve.base.version import VERSION
-from defserve.client.replies import RETURNS_KEY, lone_text, object_of, value_of
+from defserve.client.replies import RETURN_TYPE_KEY, extract_result_value, get_single_text, object_or_empty
 from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_object
 from defserve.core.messages import METHOD_NOT_FOUND
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
-from defserve.protocols.mcpx.envelope import CONTEXT_FIELD, MCP_VERSION, REQUEST, RESPONSE, kind_of
+from defserve.protocols.mcpx.envelope import (
+    CONTEXT_FIELD_BY_METHOD,
+    REQUEST_KIND,
+    RESPONSE_KIND,
+    TOPIC_MCP_VERSION,
+    make_message_kind,
+)
 from defserve.protocols.mcpx.participant import NotCapable, NotWelcome, Participant, Payload
 from defserve.protocols.mcpx.proposals import Proposal, build_request_params
-from defserve.protocols.mcpx.topic import Chat, Heard, TopicRequest, find_place
+from defserve.protocols.mcpx.topic import Chat, TopicEvent, TopicRequest, format_topic_address
 from defserve.serve.outbound import WebSocketClient
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -43,7 +49,7 @@ class TopicClient(Participant):
         self.over = asyncio.Event()
         self.end_reason = ""
         """Why the gateway closed the connection, if it said so."""
-        self._heard: list[UnreadItems[Heard]] = []
+        self._heard: list[UnreadItems[TopicEvent]] = []
         self._answered_already: set[str] = set()
         self._listed: dict[tuple[str, str], dict[str, Any] | None] = {}
 
@@ -53,7 +59,9 @@ class TopicClient(Participant):
         Raises ToolError if the tool failed.
         """
         result = await self.perform(to, "tools/call", {"name": tool, "arguments": arguments})
-        return value_of(result, await self._returns(to, tool) if lone_text(result) is not None else None)
+        return extract_result_value(
+            result, await self._returns(to, tool) if get_single_text(result) is not None else None
+        )
 
     def answer(self, proposal: Proposal, result: Payload) -> None:
         """Fulfil a proposal without asking anyone: we did it ourselves, and `result` is what its proposer gets.
@@ -62,7 +70,7 @@ class TopicClient(Participant):
         """
         self.must_be_pending(proposal)
         params = build_request_params(proposal)
-        kinds = [kind_of(base, proposal.method, params) for base in (REQUEST, RESPONSE)]
+        kinds = [make_message_kind(base, proposal.method, params) for base in (REQUEST_KIND, RESPONSE_KIND)]
         if missing := next((kind for kind in kinds if not self.may(kind)), None):
             raise NotCapable(missing, self.capabilities.patterns)
         asked = {"jsonrpc": "2.0", "id": 0, "method": proposal.method, "params": params}
@@ -73,9 +81,9 @@ class TopicClient(Participant):
             kinds[1], {"jsonrpc": "2.0", "id": 0, "result": result}, to=((self.id, proposal.proposer)), about=request.id
         )
 
-    def heard(self) -> AsyncIterator[Heard]:
+    def heard(self) -> AsyncIterator[TopicEvent]:
         """What happens in the topic from now on: chat, presence, proposals, requests, responses, refusals."""
-        unread: UnreadItems[Heard] = UnreadItems(10_000)
+        unread: UnreadItems[TopicEvent] = UnreadItems(10_000)
         self._heard.append(unread)
         return self._listen(unread)
 
@@ -83,12 +91,12 @@ class TopicClient(Participant):
         """Chat to us or to everyone, from now on."""
         return self._filter_chat(self.heard())
 
-    async def _filter_chat(self, heard: AsyncIterator[Heard]) -> AsyncIterator[Chat]:
+    async def _filter_chat(self, heard: AsyncIterator[TopicEvent]) -> AsyncIterator[Chat]:
         async for found in heard:
             if isinstance(found, Chat) and (not found.to or self.id in found.to):
                 yield found
 
-    async def _listen(self, unread: UnreadItems[Heard]) -> AsyncIterator[Heard]:
+    async def _listen(self, unread: UnreadItems[TopicEvent]) -> AsyncIterator[TopicEvent]:
         try:
             while True:
                 yield await unread.get()
@@ -107,7 +115,7 @@ class TopicClient(Participant):
             if isinstance(heard, TopicRequest):
                 self._answer(heard)
             if self._heard:
-                size = weight_of_text(frame)
+                size = estimate_decoded_bytes(frame)
                 for unread in self._heard:
                     unread.put(heard, size)  # a slow listener misses the oldest
 
@@ -129,7 +137,7 @@ class TopicClient(Participant):
         method = asked.kind.method
         error = {"code": METHOD_NOT_FOUND, "message": f"Method not found: {method}"}
         body: Payload = {"result": _ANSWERS[method]} if method in _ANSWERS else {"error": error}
-        kind = str(asked.kind._replace(base=RESPONSE))
+        kind = str(asked.kind._replace(base=RESPONSE_KIND))
         try:
             self.post(kind, {"jsonrpc": "2.0", "id": payload["id"], **body}, to=envelope.sender, about=envelope.id)
         except (NotCapable, NotWelcome) as error:
@@ -142,13 +150,13 @@ class TopicClient(Participant):
                 self._listed[to, tool] = await self.tool(to, tool)
             except PeerError:
                 return None
-        found = object_of((self._listed[to, tool] or {}).get("_meta")).get(RETURNS_KEY)
+        found = object_or_empty((self._listed[to, tool] or {}).get("_meta")).get(RETURN_TYPE_KEY)
         return found if is_object(found) else None
 
 
 _ANSWERS: Final[dict[str, dict[str, Any]]] = {
     "initialize": {
-        "protocolVersion": MCP_VERSION,
+        "protocolVersion": TOPIC_MCP_VERSION,
         "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
         "serverInfo": {"name": "defserve", "version": VERSION},
     },
@@ -168,7 +176,7 @@ async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[To
     """
     transport = await WebSocketClient.open(url.removeprefix("mcpx+"), token=token, longest=MAX_MESSAGE_BYTES)
     client = TopicClient()
-    client.topic.place = find_place(url.removeprefix("mcpx+"))
+    client.topic.place = format_topic_address(url.removeprefix("mcpx+"))
     client.attach(transport.send)
     try:
         transport.start(
@@ -210,7 +218,7 @@ class ProposalText:
     __slots__ = ("proposer", "who", "what", "lines", "warning")
 
     def __init__(self, proposal: Proposal, present: Collection[str]) -> None:
-        from defserve.protocols.mgp.permissions import format_question
+        from defserve.protocols.mgp.permissions import format_confirmation_question
 
         self.proposer, self.who = quote_text(proposal.proposer), _name_recipients(proposal.to, present)
         self.warning = "its _meta is not sent" if "_meta" in proposal.params else ""
@@ -221,11 +229,11 @@ class ProposalText:
         self.what = quote_text(proposal.method)
         if proposal.context:
             self.what += f" {quote_text(proposal.context)}"
-            field = CONTEXT_FIELD[proposal.method]
+            field = CONTEXT_FIELD_BY_METHOD[proposal.method]
             params = {name: value for name, value in params.items() if name != field}
         arguments = params.get("arguments")
         shown = arguments if proposal.context and params.keys() <= {"arguments"} and is_object(arguments) else params
-        self.lines = format_question("", shown, {}).split("\n")[1:]
+        self.lines = format_confirmation_question("", shown, {}).split("\n")[1:]
 
     def __str__(self) -> str:
         more = [f"  ({self.warning})"] if self.warning else []
@@ -239,10 +247,10 @@ def quote_text(text: str) -> str:
 
 def quote_line(text: str) -> str:
     """The text on one line, without characters that hide or reorder it."""
-    from defserve.base.redaction import printable
-    from defserve.protocols.mgp.permissions import HEAD, TAIL, shorten_text
+    from defserve.base.redaction import escape_unprintable
+    from defserve.protocols.mgp.permissions import SHOWN_HEAD_LENGTH, SHOWN_TAIL_LENGTH, shorten_text
 
-    return printable(shorten_text(text, HEAD // 2, TAIL // 2))
+    return escape_unprintable(shorten_text(text, SHOWN_HEAD_LENGTH // 2, SHOWN_TAIL_LENGTH // 2))
 
 
 def _name_recipients(to: tuple[str, ...], present: Collection[str]) -> str:

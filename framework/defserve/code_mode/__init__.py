@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.base.exports import lazy
+from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from defserve.code_mode.run import CodeMode
 else:
-    __getattr__ = lazy(
+    __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.code_mode.run": "CodeMode",

@@ -7,26 +7,26 @@ from typing import Any, Final
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from defserve.client.replies import tool_error, value_of
+from defserve.client.replies import extract_result_value, make_tool_error
 from defserve.core.call import Call, InnerCall
-from defserve.core.json_values import excess, is_mapping, is_object
+from defserve.core.json_values import find_limit_violation, is_mapping, is_object
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import ProtocolError
 from defserve.limits import Limits
-from defserve.protocols.mcp.app_policy import is_for_views
-from defserve.protocols.mcp.errors import ERROR_KEY, tool_failure, unwrap_group
+from defserve.protocols.mcp.app_policy import is_view_only
+from defserve.protocols.mcp.errors import ERROR_META_KEY, build_tool_failure, unwrap_exception_group
 from defserve.protocols.mcp.tools import Tool
-from defserve.sandbox.callouts import Answer, CallOut, ErrorKind
+from defserve.sandbox.callouts import ProgramCall, ProgramCallAnswer, ProgramErrorKind
 
-CALL_TOOL: Final = "call_tool"
+CALL_TOOL_FUNCTION: Final = "call_tool"
 
 # Calls another tool by name. What code calls is judged, counted and named in errors as what it is.
 INDIRECT: Final = "mgp_tools_call"
 _TAKES: Final = {"name", "arguments"}
 
 # The type of an error → the exception that the code sees. Any other is a RuntimeError.
-EXCEPTIONS: Final[Mapping[str, ErrorKind]] = {
+EXCEPTIONS: Final[Mapping[str, ProgramErrorKind]] = {
     "refused": "PermissionError",
     "permission_denied": "PermissionError",
     "access_denied": "PermissionError",
@@ -41,90 +41,96 @@ EXCEPTIONS: Final[Mapping[str, ErrorKind]] = {
 }
 
 
-def resolve_request(call: Call, tools: Registry[Tool], out: CallOut) -> tuple[Tool, Params]:
+def resolve_tool_call(call: Call, tools: Registry[Tool], out: ProgramCall) -> tuple[Tool, Params]:
     """The tool and the arguments that the code asks for, which are JSON already. Raises BadCall."""
-    if out.name != CALL_TOOL:
+    if out.name != CALL_TOOL_FUNCTION:
         tool = _find_tool(call, tools, out.name)
         return tool, _name_arguments(tool, out)
     given = dict(zip(("name", "arguments"), out.args, strict=False)) | out.kwargs
     name, arguments = given.get("name"), given.get("arguments", {})
     if not (isinstance(name, str) and is_object(arguments) and len(out.args) <= 2 and given.keys() <= _TAKES):
-        raise BadCall("TypeError", 'call_tool takes a name and a dict of arguments: await call_tool("add", {"a": 1})')
+        raise BadToolCall(
+            "TypeError", 'call_tool takes a name and a dict of arguments: await call_tool("add", {"a": 1})'
+        )
     return _find_tool(call, tools, name), arguments
 
 
-def seen(call: Call, tools: Registry[Tool], name: str) -> Tool | None:
+def find_visible_tool(call: Call, tools: Registry[Tool], name: str) -> Tool | None:
     """The tool of this name if the caller may see it, and models may call it."""
     tool = tools.get(name)
-    return tool if tool is not None and may_be_seen(call, tool) else None
+    return tool if tool is not None and is_tool_visible(call, tool) else None
 
 
-def may_be_seen(call: Call, tool: Tool) -> bool:
+def is_tool_visible(call: Call, tool: Tool) -> bool:
     """Whether the caller may see a tool, and models may call it: some are for views alone."""
-    return call.session.composition.visible(call, tool) and not is_for_views(tool)
+    return call.session.composition.visible(call, tool) and not is_view_only(tool)
 
 
-async def answer(inner: InnerCall, tool: Tool) -> Answer:
+async def run_tool_call(inner: InnerCall, tool: Tool) -> ProgramCallAnswer:
     """Make a call. What it raises, or answers, becomes the value or the exception that the code gets."""
     try:
         result = await inner.run()
     except ProtocolError as error:
-        return Answer(error="RuntimeError", message=error.message)
+        return ProgramCallAnswer(error="RuntimeError", message=error.message)
     except Exception as error:
-        result = tool_failure(inner, unwrap_group(error))
+        result = build_tool_failure(inner, unwrap_exception_group(error))
     if result.get("isError"):
-        return Answer(error=_classify_error(result), message=tool_error(result).message)
+        return ProgramCallAnswer(error=_classify_error(result), message=make_tool_error(result).message)
     if result.get("resultType", "complete") != "complete":
-        return Answer(error="RuntimeError", message=f"{tool.name} does not answer at once, so code cannot call it")
+        return ProgramCallAnswer(
+            error="RuntimeError", message=f"{tool.name} does not answer at once, so code cannot call it"
+        )
     try:
-        return Answer(to_jsonable_python(value_of(result, tool.returns.scalar or tool.returns.schema)))
+        return ProgramCallAnswer(
+            to_jsonable_python(extract_result_value(result, tool.returns.scalar or tool.returns.schema))
+        )
     except (PydanticSerializationError, ValueError) as error:
-        return Answer(error="RuntimeError", message=f"the result of {tool.name} has no JSON form: {error}")
+        return ProgramCallAnswer(error="RuntimeError", message=f"the result of {tool.name} has no JSON form: {error}")
 
 
-def _classify_error(result: Params) -> ErrorKind:
+def _classify_error(result: Params) -> ProgramErrorKind:
     meta = result.get("_meta")
-    detail: Any = meta.get(ERROR_KEY) if is_mapping(meta) else None
+    detail: Any = meta.get(ERROR_META_KEY) if is_mapping(meta) else None
     return EXCEPTIONS.get(str(detail.get("error_type")), "RuntimeError") if is_mapping(detail) else "RuntimeError"
 
 
 def _find_tool(call: Call, tools: Registry[Tool], name: str) -> Tool:
     if name == INDIRECT:
-        raise BadCall("RuntimeError", f"{name} is for clients: code calls the tool itself")
-    if (tool := seen(call, tools, name)) is None:
-        raise BadCall("NameError", f"no tool is called {name!r}; describe_tools lists those there are")
+        raise BadToolCall("RuntimeError", f"{name} is for clients: code calls the tool itself")
+    if (tool := find_visible_tool(call, tools, name)) is None:
+        raise BadToolCall("NameError", f"no tool is called {name!r}; describe_tools lists those there are")
     return tool
 
 
-def _name_arguments(tool: Tool, out: CallOut) -> Params:
+def _name_arguments(tool: Tool, out: ProgramCall) -> Params:
     """The arguments by name. Those without one are in the order of the tool's schema."""
     if not out.args:
         return out.kwargs
     names = list(tool.function.arguments.schema.get("properties", ()))
     if len(out.args) > len(names):
-        raise BadCall("TypeError", f"{tool.name} takes {len(names)} arguments, and {len(out.args)} were given")
+        raise BadToolCall("TypeError", f"{tool.name} takes {len(names)} arguments, and {len(out.args)} were given")
     given = dict(zip(names, out.args, strict=False))
     if twice := given.keys() & out.kwargs.keys():
-        raise BadCall("TypeError", f"{tool.name} got two values for {', '.join(sorted(twice))}")
+        raise BadToolCall("TypeError", f"{tool.name} got two values for {', '.join(sorted(twice))}")
     return given | out.kwargs
 
 
 # -- The arguments of a call by the code, as if they had come in a message. They may be large: this runs in a thread.
 
 
-class BadCall(Exception):
+class BadToolCall(Exception):
     """A call that cannot be made. The code sees it as an exception of this kind."""
 
-    def __init__(self, kind: ErrorKind, message: str) -> None:
+    def __init__(self, kind: ProgramErrorKind, message: str) -> None:
         super().__init__(message)
-        self.answer = Answer(error=kind, message=message)
+        self.answer = ProgramCallAnswer(error=kind, message=message)
 
 
-def check_arguments(out: CallOut, limits: Limits) -> CallOut:
+def check_call_arguments(out: ProgramCall, limits: Limits) -> ProgramCall:
     """The call, if a message could hold its arguments. They are JSON already. Raises BadCall."""
     if out.problem is not None:
-        raise BadCall(*out.problem)
+        raise BadToolCall(*out.problem)
     given = {"args": list(out.args), "kwargs": out.kwargs}
-    if (problem := excess(given, limits.depth, limits.keys)) is not None:
-        raise BadCall("ValueError", f"the arguments of {out.name}: {problem}")
+    if (problem := find_limit_violation(given, limits.depth, limits.keys)) is not None:
+        raise BadToolCall("ValueError", f"the arguments of {out.name}: {problem}")
     return out

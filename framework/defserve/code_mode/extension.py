@@ -11,22 +11,22 @@ from keyword import iskeyword
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from defserve.code_mode.calls import may_be_seen
-from defserve.code_mode.run import CodeMode, CodeRun, RunPlace
+from defserve.code_mode.calls import is_tool_visible
+from defserve.code_mode.run import CodeMode, CodeRun, CodeRunSharedState
 from defserve.core.call import Call
 from defserve.core.extension import Extension
-from defserve.core.json_values import is_array, is_mapping, is_object, read_required
+from defserve.core.json_values import is_array, is_mapping, is_object, read_required_names
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import ToolError, UsageError
-from defserve.protocols.mcp.app_policy import is_for_views
+from defserve.protocols.mcp.app_policy import is_view_only
 from defserve.protocols.mcp.asking.client_requests import ParkedWork
-from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
+from defserve.protocols.mcp.lifecycle import Dialect, get_dialect
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.sandbox import monty
 from defserve.sandbox.job import Outcome
 from defserve.sandbox.values import measure_value
-from defserve.search.entries import MAX_TEXT_LENGTH
+from defserve.search.entries import MAX_INDEXED_TEXT_LENGTH
 from defserve.search.ranking import MAX_QUERY_LENGTH, MAX_QUERY_WORDS
 
 RUN, DESCRIBE = "run_code", "describe_tools"
@@ -63,13 +63,13 @@ class CodeModeExtension(Extension):
     def __init__(self, options: CodeMode, tools: Registry[Tool]) -> None:
         if not monty.is_installed():
             raise UsageError(
-                f"code mode needs pydantic-monty {monty.VERSION}, which is not installed",
+                f"code mode needs pydantic-monty {monty.MONTY_VERSION}, which is not installed",
                 fix="pip install 'defserve[sandbox]'",
             )
         self.options, self._tools = options, tools
         self.discover: Discover | None = None
         self.hides = not options.list_tools
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, RunPlace] = WeakKeyDictionary()
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, CodeRunSharedState] = WeakKeyDictionary()
 
     def tools(self) -> tuple[Tool, Tool]:
         """Both tools, to be added to the server."""
@@ -117,8 +117,8 @@ class CodeModeExtension(Extension):
             names: Names of tools to describe.
             query: What the tools should do, in a few words.
         """
-        dialect, asker = dialect_of(call), _read_as_description(call)
-        seen = {tool.name: tool for tool in self._tools if tool.name not in self.names and may_be_seen(asker, tool)}
+        dialect, asker = get_dialect(call), _read_as_description(call)
+        seen = {tool.name: tool for tool in self._tools if tool.name not in self.names and is_tool_visible(asker, tool)}
         if names:
             known = (
                 signature(seen[n], dialect) if n in seen else f"# there is no tool {n[:MAX_NAME_LENGTH]}" for n in names
@@ -145,7 +145,7 @@ class CodeModeExtension(Extension):
     def visible(self, call: Call, item: Any) -> bool:
         # Called for lists and for calls: what is not listed can still be called.
         # A host looks for the tools of its views in the list, and hides them from the model itself.
-        return call.method != "tools/list" or item.kind != "tool" or item.name in self.names or is_for_views(item)
+        return call.method != "tools/list" or item.kind != "tool" or item.name in self.names or is_view_only(item)
 
     def view(self, call: Call) -> object:
         return None
@@ -169,11 +169,11 @@ class CodeModeExtension(Extension):
                 await asyncio.wait([warming])
                 await run_sync(place.workers.close)
 
-    def place(self) -> RunPlace:
+    def place(self) -> CodeRunSharedState:
         """What the runs on this event loop share."""
         loop = asyncio.get_running_loop()
         if loop not in self._places:
-            self._places[loop] = RunPlace(self.options, self._tools)
+            self._places[loop] = CodeRunSharedState(self.options, self._tools)
         return self._places[loop]
 
 
@@ -191,7 +191,7 @@ def _read_as_description(call: Call) -> Call:
 def _match_query(tools: dict[str, Tool], query: str) -> list[str]:
     """The tools with the most words of a query in their name or description."""
     words = list(dict.fromkeys(query.lower().split()))[:MAX_QUERY_WORDS]
-    texts = ((name, f"{name} {tool.description}"[:MAX_TEXT_LENGTH].lower()) for name, tool in tools.items())
+    texts = ((name, f"{name} {tool.description}"[:MAX_INDEXED_TEXT_LENGTH].lower()) for name, tool in tools.items())
     hits = {name: sum(word in text for word in words) for name, text in texts}
     return sorted((name for name, count in hits.items() if count), key=lambda name: -hits[name])
 
@@ -241,7 +241,7 @@ def is_callable_by_name(name: str) -> bool:
 
 def _iter_parameters(schema: Mapping[str, Any]) -> Iterator[str]:
     properties: Any = schema.get("properties")
-    required, types = read_required(schema), _Types(schema)
+    required, types = read_required_names(schema), _Types(schema)
     if not is_object(properties):
         return
     for name, member in islice(properties.items(), MAX_PARAMETERS):
@@ -303,7 +303,7 @@ class _Types:
         if is_object(properties) and len(properties) > MAX_TYPE_PARTS:
             return "dict"
         if is_object(properties) and properties:
-            required = read_required(schema)
+            required = read_required_names(schema)
             members = (
                 f"{_format_literal(n)}{'' if n in required else '?'}: {self.text(one)}" for n, one in properties.items()
             )

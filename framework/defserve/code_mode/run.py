@@ -7,17 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from defserve.code_mode.calls import CALL_TOOL, BadCall, answer, check_arguments, resolve_request, seen
+from defserve.code_mode.calls import (
+    CALL_TOOL_FUNCTION,
+    BadToolCall,
+    check_call_arguments,
+    find_visible_tool,
+    resolve_tool_call,
+    run_tool_call,
+)
 from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
 from defserve.errors import TimedOut, UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp import reporting
-from defserve.protocols.mcp.asking.client_requests import AsksParked, ParkedWork, Parking
-from defserve.protocols.mcp.tools import Tool, inner_call
-from defserve.sandbox.callouts import Answer, CallBudget, CallOut, Pause, Program
+from defserve.protocols.mcp.asking.client_requests import ParkedWork, ParkedWorkMarker, ParkedWorkRegistry
+from defserve.protocols.mcp.tools import Tool, make_inner_call
+from defserve.sandbox.callouts import ProgramCall, ProgramCallAnswer, ProgramCallBudget, ProgramPause, SandboxProgram
 from defserve.sandbox.job import Outcome, SandboxLimits
-from defserve.sandbox.workers import Workers
+from defserve.sandbox.workers import SandboxPool
 
 # How many of the calls are named in an error.
 MAX_NAMED_CALLS = 20
@@ -26,31 +33,31 @@ MAX_NAMED_CALLS = 20
 MAX_KEPT_BYTES = 64 * 1024 * 1024
 
 
-class RunPlace:
+class CodeRunSharedState:
     """What the runs of a server share on one event loop: tools, worker processes, and the runs that are parked."""
 
     def __init__(self, options: CodeMode, tools: Registry[Tool]) -> None:
         self.options, self.tools = options, tools
-        self.workers = Workers(options.workers)
+        self.workers = SandboxPool(options.workers)
         self.slots = WorkerSlots(options.workers)
-        self.parking = Parking(most=options.parked)
+        self.parking = ParkedWorkRegistry(most=options.parked)
         self.kept = 0
 
 
 class CodeRun:
     """Runs a program to its end. It may be parked meanwhile: `work` knows the request that waits for it."""
 
-    def __init__(self, place: RunPlace, work: ParkedWork, source: str) -> None:
+    def __init__(self, place: CodeRunSharedState, work: ParkedWork, source: str) -> None:
         options = place.options
         self._place, self._work, self._options = place, work, options
         limits = SandboxLimits(
             seconds=options.compute_seconds, memory_bytes=options.memory_bytes, output_bytes=options.output_bytes
         )
         messages = work.call.session.composition.limits
-        budget = CallBudget(options.calls, options.argument_bytes, messages.message, messages.depth)
-        self._program = Program(place.workers, source, limits, self._is_known, budget)
-        self._calls: dict[int, asyncio.Task[Answer]] = {}
-        self._requests: dict[int, CallOut | BadCall] = {}
+        budget = ProgramCallBudget(options.calls, options.argument_bytes, messages.message, messages.depth)
+        self._program = SandboxProgram(place.workers, source, limits, self._is_known, budget)
+        self._calls: dict[int, asyncio.Task[ProgramCallAnswer]] = {}
+        self._requests: dict[int, ProgramCall | BadToolCall] = {}
         self._inner: set[InnerCall] = set()
         self._at_once, self._turns = asyncio.Semaphore(options.at_once), asyncio.Lock()
         self._slot_of: str | None = None
@@ -73,7 +80,7 @@ class CodeRun:
         """Never raises for what the code does."""
         try:
             step = await self._turn(self._program.start)
-            while isinstance(step, Pause):
+            while isinstance(step, ProgramPause):
                 for out in step.calls:
                     self._calls[out.id] = asyncio.create_task(self._call(self._requests.pop(out.id)))
                 if not self._calls:
@@ -93,9 +100,9 @@ class CodeRun:
     # -- the program -------------------------------------------------------------------------------------
 
     def _is_known(self, name: str) -> bool:
-        return name == CALL_TOOL or seen(self._work.call, self._place.tools, name) is not None
+        return name == CALL_TOOL_FUNCTION or find_visible_tool(self._work.call, self._place.tools, name) is not None
 
-    async def _turn(self, turn: Callable[[], Pause | Outcome]) -> Pause | Outcome:
+    async def _turn(self, turn: Callable[[], ProgramPause | Outcome]) -> ProgramPause | Outcome:
         async with self._turns:
             call = await self._work.caller()
             self._place.kept -= self._kept
@@ -106,13 +113,13 @@ class CodeRun:
             self._began = True
             return await call.engine.in_thread(partial(self._run_turn, turn, call.session.composition.limits))
 
-    def _run_turn(self, turn: Callable[[], Pause | Outcome], limits: Limits) -> Pause | Outcome:
+    def _run_turn(self, turn: Callable[[], ProgramPause | Outcome], limits: Limits) -> ProgramPause | Outcome:
         """A turn in a thread, and the arguments of the calls that it ends with."""
         step = turn()
-        for out in step.calls if isinstance(step, Pause) else ():
+        for out in step.calls if isinstance(step, ProgramPause) else ():
             try:
-                self._requests[out.id] = check_arguments(out, limits)
-            except BadCall as bad:
+                self._requests[out.id] = check_call_arguments(out, limits)
+            except BadToolCall as bad:
                 self._requests[out.id] = bad
         return step
 
@@ -176,27 +183,27 @@ class CodeRun:
 
     # -- the calls ---------------------------------------------------------------------------------------
 
-    async def _call(self, out: CallOut | BadCall) -> Answer:
-        if isinstance(out, BadCall):
+    async def _call(self, out: ProgramCall | BadToolCall) -> ProgramCallAnswer:
+        if isinstance(out, BadToolCall):
             return out.answer
         async with self._at_once:
             call = await self._work.caller()
             try:
-                tool, arguments = resolve_request(call, self._place.tools, out)
-            except BadCall as bad:
+                tool, arguments = resolve_tool_call(call, self._place.tools, out)
+            except BadToolCall as bad:
                 return bad.answer
-            inner = inner_call(call, tool.name, arguments)
+            inner = make_inner_call(call, tool.name, arguments)
             inner.nth = len(self.made)
-            inner.local(AsksParked).work = self._work
+            inner.local(ParkedWorkMarker).work = self._work
             self.made.append(tool.name)
             self._inner.add(inner)
             try:
-                return await answer(inner, tool)
+                return await run_tool_call(inner, tool)
             finally:
                 self._inner.discard(inner)
-                reporting.progress(self._work.call, inner.nth + 1, None, f"{tool.name} was called")
+                reporting.send_progress(self._work.call, inner.nth + 1, None, f"{tool.name} was called")
 
-    async def _await_answers(self, pause: Pause) -> Mapping[int, Answer]:
+    async def _await_answers(self, pause: ProgramPause) -> Mapping[int, ProgramCallAnswer]:
         """The answer that the program needs, or those that are there when the first one is."""
         if pause.needs is not None:
             return {pause.needs: await self._pop_answer(pause.needs)}
@@ -204,7 +211,7 @@ class CodeRun:
         done = [id for id, task in self._calls.items() if task.done()]
         return {id: await self._pop_answer(id) for id in done}
 
-    async def _pop_answer(self, id: int) -> Answer:
+    async def _pop_answer(self, id: int) -> ProgramCallAnswer:
         try:
             return await self._calls[id]
         finally:
@@ -255,7 +262,7 @@ class CodeMode:
                 )
 
 
-def read_code_mode(given: object) -> CodeMode:
+def parse_code_mode_option(given: object) -> CodeMode:
     """The options of `Server(code_mode=given)`. Raises UsageError for what is neither True nor a CodeMode."""
     if given is True:
         return CodeMode()

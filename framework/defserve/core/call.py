@@ -9,25 +9,25 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from defserve.core.extension import OutgoingMessage
-from defserve.core.messages import Id, Params, encode, notification
+from defserve.core.messages import Params, RequestId, encode, encode_notification
 from defserve.errors import ToolError, TooManyCalls
 
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from defserve.core.composition import Method, Terms
-    from defserve.core.engine import Engine, Task, Timer
+    from defserve.core.composition import NegotiatedTerms, WrappedMethod
+    from defserve.core.engine import CallTimer, CancellableTask, Engine
     from defserve.core.peer import PeerIdentity
     from defserve.core.session import Session
 
 
 T = TypeVar("T")
 
-Replied: TypeAlias = tuple[bytes, int | None]
+FinalReply: TypeAlias = tuple[bytes, int | None]
 """A reply, encoded, and its code if it is an error. Empty for a call that was cancelled."""
 
 
-class Locals:
+class ExtensionLocals:
     """A place where extensions keep things, one instance for each type. Calls and sessions have one."""
 
     __slots__ = ("_locals",)
@@ -48,7 +48,7 @@ class Locals:
         return self._locals.get(kind) if self._locals else None
 
 
-class Batch:
+class ReplyBatch:
     """The replies to one array of requests. They are sent together when the last is there.
 
     It also waits for who reads the array, so that it is not sent before every member has been looked at.
@@ -68,7 +68,7 @@ class Batch:
             outlet(OutgoingMessage(data, None, True, self.envelope))
 
 
-class Call(Locals):
+class Call(ExtensionLocals):
     """Handed to handlers, wrappers, stages and providers. Extensions keep per-request things in `local`.
 
     `identity` is who sent this request, which decides what it may do; None stands for a local process. Another request
@@ -79,21 +79,23 @@ class Call(Locals):
 
     # Defaults live on the class. Those that every call reads are set as well: to read from the class what an instance
     # lacks costs ten times as much.
-    task: Task | None = None
-    timer: Timer | None = None
-    batch: Batch | None = None
+    task: CancellableTask | None = None
+    timer: CallTimer | None = None
+    batch: ReplyBatch | None = None
     envelope: object | None = None
     subject: Any = None
     suspension: Callable[[], Any] | None = None
     endless = settled = cancelled = timed_out = cut_short = held = notified = False
-    reply: Replied | None = None
+    reply: FinalReply | None = None
     rest: Coroutine[Any, Any, None] | None = None
     questions = unsent = 0
     last_left = 0.0
     queued: QueuedCall | None = None
-    _children: set[Task] | None = None
+    _children: set[CancellableTask] | None = None
 
-    def __init__(self, session: Session, id: Id, method: str, params: Params, raw: Params, terms: Terms) -> None:
+    def __init__(
+        self, session: Session, id: RequestId, method: str, params: Params, raw: Params, terms: NegotiatedTerms
+    ) -> None:
         self._locals = None
         self.session, self.id, self.method = session, id, method
         self.identity: PeerIdentity | None = session.identity
@@ -148,7 +150,7 @@ class Call(Locals):
         A notification that is still unsent may be dropped for a newer one with the same `replaces`. Raises ValueError
         for params that have no JSON form.
         """
-        engine, data = self.session.engine, notification(method, params)
+        engine, data = self.session.engine, encode_notification(method, params)
         message = OutgoingMessage(data, self, replaces=replaces, taken=self._on_sent_or_dropped)
         if engine.on_loop():
             self._send(message)
@@ -238,7 +240,7 @@ class Call(Locals):
         else:
             self.stop()
 
-    def adopt(self, task: Task) -> None:
+    def adopt(self, task: CancellableTask) -> None:
         """Cancel this task when the call ends, because a worker thread of the call waits for the task."""
         if self._children is None:
             self._children = set()
@@ -246,7 +248,7 @@ class Call(Locals):
         if self.stopped:
             task.cancel()
 
-    def release(self, task: Task) -> None:
+    def release(self, task: CancellableTask) -> None:
         """An adopted task is done."""
         if self._children is not None:
             self._children.discard(task)
@@ -478,20 +480,20 @@ class CallQueue:
         )
 
 
-def goes_ahead(session: Session, method: Method) -> bool:
+def can_skip_queue(session: Session, method: WrappedMethod) -> bool:
     """Whether a call of this method waits for nobody, because running calls may wait for it."""
     waiting = len(session.queue) if session.queue is not None else 0
     return method.urgent and len(session.in_flight) - waiting < 2 * session.room
 
 
-def wait_for_room(session: Session, call: Call, method: Method) -> Coroutine[Any, Any, Any]:
+def queue_call(session: Session, call: Call, method: WrappedMethod) -> Coroutine[Any, Any, Any]:
     """Put a call into its session's queue. Returns the work that runs it when its turn comes. Raises TooManyCalls."""
     if session.queue is None:
         session.queue = CallQueue(session)
     return _run_behind(session.queue.enqueue_call(call), call, method, session.queue)
 
 
-async def _run_behind(place: QueuedCall, call: Call, method: Method, queue: CallQueue) -> Any:
+async def _run_behind(place: QueuedCall, call: Call, method: WrappedMethod, queue: CallQueue) -> Any:
     session = call.session
     # Who can stop reading lets calls wait as long as it takes. Other callers are told to come back.
     seconds = session.composition.limits.queue if session.on_room is None else None

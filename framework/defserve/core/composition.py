@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json
 
 from defserve.core.extension import (
-    EVERY,
+    ALL_METHODS,
     Carrier,
     Extension,
     Handler,
     Listener,
     Offer,
-    Pipeline,
     Provider,
+    StagePipeline,
     Stages,
     Wrapper,
     is_coroutine_function,
 )
 from defserve.core.json_values import is_mapping
-from defserve.core.messages import Encoded, Notification, Params, Request
+from defserve.core.messages import EncodedJson, Notification, Params, Request
 from defserve.core.peer import Profile
-from defserve.core.service import Service, SessionTable
+from defserve.core.service import ServiceLifecycle, SessionTable
 from defserve.errors import TimedOut, UsageError
 from defserve.limits import Limits
 
@@ -36,7 +36,7 @@ REMEMBERED_TERMS = 256
 REMEMBERED_PIPELINES = 4_096
 
 
-class Method:
+class WrappedMethod:
     """A handler inside its wrappers. An `immediate` one needs no event loop; a `vital` one is served while draining.
 
     An `urgent` one does not wait behind other calls.
@@ -48,7 +48,7 @@ class Method:
         self.run, self.immediate, self.vital, self.urgent = run, immediate, vital, urgent
 
 
-class Table:
+class DispatchTable:
     """The lookup tables for a set of active extensions. Peers with the same active extensions share one."""
 
     __slots__ = ("active", "methods", "listeners", "_failures", "_stages", "_pipelines")
@@ -58,19 +58,19 @@ class Table:
         active: frozenset[str],
         extensions: Sequence[Extension],
         stages: Sequence[Stages],
-        methods: Mapping[str, Method],
+        methods: Mapping[str, WrappedMethod],
         listeners: Mapping[str, tuple[Listener, ...]],
     ) -> None:
         self.active, self.methods, self.listeners = active, methods, listeners
         self._failures = tuple(e.failure for e in extensions if _overrides(e, "failure"))
         self._stages = stages
-        self._pipelines: dict[object, Pipeline] = {}
+        self._pipelines: dict[object, StagePipeline] = {}
 
-    def pipeline(self, item: Any) -> Pipeline:
+    def pipeline(self, item: Any) -> StagePipeline:
         """The stages that concern an item."""
         found = self._pipelines.get(item)
         if found is None:
-            found = Pipeline([s for s in self._stages if s.concerns is None or s.concerns(item, self.active)])
+            found = StagePipeline([s for s in self._stages if s.concerns is None or s.concerns(item, self.active)])
             if len(self._pipelines) >= REMEMBERED_PIPELINES:  # do not keep removed items for ever
                 self._pipelines.clear()
             self._pipelines[item] = found
@@ -81,12 +81,12 @@ class Table:
         return next((body for failure in self._failures if (body := failure(call, error)) is not None), None)
 
 
-class Terms:
+class NegotiatedTerms:
     """What was agreed with a peer: its offer, each active extension's state, and their table."""
 
     __slots__ = ("offer", "states", "profile", "table", "methods", "listeners")
 
-    def __init__(self, offer: Offer | None, states: Mapping[str, Any], table: Table) -> None:
+    def __init__(self, offer: Offer | None, states: Mapping[str, Any], table: DispatchTable) -> None:
         self.offer, self.states, self.table = offer, states, table
         self.methods, self.listeners = table.methods, table.listeners
         self.profile = next((state for state in states.values() if isinstance(state, Profile)), Profile())
@@ -121,8 +121,8 @@ class Composition:
         self.overrides: Mapping[Any, Any] = {}
         """A function that others depend on → what stands in for it, in a test."""
         self._around = dict(around or {})
-        self._terms: dict[object, Terms] = {}
-        self._tables: dict[frozenset[str], Table] = {}
+        self._terms: dict[object, NegotiatedTerms] = {}
+        self._tables: dict[frozenset[str], DispatchTable] = {}
         self.known_methods = _unique("method", {e.name: tuple(e.methods()) for e in extensions})
         self.known_notifications = frozenset(name for e in extensions for name in e.notifications())
         self.injectables: Mapping[Any, Provider] = {
@@ -136,7 +136,7 @@ class Composition:
         self.hides = bool(self._visible)
         """Whether there may be items that a caller does not see."""
         self.phase_watchers = tuple(e.phase_changed for e in extensions if _overrides(e, "phase_changed"))
-        self.service = Service(self)
+        self.service = ServiceLifecycle(self)
         self._vital = frozenset(name for e in extensions for name in e.while_draining)
         self._urgent = self._vital.union(*(e.ahead_of_queue for e in extensions))
         self._listing = frozenset(name for e in extensions for name in e.listing)
@@ -164,7 +164,7 @@ class Composition:
     def _first_offer(self, message: Request | Notification) -> Offer | None:
         return next((offer for read in self._offers if (offer := read(message)) is not None), None)
 
-    def agree(self, offer: Offer) -> Terms:
+    def agree(self, offer: Offer) -> NegotiatedTerms:
         """The terms that follow from an offer.
 
         Terms of a single message are cached, so the same offer again costs one lookup. Each session has terms of its
@@ -176,7 +176,7 @@ class Composition:
                 return known
             offer = known.offer
         states = {e.name: s for e in self.extensions if (s := e.negotiate(offer)) is not None}
-        terms = Terms(offer, states, self._table(frozenset(states)))
+        terms = NegotiatedTerms(offer, states, self._table(frozenset(states)))
         if offer.key is not None and known is None:
             if len(self._terms) >= REMEMBERED_TERMS:
                 self._terms.pop(next(iter(self._terms)))
@@ -242,28 +242,28 @@ class Composition:
 
     # -- folding -----------------------------------------------------------------------------------------
 
-    def _table(self, active: frozenset[str]) -> Table:
+    def _table(self, active: frozenset[str]) -> DispatchTable:
         if active not in self._tables:
             extensions = [e for e in self.extensions if e.name in active]
             methods = {
                 name: self._fold(name, handler, extensions) for e in extensions for name, handler in e.methods().items()
             }
-            self._tables[active] = Table(active, extensions, self._stages, methods, _listeners(extensions))
+            self._tables[active] = DispatchTable(active, extensions, self._stages, methods, _listeners(extensions))
         return self._tables[active]
 
-    def _fold(self, name: str, handler: Handler, extensions: Sequence[Extension]) -> Method:
+    def _fold(self, name: str, handler: Handler, extensions: Sequence[Extension]) -> WrappedMethod:
         around = [extension.around() for extension in extensions]
-        wrappers = [*self._around.get(name, ()), *(w for a in around if (w := a.get(name) or a.get(EVERY)))]
+        wrappers = [*self._around.get(name, ()), *(w for a in around if (w := a.get(name) or a.get(ALL_METHODS)))]
         if not wrappers:
-            return Method(handler, not is_coroutine_function(handler), name in self._vital, name in self._urgent)
+            return WrappedMethod(handler, not is_coroutine_function(handler), name in self._vital, name in self._urgent)
         folded = handler if is_coroutine_function(handler) else _as_coroutine(handler)
         for wrapper in reversed(wrappers):
             folded = _wrap(wrapper, folded)
         if name in self._listing:
             folded = _add_timeout(folded, name, self.limits.discovery)
-        return Method(folded, False, name in self._vital, name in self._urgent)
+        return WrappedMethod(folded, False, name in self._vital, name in self._urgent)
 
-    def _before_opening(self) -> Terms:
+    def _before_opening(self) -> NegotiatedTerms:
         methods = {
             name: self._fold(name, handler, ())
             for e in self.extensions
@@ -271,8 +271,8 @@ class Composition:
             if name in e.opens_with
         }
         listeners = _listeners(self.extensions, before_opening=True)
-        table = Table(frozenset(), (), self._stages, MappingProxyType(methods), MappingProxyType(listeners))
-        return Terms(None, {}, table)
+        table = DispatchTable(frozenset(), (), self._stages, MappingProxyType(methods), MappingProxyType(listeners))
+        return NegotiatedTerms(None, {}, table)
 
 
 def _overrides(extension: Extension, contribution: str) -> bool:
@@ -321,7 +321,7 @@ def _as_coroutine(handler: Handler) -> Handler:
     async def run(call: Call, params: Params) -> Any:
         result = handler(call, params)
         # A wrapper works on the result's members, so encoded bytes are decoded again.
-        return from_json(result) if type(result) is Encoded else result
+        return from_json(result) if type(result) is EncodedJson else result
 
     return run
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Task(Protocol):
+class CancellableTask(Protocol):
     def cancel(self) -> object: ...
 
 
-class Timer(Protocol):
+class CallTimer(Protocol):
     """The time a call has left. It stands still while paused."""
 
     def pause(self) -> None: ...
@@ -34,7 +34,7 @@ class Timer(Protocol):
         ...
 
 
-CallLater: TypeAlias = Callable[[float, Callable[[], None]], Task]
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], CancellableTask]
 """Runs an action on the loop in so many seconds, unless what it gives is cancelled before."""
 
 
@@ -57,7 +57,7 @@ class Engine(Protocol):
         """
         ...
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> Task:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> CancellableTask:
         """Run something that belongs to no call."""
         ...
 
@@ -68,7 +68,7 @@ class Engine(Protocol):
         """The clock of the loop, in seconds."""
         ...
 
-    def call_later(self, seconds: float, action: Callable[[], None]) -> Task:
+    def call_later(self, seconds: float, action: Callable[[], None]) -> CancellableTask:
         """Run `action` on the loop in so many seconds, unless the task is cancelled before."""
         ...
 
@@ -140,7 +140,9 @@ class NoLoopYet:
 # -- Coroutines stepped by hand: one that never waits needs no task and no timer. Every layer may use it.
 
 
-def steps_left(steps: Generator[Any, Any, T] | Coroutine[Any, Any, T], waiting_for: Any) -> Generator[Any, Any, T]:
+def iter_remaining_steps(
+    steps: Generator[Any, Any, T] | Coroutine[Any, Any, T], waiting_for: Any
+) -> Generator[Any, Any, T]:
     """The rest of an awaitable that was stepped once and then waited for `waiting_for`."""
     while True:
         try:
@@ -165,5 +167,5 @@ def steps_left(steps: Generator[Any, Any, T] | Coroutine[Any, Any, T], waiting_f
             del thrown
 
 
-rest = types.coroutine(steps_left)
+await_remaining_steps = types.coroutine(iter_remaining_steps)
 """The same, to be awaited."""

@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from defserve.base.frozen import Frozen
-from defserve.core.messages import Id, Notification, Params, Request
+from defserve.base.frozen import FrozenDataclass
+from defserve.core.messages import Notification, Params, Request, RequestId
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -28,7 +28,7 @@ Next: TypeAlias = Callable[["Call", Params], Awaitable[Any]]
 Wrapper: TypeAlias = Callable[["Call", Params, Next], Awaitable[Any]]
 """`async (call, params, next)`: sees the params in and the result out of the method it wraps."""
 
-EVERY = "*"
+ALL_METHODS = "*"
 
 Listener: TypeAlias = Callable[["Session", Params], Any]
 """`(session, params)` for an incoming notification; a coroutine it returns runs as a task."""
@@ -129,7 +129,7 @@ class Extension:
         return {}
 
     def around(self) -> Mapping[str, Wrapper]:
-        """Method to wrapper; `EVERY` stands for all methods not named. The first extension's wrapper is outermost."""
+        """Method to wrapper; `ALL_METHODS` stands for all others. The first extension's wrapper is outermost."""
         return {}
 
     def stages(self) -> Stages | None:
@@ -387,7 +387,7 @@ class OutgoingMessage:
         envelope: object | None = None,
         code: int | None = None,
         *,
-        asks: Id | bool = False,
+        asks: RequestId | bool = False,
         replaces: Hashable = None,
         taken: Callable[[], None] | None = None,
         bulk: bool = False,
@@ -418,7 +418,7 @@ class AddressedMessage(OutgoingMessage):
         data: bytes,
         audience: tuple[PeerIdentity, ...],
         *,
-        asks: Id | bool = False,
+        asks: RequestId | bool = False,
         taken: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(data, None, asks=asks, taken=taken)
@@ -446,7 +446,7 @@ Audit: TypeAlias = Callable[["Call", Any], AbstractAsyncContextManager[Any] | No
 Concerns: TypeAlias = Callable[[Any, frozenset[str]], bool]
 
 
-class Stages(Frozen):
+class Stages(FrozenDataclass):
     """What one extension adds to the call of an item.
 
     `audit` is entered first and sees how everything else ended. `admit` decides before the arguments are read.
@@ -462,7 +462,7 @@ class Stages(Frozen):
     concerns: Concerns | None = None
 
 
-class Pipeline:
+class StagePipeline:
     """The stages of all extensions, a tuple for each step; empty ones cost nothing."""
 
     __slots__ = ("audits", "admits", "judges", "holds", "empty")
@@ -487,7 +487,9 @@ class Pipeline:
                 await pending
 
 
-async def surround(stack: AsyncExitStack, stages: Iterable[AbstractAsyncContextManager[Any] | None]) -> None:
+async def enter_stage_contexts(
+    stack: AsyncExitStack, stages: Iterable[AbstractAsyncContextManager[Any] | None]
+) -> None:
     """Enter the context managers of `audit` or `hold`, in order. They cannot swallow an exception."""
     for stage in stages:
         if stage is not None:

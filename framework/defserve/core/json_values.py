@@ -29,7 +29,7 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if is_array(value) else [value]
 
 
-def read_required(schema: Mapping[str, Any]) -> frozenset[str]:
+def read_required_names(schema: Mapping[str, Any]) -> frozenset[str]:
     """The names in the `required` of a schema, to be asked for each of its properties.
 
     Who wrote the schema may be another server: its list may hold anything, and be as long as a message. Looking for
@@ -39,7 +39,7 @@ def read_required(schema: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(name for name in names if isinstance(name, str)) if is_array(names) else frozenset()
 
 
-def excess(value: Any, depth: int, keys: int) -> str | None:
+def find_limit_violation(value: Any, depth: int, keys: int) -> str | None:
     """Why a message may not hold this decoded value: too deep, too wide, or an infinity in it. Else None."""
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(depth):
@@ -58,29 +58,29 @@ def excess(value: Any, depth: int, keys: int) -> str | None:
     return f"nested deeper than {depth} levels"
 
 
-def without_surrogates(value: Any) -> Any:
+def replace_surrogates(value: Any) -> Any:
     """The value with U+FFFD for each lone surrogate, which no JSON text can hold."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if is_object(value):
-        return {without_surrogates(k): without_surrogates(v) for k, v in value.items()}
+        return {replace_surrogates(k): replace_surrogates(v) for k, v in value.items()}
     if is_array(value):
-        return [without_surrogates(item) for item in value]
+        return [replace_surrogates(item) for item in value]
     return value
 
 
 # -- Instants in messages: ISO 8601 in UTC, with `Z` (RFC 3339).
 
 
-def instant(when: datetime, timespec: Literal["seconds", "milliseconds"] | None = None) -> str:
+def format_timestamp(when: datetime, timespec: Literal["seconds", "milliseconds"] | None = None) -> str:
     """An instant as it is sent. Without a `timespec`, it has milliseconds if it has a fraction of a second."""
     timespec = timespec or ("milliseconds" if when.microsecond else "seconds")
     return when.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
-def instant_at(seconds: float, timespec: Literal["seconds", "milliseconds"] | None = None) -> str:
+def format_unix_timestamp(seconds: float, timespec: Literal["seconds", "milliseconds"] | None = None) -> str:
     """The same for seconds since 1970."""
-    return instant(datetime.fromtimestamp(seconds, UTC), timespec)
+    return format_timestamp(datetime.fromtimestamp(seconds, UTC), timespec)
 
 
 # -- base64url without padding (RFC 4648 §5, RFC 7515 §2), which the standard library has not. Every layer may use it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 BOM = b"\xef\xbb\xbf"
 
 
-class Lines:
+class LineSplitter:
     """Takes chunks and gives whole lines; None stands for a line longer than `limit`.
 
     The rest of a line that is too long is skipped as it arrives, so memory stays bounded.

@@ -1,6 +1,6 @@
 """JSON-RPC 2.0 messages as small objects, and bytes made into messages and back. No I/O, no protocol names.
 
-Any bytes give messages, never an exception: what cannot be read is a `Malformed` that says why.
+Any bytes give messages, never an exception: what cannot be read is a `MalformedMessage` that says why.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any, TypeAlias, TypeGuard
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from defserve.core.json_values import excess, is_object, without_surrogates
+from defserve.core.json_values import find_limit_violation, is_object, replace_surrogates
 
-Id: TypeAlias = int | str
+RequestId: TypeAlias = int | str
 Params: TypeAlias = dict[str, Any]
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
@@ -23,7 +23,7 @@ class Request:
 
     __slots__ = ("id", "method", "params", "raw")
 
-    def __init__(self, id: Id, method: str, params: Params, raw: dict[str, Any]) -> None:
+    def __init__(self, id: RequestId, method: str, params: Params, raw: dict[str, Any]) -> None:
         self.id, self.method, self.params, self.raw = id, method, params, raw
 
 
@@ -41,11 +41,11 @@ class Reply:
 
     __slots__ = ("id", "result", "error")
 
-    def __init__(self, id: Id | None, result: Any, error: dict[str, Any] | None) -> None:
+    def __init__(self, id: RequestId | None, result: Any, error: dict[str, Any] | None) -> None:
         self.id, self.result, self.error = id, result, error
 
 
-class Malformed:
+class MalformedMessage:
     """Input that is not a message: the code and text of its refusal, and its id if it could be read.
 
     `notification` is set if it is a notification except for a null `id`. `is_reply`: it was meant as an answer, so the
@@ -58,7 +58,7 @@ class Malformed:
         self,
         code: int,
         message: str,
-        id: Id | None = None,
+        id: RequestId | None = None,
         *,
         notification: Notification | None = None,
         is_reply: bool = False,
@@ -67,10 +67,10 @@ class Malformed:
         self.notification, self.is_reply = notification, is_reply
 
 
-Message: TypeAlias = Request | Notification | Reply | Malformed
+Message: TypeAlias = Request | Notification | Reply | MalformedMessage
 
 
-class Encoded(bytes):
+class EncodedJson(bytes):
     """JSON that is already bytes: a result the encoder copies instead of encoding again."""
 
 
@@ -94,25 +94,25 @@ LARGE = 1 << 62
 
 
 def decode(data: bytes, depth: int = 64, keys: int = 10_000) -> Message | list[Message]:
-    """One framed message, or a list of them for a batch. What breaks the rules becomes `Malformed`."""
+    """One framed message, or a list of them for a batch. What breaks the rules becomes `MalformedMessage`."""
     try:
         value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
-        return Malformed(PARSE_ERROR, f"Parse error: {error}")
+        return MalformedMessage(PARSE_ERROR, f"Parse error: {error}")
     # Walk only a message that could be too deep or too wide; a short one cannot be.
     size = len(data)
     if size > 2 * depth and (data.count(b"{") + data.count(b"[") > depth or (size > keys and data.count(b":") > keys)):
-        problem = excess(value, depth, keys)
+        problem = find_limit_violation(value, depth, keys)
         if problem is not None:
-            return Malformed(INVALID_REQUEST, f"Invalid request: {problem}", _readable_id(value))
-    return _batch(value) if value.__class__ is list else message(value)
+            return MalformedMessage(INVALID_REQUEST, f"Invalid request: {problem}", _readable_id(value))
+    return _batch(value) if value.__class__ is list else parse_json_message(value)
 
 
-def message(raw: Any) -> Message:
+def parse_json_message(raw: Any) -> Message:
     """One decoded JSON value as a message."""
     # `__class__`, not `isinstance`: JSON gives no subclasses, and this runs for every message.
     if raw.__class__ is not dict:
-        return Malformed(INVALID_REQUEST, "Invalid request: a message is a JSON object")
+        return MalformedMessage(INVALID_REQUEST, "Invalid request: a message is a JSON object")
     # The usual kind of message first. Looking up what is there costs less than `get`.
     if "id" in raw and "method" in raw and "params" in raw:
         id, method, params = raw["id"], raw["method"], raw["params"]
@@ -120,7 +120,7 @@ def message(raw: Any) -> Message:
             method.__class__ is str
             and params.__class__ is dict
             and raw.get("jsonrpc") == "2.0"
-            and ((id.__class__ is int and 0 <= id < LARGE) or is_id(id))
+            and ((id.__class__ is int and 0 <= id < LARGE) or is_request_id(id))
             and 0 < len(method) <= METHOD_BYTES
         ):
             return Request(id, method, params, raw)
@@ -131,22 +131,22 @@ def _other_message(raw: dict[str, Any], id: Any, method: Any, params: Any) -> Me
     if raw.get("jsonrpc") != "2.0":
         is_reply = "method" not in raw and ("result" in raw or "error" in raw)
         text = 'Invalid request: "jsonrpc" must be "2.0"'
-        return Malformed(INVALID_REQUEST, text, _readable_id(raw), is_reply=is_reply)
+        return MalformedMessage(INVALID_REQUEST, text, _readable_id(raw), is_reply=is_reply)
     if "method" not in raw:
         return _reply(raw)
     if not isinstance(method, str) or not 0 < len(method) <= METHOD_BYTES:
         text = f'Invalid request: "method" must be a string of 1 to {METHOD_BYTES} characters'
-        return Malformed(INVALID_REQUEST, text, _readable_id(raw))
+        return MalformedMessage(INVALID_REQUEST, text, _readable_id(raw))
     if params is None:
         params = {}
     if "id" not in raw:
         return Notification(method, params if is_object(params) else {}, raw)
-    if is_id(id) and is_object(params):
+    if is_request_id(id) and is_object(params):
         return Request(id, method, params, raw)
-    if not is_id(id):
+    if not is_request_id(id):
         text = f'Invalid request: "id" must be an integer or a string of at most {ID_BYTES} characters'
-        return Malformed(INVALID_REQUEST, text, notification=_null_id_notification(id, method, params, raw))
-    return Malformed(INVALID_PARAMS, 'Invalid params: "params" must be an object', id)
+        return MalformedMessage(INVALID_REQUEST, text, notification=_null_id_notification(id, method, params, raw))
+    return MalformedMessage(INVALID_PARAMS, 'Invalid params: "params" must be an object', id)
 
 
 def encode(value: Any) -> bytes:
@@ -160,26 +160,26 @@ def encode(value: Any) -> bytes:
     except PydanticSerializationError as error:
         if "surrogates" not in str(error):
             raise
-        return to_json(without_surrogates(value), inf_nan_mode="null")
+        return to_json(replace_surrogates(value), inf_nan_mode="null")
 
 
-def encode_early(value: Any) -> Encoded:
+def encode_at_startup(value: Any) -> EncodedJson:
     """The same value as with `encode`, for what a process says first.
 
     The first use of pydantic's encoder imports pathlib, uuid and urllib: 5 ms of a start of 60 ms.
     """
-    if type(value) is Encoded:
+    if type(value) is EncodedJson:
         return value
     try:
-        return Encoded("".join(_pieces(value, 0)).encode())
+        return EncodedJson("".join(_pieces(value, 0)).encode())
     except (TypeError, ValueError, RecursionError):  # it needs the other encoder, or has no JSON form at all
-        return Encoded(encode(value))
+        return EncodedJson(encode(value))
 
 
-def encode_result(id: Id, result: Any) -> bytes:
-    """A successful reply. An `Encoded` result is copied as it stands."""
-    if type(result) is Encoded:
-        written = b"%d" % id if type(id) is int else encode_early(id)
+def encode_result(id: RequestId, result: Any) -> bytes:
+    """A successful reply. An `EncodedJson` result is copied as it stands."""
+    if type(result) is EncodedJson:
+        written = b"%d" % id if type(id) is int else encode_at_startup(id)
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (written, result)
     reply = {"jsonrpc": "2.0", "id": id, "result": result}
     try:
@@ -188,29 +188,29 @@ def encode_result(id: Id, result: Any) -> bytes:
         return encode(reply)
 
 
-def notification(method: str, params: Any) -> bytes:
+def encode_notification(method: str, params: Any) -> bytes:
     """A notification."""
     return encode({"jsonrpc": "2.0", "method": method, "params": params})
 
 
 def _batch(values: Sequence[Any]) -> Message | list[Message]:
     if not values:
-        return Malformed(INVALID_REQUEST, "Invalid request: an empty batch")
-    return [message(value) for value in values]
+        return MalformedMessage(INVALID_REQUEST, "Invalid request: an empty batch")
+    return [parse_json_message(value) for value in values]
 
 
 def _reply(raw: dict[str, Any]) -> Message:
     id, error = raw.get("id"), raw.get("error")
-    usable = id is None or is_id(id)
+    usable = id is None or is_request_id(id)
     if usable and "result" in raw and "error" not in raw:
         return Reply(id, raw["result"], None)
     if usable and is_object(error) and "result" not in raw:
         return Reply(id, None, error)
     text = 'Invalid request: neither "method" nor one of "result" and "error"'
-    return Malformed(INVALID_REQUEST, text, _readable_id(raw), is_reply="result" in raw or "error" in raw)
+    return MalformedMessage(INVALID_REQUEST, text, _readable_id(raw), is_reply="result" in raw or "error" in raw)
 
 
-def is_id(id: Any) -> TypeGuard[Id]:
+def is_request_id(id: Any) -> TypeGuard[RequestId]:
     """Whether a JSON value can be the id of a request."""
     # A bool is an int in Python but not an id in JSON-RPC. The bound keeps a hostile integer printable.
     if type(id) is int:
@@ -218,9 +218,9 @@ def is_id(id: Any) -> TypeGuard[Id]:
     return isinstance(id, str) and len(id) <= ID_BYTES
 
 
-def _readable_id(value: Any) -> Id | None:
+def _readable_id(value: Any) -> RequestId | None:
     id = value.get("id") if is_object(value) else None
-    return id if is_id(id) else None
+    return id if is_request_id(id) else None
 
 
 def _null_id_notification(id: Any, method: str, params: Any, raw: dict[str, Any]) -> Notification | None:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from defserve.core.messages import INTERNAL_ERROR, Id, Params, Reply
+from defserve.core.messages import INTERNAL_ERROR, Params, Reply, RequestId
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from defserve.core.engine import CallLater, Task
+    from defserve.core.engine import CallLater, CancellableTask
 
 
 UNEXPLAINED = "error without a message"
@@ -28,9 +28,9 @@ class OutgoingRequest:
 
     __slots__ = ("id", "method", "reply", "_timer")
 
-    def __init__(self, id: Id, method: str, reply: Future[Reply]) -> None:
+    def __init__(self, id: RequestId, method: str, reply: Future[Reply]) -> None:
         self.id, self.method, self.reply = id, method, reply
-        self._timer: Task | None = None
+        self._timer: CancellableTask | None = None
 
     def set_deadline(
         self, call_later: CallLater, seconds: float, problem: str, is_extended: Callable[[], object] | None = None
@@ -53,7 +53,7 @@ class OutgoingRequest:
     def settle(self) -> None:
         """Nobody waits any more."""
         if self.reply.done():
-            mark_retrieved(self.reply)
+            mark_error_retrieved(self.reply)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -62,16 +62,16 @@ class OutgoingRequest:
 RequestT = TypeVar("RequestT", bound=OutgoingRequest)
 
 
-class OutgoingRequests(dict[Id, RequestT]):
+class OutgoingRequests(dict[RequestId, RequestT]):
     """The open requests of one conversation. With a `prefix`, `next_id` gives texts that begin with it."""
 
     __slots__ = ("next_id",)
 
     def __init__(self, prefix: str = "") -> None:
         next_number = count(1).__next__
-        self.next_id: Callable[[], Id] = (lambda: f"{prefix}{next_number()}") if prefix else next_number
+        self.next_id: Callable[[], RequestId] = (lambda: f"{prefix}{next_number()}") if prefix else next_number
 
-    def pop_future(self, id: Id | None) -> Future[Reply] | None:
+    def pop_future(self, id: RequestId | None) -> Future[Reply] | None:
         """What the sender of request `id` awaits. The request counts as answered from now on."""
         request = self.pop(id, None) if id is not None else None
         return None if request is None or request.reply.done() else request.reply
@@ -92,20 +92,20 @@ class OutgoingRequests(dict[Id, RequestT]):
                 request.reply.set_exception(PeerGone(problem))
 
 
-def mark_retrieved(reply: Future[Reply]) -> None:
+def mark_error_retrieved(reply: Future[Reply]) -> None:
     """A failure that nobody waits for any more must not be reported as an unretrieved exception."""
     if not reply.cancelled():
         reply.exception()
 
 
-def result_of(reply: Reply, unexplained: str = UNEXPLAINED) -> Any:
-    """Raises PeerError if the reply is an error; see `peer_error`."""
+def unwrap_reply(reply: Reply, unexplained: str = UNEXPLAINED) -> Any:
+    """Raises PeerError if the reply is an error; see `make_peer_error`."""
     if reply.error is not None:
-        raise peer_error(reply.error, unexplained)
+        raise make_peer_error(reply.error, unexplained)
     return reply.result
 
 
-def peer_error(error: Params, unexplained: str = UNEXPLAINED) -> PeerError:
+def make_peer_error(error: Params, unexplained: str = UNEXPLAINED) -> PeerError:
     """A JSON-RPC error object as an exception. One without a message says what is `unexplained`."""
     code = error.get("code")
     number = code if isinstance(code, int) else INTERNAL_ERROR

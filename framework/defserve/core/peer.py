@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
-from defserve.base.peer_bounds import MAX_PEER_TEXT, cut_text
-from defserve.core.messages import INTERNAL_ERROR, Id, Params
+from defserve.base.peer_bounds import MAX_PEER_TEXT_LENGTH, truncate_text
+from defserve.core.messages import INTERNAL_ERROR, Params, RequestId
 from defserve.errors import ProtocolError, Refused
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ class PeerIdentity(Protocol):
         ...
 
 
-SENDER: ContextVar[PeerIdentity | None] = ContextVar("defserve_sender", default=None)
+CURRENT_SENDER: ContextVar[PeerIdentity | None] = ContextVar("defserve_sender", default=None)
 """Who sent the notification whose listener is running; None stands for a local process. Tasks of it inherit this."""
 
 
-def may_act_for(one: PeerIdentity | None, other: PeerIdentity | None) -> bool:
+def can_act_for(one: PeerIdentity | None, other: PeerIdentity | None) -> bool:
     """Whether who sent a message may answer, cancel or end what another message began.
 
     A local process, None, is alone at its end of the pipe.
@@ -86,36 +86,38 @@ class Profile:
     def failure(self, call: Call, error: BaseException) -> Params:
         """An exception as the rest of a reply: `{"error": …}`, or `{"result": …}` if the model should read it."""
         if isinstance(error, ProtocolError):
-            return {"error": error_object(error.code, error.message, error.data)}
+            return {"error": make_error_object(error.code, error.message, error.data)}
         if isinstance(error, Refused):
             data = {"error_type": error.error_type, **error.data}
-            return {"error": error_object(INTERNAL_ERROR, error.message, data)}
-        return {"error": error_object(INTERNAL_ERROR, mask(call, error))}
+            return {"error": make_error_object(INTERNAL_ERROR, error.message, data)}
+        return {"error": make_error_object(INTERNAL_ERROR, mask_unexpected_error(call, error))}
 
-    def withdrawal(self, id: Id) -> tuple[str, Params] | None:
+    def withdrawal(self, id: RequestId) -> tuple[str, Params] | None:
         """The notification that takes back a request of ours, if the protocol has one."""
         return None
 
 
-def error_object(code: int, message: str, data: Any = None) -> Params:
-    error: Params = {"code": code, "message": cut_text(message, MAX_PEER_TEXT)}
+def make_error_object(code: int, message: str, data: Any = None) -> Params:
+    error: Params = {"code": code, "message": truncate_text(message, MAX_PEER_TEXT_LENGTH)}
     if data is not None:
         error["data"] = data
     return error
 
 
-def mask(call: Call, error: BaseException) -> str:
+def mask_unexpected_error(call: Call, error: BaseException) -> str:
     """Log an unexpected exception under a new id. The returned text, for the peer, holds only that id."""
     # Imported only on failure: `logging` alone costs several ms at start.
     import logging
     import secrets
 
-    from defserve.base.redaction import format_error
+    from defserve.base.redaction import format_redacted_traceback
 
     error_id = secrets.token_hex(6)
     if isinstance(error, TypeError) and (fix := _needless_await(error)):
         error.add_note(f"  fix: {fix}")
-    logging.getLogger("defserve").error("internal error %s in %s\n%s", error_id, call.title, format_error(error))
+    logging.getLogger("defserve").error(
+        "internal error %s in %s\n%s", error_id, call.title, format_redacted_traceback(error)
+    )
     return f"internal error (id {error_id})"
 
 

@@ -12,16 +12,16 @@ from defserve.limits import Limits
 
 if TYPE_CHECKING:
     from defserve.core.composition import Composition
-    from defserve.core.messages import Id, Params
+    from defserve.core.messages import Params, RequestId
     from defserve.core.peer import PeerIdentity
     from defserve.core.session import Session
 
 
 Phase: TypeAlias = Literal["idle", "starting", "serving", "draining", "stopped", "failed"]
-Stop: TypeAlias = Callable[[float], None]
+StopCallback: TypeAlias = Callable[[float], None]
 
 
-class Service:
+class ServiceLifecycle:
     """The phase of a composition that one or more runners serve.
 
     `phase` is `stopped` when the last runner has ended, and `idle` again when another begins. `reason` is the
@@ -34,11 +34,11 @@ class Service:
         self.phase: Phase = "idle"
         self.reason, self.began = "", monotonic()
         self._composition = composition
-        self._runners: list[Stop] = []
+        self._runners: list[StopCallback] = []
 
     # -- for runners -------------------------------------------------------------------------------------
 
-    def begin(self, stop: Stop) -> None:
+    def begin(self, stop: StopCallback) -> None:
         """A runner begins. `stop(seconds)`, from any thread, makes it drain for so many seconds and then end."""
         if not self._runners:
             self.phase, self.reason, self.began = "idle", "", monotonic()
@@ -58,7 +58,7 @@ class Service:
             self._enter("draining")
         self._composition.draining = True
 
-    def end(self, stop: Stop) -> None:
+    def end(self, stop: StopCallback) -> None:
         """A runner has answered its last call and will close its conversations. Calling it again does nothing."""
         if stop not in self._runners:
             return
@@ -129,22 +129,22 @@ class SessionSharer(SessionHolder, Protocol):
         """Whether only this process has ended the session, and others go on with it."""
         ...
 
-    def notify_elsewhere(self, question: Id, method: str, params: Params, identity: PeerIdentity | None) -> bool:
+    def notify_elsewhere(self, question: RequestId, method: str, params: Params, identity: PeerIdentity | None) -> bool:
         """A notification belongs to a question that another process has asked. False: no other process has."""
         ...
 
-    def is_elsewhere(self, question: Id) -> bool:
+    def is_elsewhere(self, question: RequestId) -> bool:
         """Whether a question, if there is such a one, was asked by another process."""
         ...
 
-    async def tell_elsewhere(self, question: Id, method: str, params: Params, identity: PeerIdentity) -> bool:
+    async def tell_elsewhere(self, question: RequestId, method: str, params: Params, identity: PeerIdentity) -> bool:
         """Give the answer to a question, once. False: nobody waits for it, or it is not this sender's to answer.
 
         Raises StoreUnavailable if it can be sent again later.
         """
         ...
 
-    def cancel_elsewhere(self, id: Id, identity: PeerIdentity | None) -> None:
+    def cancel_elsewhere(self, id: RequestId, identity: PeerIdentity | None) -> None:
         """A call that does not run here is to be cancelled."""
 
     def mark_dirty(self) -> None:

@@ -11,23 +11,23 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
 
-from defserve.core.call import Batch, Call, CallQueue, Locals, Replied, goes_ahead, wait_for_room
+from defserve.core.call import Call, CallQueue, ExtensionLocals, FinalReply, ReplyBatch, can_skip_queue, queue_call
 from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage
 from defserve.core.messages import (
-    Id,
     Message,
     Params,
     Reply,
     Request,
+    RequestId,
     decode,
     encode,
-    encode_early,
+    encode_at_startup,
+    encode_notification,
     encode_result,
-    notification,
 )
-from defserve.core.outgoing_requests import OutgoingRequests, result_of
-from defserve.core.peer import TOO_MANY_CALLS, may_act_for
-from defserve.core.peer_messages import Question, feed_batch, feed_other_message, refuse
+from defserve.core.outgoing_requests import OutgoingRequests, unwrap_reply
+from defserve.core.peer import TOO_MANY_CALLS, can_act_for
+from defserve.core.peer_messages import SessionRequest, feed_batch, feed_other_message, refuse_malformed_message
 from defserve.errors import (
     CredentialEnded,
     Draining,
@@ -41,19 +41,19 @@ from defserve.errors import (
 )
 
 if TYPE_CHECKING:
-    from defserve.core.composition import Composition, Terms
+    from defserve.core.composition import Composition, NegotiatedTerms
     from defserve.core.engine import Engine
     from defserve.core.peer import PeerIdentity
     from defserve.core.service import SessionHolder, SessionSharer
 
 
-NO_REPLY: Replied = (b"", None)
+NO_REPLY: FinalReply = (b"", None)
 
-UNREAD = Offer("", {}, {})
+UNREAD_OFFER = Offer("", {}, {})
 """Stands for the offer of a request that has not been read yet."""
 
 
-class Session(Locals):
+class Session(ExtensionLocals):
     """Takes frames with `receive` and gives each `OutgoingMessage` to `outlet`. Lives as long as the peer's connection.
 
     `principal` names the caller that the session belongs to. `identity` is who opened it; what a request may do is up
@@ -112,13 +112,13 @@ class Session(Locals):
         self.address: str | None = address
         self.is_short = not counted
         self.holder: SessionHolder | None = None
-        self.terms: Terms | None = None
+        self.terms: NegotiatedTerms | None = None
         self.ready = self.closed = False
-        self.in_flight: dict[Id, Call] = {}
+        self.in_flight: dict[RequestId, Call] = {}
         self.room, self.idle = composition.limits.in_flight, 0
         self.queue: CallQueue | None = None
         self.on_room: Callable[[], None] | None = None
-        self._requests: OutgoingRequests[Question] | None = None
+        self._requests: OutgoingRequests[SessionRequest] | None = None
         self.malformed_in_a_row = 0
         if counted:
             composition.admit(self)
@@ -134,7 +134,7 @@ class Session(Locals):
         """
         limits = self.composition.limits
         if data is None:
-            refuse(self, f"Invalid request: longer than {limits.message} bytes", envelope)
+            refuse_malformed_message(self, f"Invalid request: longer than {limits.message} bytes", envelope)
             return True
         message = decode(data, limits.depth, limits.keys)
         if type(message) is not Request:
@@ -160,9 +160,9 @@ class Session(Locals):
         self,
         request: Request,
         envelope: object | None = None,
-        offer: Offer | None = UNREAD,
+        offer: Offer | None = UNREAD_OFFER,
         identity: PeerIdentity | None = None,
-    ) -> Call | Replied:
+    ) -> Call | FinalReply:
         """Like `take`, for a transport that has one task for each request. Returns the reply if it is there already.
 
         Otherwise returns the call. That task awaits its `rest`, and then takes its `reply`; or it has the reply sent to
@@ -187,14 +187,14 @@ class Session(Locals):
     def takes_answer(self, reply: Reply, identity: PeerIdentity | None) -> bool:
         """Whether this sender may answer. A question is for who made the call that asks, and who has its rights."""
         question = self._requests.get(reply.id) if self._requests is not None and reply.id is not None else None
-        return question is None or may_act_for(identity, question.asker)
+        return question is None or can_act_for(identity, question.asker)
 
     def feed_request(
         self,
         request: Request,
         envelope: object | None,
         identity: PeerIdentity | None = None,
-        batch: Batch | None = None,
+        batch: ReplyBatch | None = None,
     ) -> bool:
         """`take` for a request, which may be part of a batch."""
         call = self._call(request, envelope)
@@ -202,7 +202,7 @@ class Session(Locals):
             call.identity = identity
         if batch is not None:
             call.batch = batch
-        work = self._start(call, request, UNREAD)
+        work = self._start(call, request, UNREAD_OFFER)
         if isinstance(work, bool):
             return work
         self.engine.start(call, work)
@@ -219,7 +219,7 @@ class Session(Locals):
         """The work a call needs. True when it has been answered already; False when it needs a loop and has none."""
         composition, terms, calls = self.composition, call.terms, self.in_flight
         try:
-            if offer is UNREAD:
+            if offer is UNREAD_OFFER:
                 offer = composition.offer_in(request)
             if offer is not None:
                 call.terms = terms = composition.agree(offer)
@@ -236,18 +236,18 @@ class Session(Locals):
                     raise Draining("the server is shutting down", data={"retry_after_ms": 1000})
                 if (
                     self.queue is not None or len(calls) >= self.room or composition.running >= limits.in_flight_total
-                ) and not goes_ahead(self, method):
-                    return wait_for_room(self, call, method)
+                ) and not can_skip_queue(self, method):
+                    return queue_call(self, call, method)
             calls[call.id] = call
             composition.running += 1
         except Exception as error:
-            self._reply(call, *failure_reply(call, error, self._encode_failure))
+            self._reply(call, *encode_failure_reply(call, error, self._encode_failure))
             return True
         try:
             run = method.run  # looked up apart: an attribute that is called is taken for a method
             result: Any = run(call, call.params)
             if method.immediate and not self.engine.ready:
-                result = encode_early(call.terms.profile.result(call, result))
+                result = encode_at_startup(call.terms.profile.result(call, result))
         except Exception as error:
             self.fail(call, error)
             return True
@@ -274,7 +274,7 @@ class Session(Locals):
         if self.queue is not None:
             self.queue.advance()
 
-    def _unknown(self, method: str, terms: Terms) -> Exception:
+    def _unknown(self, method: str, terms: NegotiatedTerms) -> Exception:
         if terms is self.composition.unopened and method in self.composition.known_methods:
             return NotOpen(f"{method} came before the conversation was opened")
         return MethodNotFound(f"Method not found: {method}")
@@ -289,15 +289,15 @@ class Session(Locals):
         try:
             data = encode_result(call.id, call.terms.profile.result(call, result))
             if len(data) > self.composition.limits.response:
-                raise too_large(call)
+                raise make_too_large_error(call)
         except Exception as error:
-            data, code = failure_reply(call, error, self._encode_failure)
+            data, code = encode_failure_reply(call, error, self._encode_failure)
         self._end(call, data, code)
 
     def fail(self, call: Call, error: BaseException) -> None:
         """Answer a call with an exception, shaped by the terms of the call."""
         if not call.settled:
-            self._end(call, *(NO_REPLY if call.cancelled else failure_reply(call, error, self._encode_failure)))
+            self._end(call, *(NO_REPLY if call.cancelled else encode_failure_reply(call, error, self._encode_failure)))
 
     def _end(self, call: Call, data: bytes, code: int | None) -> None:
         call.settled = True
@@ -314,8 +314,8 @@ class Session(Locals):
         if self.queue is not None:
             self.queue.advance()
 
-    def _encode_failure(self, call: Call, error: BaseException) -> Replied:
-        body = failure_body(call, error)
+    def _encode_failure(self, call: Call, error: BaseException) -> FinalReply:
+        body = make_failure_body(call, error)
         code = TOO_MANY_CALLS if isinstance(error, TooManyCalls) else body.get("error", {}).get("code")
         return encode({"jsonrpc": "2.0", "id": call.id, **body}), code
 
@@ -332,7 +332,7 @@ class Session(Locals):
 
     def notify(self, method: str, params: Params, *, audience: tuple[PeerIdentity, ...] | None = None) -> None:
         """Tell the peer something. `audience` says who may read it, as in `OutgoingMessage`."""
-        data = notification(method, params)
+        data = encode_notification(method, params)
         self.outlet(OutgoingMessage(data, None) if audience is None else AddressedMessage(data, audience))
 
     async def request(
@@ -342,7 +342,7 @@ class Session(Locals):
         *,
         relates_to: Call | None = None,
         timeout: float | None = None,
-        numbered: Callable[[Id], None] | None = None,
+        numbered: Callable[[RequestId], None] | None = None,
         identity: PeerIdentity | None = None,
     ) -> Any:
         """Ask the peer and wait for its answer. `numbered` is called with the request's id before it is sent.
@@ -360,7 +360,7 @@ class Session(Locals):
             self._requests = OutgoingRequests(self.sharer.numbering if self.sharer is not None else "")
         requests, id = self._requests, self._requests.next_id()
         asker = relates_to.identity if relates_to is not None else identity or self.identity
-        question = requests[id] = Question(id, method, self.engine.pending(), relates_to, asker)
+        question = requests[id] = SessionRequest(id, method, self.engine.pending(), relates_to, asker)
         if numbered is not None:
             numbered(id)
         asking = question.message(encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}), asks=id)
@@ -368,13 +368,13 @@ class Session(Locals):
         seconds = timeout or self.composition.limits.question
         question.set_deadline(self.engine.call_later, seconds, "{method}: no answer within {seconds:g} s")
         try:
-            return result_of(await question.reply, "the peer gave no reason")
+            return unwrap_reply(await question.reply, "the peer gave no reason")
         finally:
             question.settle()
             if asking.release is not None:
                 asking.release()
             if requests.pop(id, None) is not None and (withdrawal := terms.profile.withdrawal(id)) is not None:
-                self.outlet(question.message(notification(*withdrawal)))
+                self.outlet(question.message(encode_notification(*withdrawal)))
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -388,7 +388,7 @@ class Session(Locals):
         """Whether the peer may send several messages in one array."""
         return self.terms is not None and self.terms.profile.batches
 
-    def open(self, offer: Offer) -> Terms:
+    def open(self, offer: Offer) -> NegotiatedTerms:
         """Agree on terms that hold until the conversation ends."""
         self.terms = self.composition.agree(offer)
         return self.terms
@@ -400,11 +400,11 @@ class Session(Locals):
 
     def record(self) -> dict[str, Any]:
         """What another process must know to go on with this session; `core.session`."""
-        return record_of(self)
+        return export_session_record(self)
 
     def restore(self, record: Mapping[str, Any]) -> None:
         """Go on with a session of another process."""
-        restore(self, record)
+        restore_session(self, record)
 
     def mark_dirty(self) -> None:
         """What an extension keeps for this session (`Extension.kept`) has changed."""
@@ -426,7 +426,7 @@ class Session(Locals):
                 self.composition.admit(self)
                 raise
 
-    def cancel(self, id: Id, identity: PeerIdentity | None = None) -> None:
+    def cancel(self, id: RequestId, identity: PeerIdentity | None = None) -> None:
         """Stop a call for good: no reply follows. Unknown and finished ids are ignored.
 
         So are those of a call that this sender may not end.
@@ -434,7 +434,7 @@ class Session(Locals):
         if (call := self.in_flight.get(id)) is None:
             if self.sharer is not None:
                 self.sharer.cancel_elsewhere(id, identity)
-        elif may_act_for(identity, call.identity):
+        elif can_act_for(identity, call.identity):
             self._cancel(call)
 
     def _cancel(self, call: Call) -> None:
@@ -475,23 +475,25 @@ class Session(Locals):
 # -- An exception as the reply to a call.
 
 
-def failure_reply(call: Call, error: BaseException, encode: Callable[[Call, BaseException], Replied]) -> Replied:
+def encode_failure_reply(
+    call: Call, error: BaseException, encode: Callable[[Call, BaseException], FinalReply]
+) -> FinalReply:
     """The reply, and its code if it is an error. `encode` raises ValueError for what has no form on the wire."""
     try:
         data, code = encode(call, error)
     except ValueError as unspeakable:  # the error's own data
         return encode(call, unspeakable)
     if len(data) > call.session.composition.limits.response:  # an author's message may hold anything
-        return encode(call, too_large(call))
+        return encode(call, make_too_large_error(call))
     return data, code
 
 
-def failure_body(call: Call, error: BaseException) -> Params:
+def make_failure_body(call: Call, error: BaseException) -> Params:
     """What a reply says beside its id: `error`, or `result` if the model should read it."""
     return call.terms.table.failure(call, error) or call.terms.profile.failure(call, error)
 
 
-def too_large(call: Call) -> LimitExceeded:
+def make_too_large_error(call: Call) -> LimitExceeded:
     """Says that a result is longer than a reply may be, and whose result it is."""
     limit, data = call.session.composition.limits.response, {"limit": "response"}
     if (server := getattr(call.subject, "server_id", None)) is None:
@@ -507,7 +509,7 @@ def too_large(call: Call) -> LimitExceeded:
 OFFER, READY, KEPT = "offer", "ready", "kept:"
 
 
-def record_of(session: Session) -> dict[str, Any]:
+def export_session_record(session: Session) -> dict[str, Any]:
     """The offer of an open session, whether its peer is ready, and what each extension keeps for it. JSON values."""
     assert session.terms is not None and session.terms.offer is not None
     offer = session.terms.offer
@@ -517,7 +519,7 @@ def record_of(session: Session) -> dict[str, Any]:
     return record
 
 
-def restore(session: Session, record: Mapping[str, Any]) -> None:
+def restore_session(session: Session, record: Mapping[str, Any]) -> None:
     """Make a session as its record says. It may have been open before."""
     if session.terms is None:
         version, capabilities, info = record[OFFER]

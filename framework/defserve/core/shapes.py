@@ -1,7 +1,7 @@
 """Shapes of messages: the members of an object on the wire, declared once, for who writes it and for who reads it.
 
 How it works: a shape is a frozen dataclass whose fields are made by `member`. From them come the reader
-(`Shape.from_wire`) and the writer (`wire`), so that a server and a client of one protocol cannot disagree.
+(`WireShape.from_wire`) and the writer (`wire`), so that a server and a client of one protocol cannot disagree.
 
     @shape
     class Usage(Shape):
@@ -24,15 +24,15 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast, dataclass_transf
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import InvalidParams
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 ShapeClass = TypeVar("ShapeClass", bound=type)
 Value = TypeVar("Value")
 Default = TypeVar("Default")
-ShapeType = TypeVar("ShapeType", bound="Shape")
+ShapeType = TypeVar("ShapeType", bound="WireShape")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[Value]):
+class MemberKind(Generic[Value]):
     """What a member may hold. `read` gives the value for the program; `write` is its inverse.
 
     `read` raises ValueError for another value: with a text about the member ("must have at most 9 characters"), or
@@ -44,7 +44,7 @@ class Kind(Generic[Value]):
     write: Callable[[Any], Any] = lambda value: value
 
 
-def valid_value(description: str, is_valid: Callable[[Any], bool]) -> Kind[Any]:
+def make_checked_kind(description: str, is_valid: Callable[[Any], bool]) -> MemberKind[Any]:
     """A value that is read as it is, if it is valid. The description says what it must be."""
 
     def read(value: Any) -> Any:
@@ -52,10 +52,10 @@ def valid_value(description: str, is_valid: Callable[[Any], bool]) -> Kind[Any]:
             raise ValueError
         return value
 
-    return Kind(description, read)
+    return MemberKind(description, read)
 
 
-def narrow(kind: Kind[Value], is_valid: Callable[[Value], object], problem: str = "") -> Kind[Value]:
+def restrict_kind(kind: MemberKind[Value], is_valid: Callable[[Value], object], problem: str = "") -> MemberKind[Value]:
     """The same kind, without values that have a problem: "must not be empty". By default, the description says it."""
 
     def read(value: Any) -> Value:
@@ -66,22 +66,24 @@ def narrow(kind: Kind[Value], is_valid: Callable[[Value], object], problem: str 
     return replace(kind, read=read)
 
 
-def text_up_to(length: int) -> Kind[str]:
+def bounded_text(length: int) -> MemberKind[str]:
     """A text that is short enough to remember."""
-    return narrow(TEXT, lambda text: len(text) <= length, f"must have at most {length} characters")
+    return restrict_kind(TEXT, lambda text: len(text) <= length, f"must have at most {length} characters")
 
 
-def one_of(*values: str) -> Kind[str]:
+def one_of(*values: str) -> MemberKind[str]:
     """One of these texts."""
-    return valid_value(f"one of {', '.join(values)}", lambda value: isinstance(value, str) and value in values)
+    return make_checked_kind(f"one of {', '.join(values)}", lambda value: isinstance(value, str) and value in values)
 
 
-def list_of_texts(description: str) -> Kind[list[str]]:
+def list_of_texts(description: str) -> MemberKind[list[str]]:
     """A list of nothing but texts: "a list of names"."""
-    return valid_value(description, lambda value: is_array(value) and all(isinstance(item, str) for item in value))
+    return make_checked_kind(
+        description, lambda value: is_array(value) and all(isinstance(item, str) for item in value)
+    )
 
 
-def bounded_list_of(kind: Kind[Value], most: int) -> Kind[tuple[Value, ...]]:
+def bounded_list_of(kind: MemberKind[Value], most: int) -> MemberKind[tuple[Value, ...]]:
     """A list of a few texts, read as a tuple. An item of another kind is refused, with the text of its kind."""
 
     def read(value: Any) -> tuple[Value, ...]:
@@ -92,15 +94,15 @@ def bounded_list_of(kind: Kind[Value], most: int) -> Kind[tuple[Value, ...]]:
         except ValueError as error:
             raise ValueError(str(error) or f"must be {kind.description}") from None
 
-    return Kind(f"a list of at most {most} texts", read)
+    return MemberKind(f"a list of at most {most} texts", read)
 
 
-def distinct_items(kind: Kind[Any]) -> Kind[tuple[Any, ...]]:
+def distinct_items(kind: MemberKind[Any]) -> MemberKind[tuple[Any, ...]]:
     """A list of a kind, with each item once."""
-    return Kind(kind.description, lambda value: tuple(dict.fromkeys(kind.read(value))), list)
+    return MemberKind(kind.description, lambda value: tuple(dict.fromkeys(kind.read(value))), list)
 
 
-def list_of(kind: Kind[Value]) -> Kind[tuple[Value, ...]]:
+def list_of(kind: MemberKind[Value]) -> MemberKind[tuple[Value, ...]]:
     """A list, read as a tuple. Items of another kind are left out."""
 
     def read(value: Any) -> tuple[Value, ...]:
@@ -114,10 +116,10 @@ def list_of(kind: Kind[Value]) -> Kind[tuple[Value, ...]]:
                 continue
         return tuple(items)
 
-    return Kind("a list", read, lambda items: [kind.write(item) for item in items])
+    return MemberKind("a list", read, lambda items: [kind.write(item) for item in items])
 
 
-def nested(made: type[ShapeType]) -> Kind[ShapeType]:
+def nested_shape(made: type[ShapeType]) -> MemberKind[ShapeType]:
     """An object that has a shape of its own. What is wrong in it is told by its own reader."""
 
     def read(value: Any) -> ShapeType:
@@ -125,7 +127,7 @@ def nested(made: type[ShapeType]) -> Kind[ShapeType]:
             raise ValueError
         return made.from_wire(value)
 
-    return Kind("an object", read, lambda value: value.wire())
+    return MemberKind("an object", read, lambda value: value.wire())
 
 
 def is_number(value: Any) -> bool:
@@ -133,28 +135,30 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-ANYTHING: Kind[Any] = Kind("any value", lambda value: value)
-TEXT: Kind[str] = valid_value("a string", lambda value: isinstance(value, str))
-INTEGER: Kind[int] = valid_value("an integer", lambda value: isinstance(value, int) and not isinstance(value, bool))
-NUMBER: Kind[float] = valid_value("a number", is_number)
-FLAG: Kind[bool] = valid_value("true or false", lambda value: isinstance(value, bool))
-OBJECT: Kind[Json] = replace(valid_value("an object", is_object), write=dict)
-TEXTS = list_of(TEXT)
+ANY_VALUE: MemberKind[Any] = MemberKind("any value", lambda value: value)
+TEXT: MemberKind[str] = make_checked_kind("a string", lambda value: isinstance(value, str))
+INTEGER: MemberKind[int] = make_checked_kind(
+    "an integer", lambda value: isinstance(value, int) and not isinstance(value, bool)
+)
+NUMBER: MemberKind[float] = make_checked_kind("a number", is_number)
+BOOLEAN: MemberKind[bool] = make_checked_kind("true or false", lambda value: isinstance(value, bool))
+OBJECT: MemberKind[JsonObject] = replace(make_checked_kind("an object", is_object), write=dict)
+TEXT_LIST = list_of(TEXT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
     name: str
-    kind: Kind[Any]
+    kind: MemberKind[Any]
     lenient: bool
     nullable: bool
     label: str
     omit: bool
 
 
-def member(
+def wire_member(
     name: str,
-    kind: Kind[Any],
+    kind: MemberKind[Any],
     default: Any = MISSING,
     *,
     default_factory: Any = MISSING,
@@ -174,12 +178,12 @@ def member(
 
 
 @overload
-def shape(made: ShapeClass) -> ShapeClass: ...
+def wire_shape(made: ShapeClass) -> ShapeClass: ...
 @overload
-def shape(*, kw_only: bool) -> Callable[[ShapeClass], ShapeClass]: ...
-@dataclass_transform(frozen_default=True, field_specifiers=(member, field))
-def shape(made: Any = None, *, kw_only: bool = False) -> Any:
-    """Make a frozen dataclass of a `Shape`, with its members in the order in which they are written."""
+def wire_shape(*, kw_only: bool) -> Callable[[ShapeClass], ShapeClass]: ...
+@dataclass_transform(frozen_default=True, field_specifiers=(wire_member, field))
+def wire_shape(made: Any = None, *, kw_only: bool = False) -> Any:
+    """Make a frozen dataclass of a `WireShape`, with its members in the order in which they are written."""
 
     def make(cls: Any) -> Any:
         frozen: Any = dataclass(frozen=True, kw_only=kw_only)(cls)
@@ -190,7 +194,7 @@ def shape(made: Any = None, *, kw_only: bool = False) -> Any:
     return make if made is None else make(made)
 
 
-class Shape:
+class WireShape:
     """The base of every shape. A field that is no `member` is for the program alone, and has a default.
 
     A field `raw` gets the object as it came.
@@ -220,16 +224,16 @@ class Shape:
         return made
 
     @classmethod
-    def extend(cls, other: Shape, **more: Any) -> Self:
+    def extend(cls, other: WireShape, **more: Any) -> Self:
         """This shape with the members of one that it is a subclass of, and more."""
         return cls(**{one.name: getattr(other, one.name) for one, _ in other._members}, **more)
 
     def check_members(self) -> None:
         """What a peer must get right about several members together. Raises InvalidParams."""
 
-    def wire(self) -> Json:
+    def wire(self) -> JsonObject:
         """The object for the wire, with its members in the order of the fields."""
-        written: Json = {}
+        written: JsonObject = {}
         for one, its in self._members:
             value = getattr(self, one.name)
             if not (its.omit and value == _default_of(one)):
@@ -238,12 +242,12 @@ class Shape:
 
 
 @overload
-def read_member(value: Mapping[str, Any], name: str, kind: Kind[Value], *, label: str = "") -> Value: ...
+def read_member(value: Mapping[str, Any], name: str, kind: MemberKind[Value], *, label: str = "") -> Value: ...
 @overload
 def read_member(
     value: Mapping[str, Any],
     name: str,
-    kind: Kind[Value],
+    kind: MemberKind[Value],
     default: Default,
     *,
     lenient: bool = False,
@@ -253,7 +257,7 @@ def read_member(
 def read_member(
     value: Mapping[str, Any],
     name: str,
-    kind: Kind[Any],
+    kind: MemberKind[Any],
     default: Any = MISSING,
     *,
     lenient: bool = False,

@@ -12,25 +12,31 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from pydantic_core import from_json
 
 from defserve.auth.bearer_tokens import TokenVerifier
-from defserve.auth.oauth import BearerError, challenge
-from defserve.auth.rates import Buckets, Rate
+from defserve.auth.oauth import BearerError, format_bearer_challenge
+from defserve.auth.rates import Rate, TokenBuckets
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
 from defserve.gateway.gateway import Gateway
 from defserve.gateway.policy import (
-    PARTICIPANT_FIX,
+    PARTICIPANT_NAME_FIX,
     Admission,
     GuestRules,
-    IssuedTokens,
-    covers,
-    is_participant,
-    is_topic,
+    IssuedTokenPolicy,
+    is_matched_by_pattern,
+    is_participant_name,
+    is_topic_name,
 )
-from defserve.gateway.requests import PATTERNS, GatewayRequest, GatewayResponse, only, problem
-from defserve.protocols.mcpx.envelope import PROFILES, is_reserved
-from defserve.serve.sockets import network_of
+from defserve.gateway.requests import (
+    MAX_CAPABILITIES,
+    GatewayRequest,
+    GatewayResponse,
+    make_method_not_allowed,
+    make_problem_response,
+)
+from defserve.protocols.mcpx.envelope import CAPABILITY_PROFILES, is_gateway_only_kind
+from defserve.serve.sockets import get_client_network
 
-PREFIX: Final = "/v0.1/"
+API_PATH_PREFIX: Final = "/v0.1/"
 MAX_HISTORY: Final = 1_000
 ISSUING: Final = Rate(per_second=1, burst=20)
 
@@ -44,21 +50,21 @@ class TopicApi:
         self,
         gateway: Gateway,
         admins: TokenVerifier | None,
-        issued: IssuedTokens | None,
+        issued: IssuedTokenPolicy | None,
         failed: Callable[[GatewayRequest], float],
     ) -> None:
         self._gateway, self._admins, self._issued, self._failed = gateway, admins, issued, failed
-        self._pace = Buckets(ISSUING)
+        self._pace = TokenBuckets(ISSUING)
 
     async def answer(self, request: GatewayRequest) -> GatewayResponse:
         path = urlsplit(request.target).path
-        if path == f"{PREFIX}auth/token":
-            return await self._token(request) if request.verb == "POST" else only("POST")
+        if path == f"{API_PATH_PREFIX}auth/token":
+            return await self._token(request) if request.verb == "POST" else make_method_not_allowed("POST")
         found = _IN_TOPIC.fullmatch(path)
-        if found is None and path != f"{PREFIX}topics":
-            return problem(HTTPStatus.NOT_FOUND, "there is nothing here")
+        if found is None and path != f"{API_PATH_PREFIX}topics":
+            return make_problem_response(HTTPStatus.NOT_FOUND, "there is nothing here")
         if request.verb != "GET":
-            return only("GET")
+            return make_method_not_allowed("GET")
         if found is None:
             return await self._topics(request)
         topic = unquote(found[1])
@@ -82,13 +88,13 @@ class TopicApi:
     async def _admit_request(self, request: GatewayRequest, topic: str) -> Admission | GatewayResponse:
         if (token := request.token()) is None:
             return _make_unauthorized_response("a token is needed", None)
-        admission = await self._gateway.policy.admit(token, topic) if is_topic(topic) else None
+        admission = await self._gateway.policy.admit(token, topic) if is_topic_name(topic) else None
         if admission is not None:
             return admission
         if wait := self._failed(request):
             return _too_many(wait)
         # The same answer for a bad token and a wrong topic: nobody learns which topics exist.
-        return problem(HTTPStatus.FORBIDDEN, "invalid token or topic")
+        return make_problem_response(HTTPStatus.FORBIDDEN, "invalid token or topic")
 
     def _participants(self, topic: str, admission: Admission, request: GatewayRequest) -> GatewayResponse:
         found = self._gateway.topics.get(topic)
@@ -101,7 +107,7 @@ class TopicApi:
         query = parse_qs(urlsplit(request.target).query)
         limit, before = query.get("limit", ["100"])[0], query.get("before", [""])[0]
         if not limit.isdecimal() or not limit.isascii() or len(limit) > 6 or not 0 < int(limit) <= MAX_HISTORY:
-            return problem(HTTPStatus.BAD_REQUEST, f"limit is a number from 1 to {MAX_HISTORY}")
+            return make_problem_response(HTTPStatus.BAD_REQUEST, f"limit is a number from 1 to {MAX_HISTORY}")
         found = self._gateway.topics.get(topic)
         kept = [(frame, from_json(frame)) for frame in found.history] if found is not None else []
         if before:
@@ -118,7 +124,9 @@ class TopicApi:
         found = self._gateway.topics.get(topic)
         member = found.members.get(admission.participant) if found is not None else None
         if member is None:
-            return problem(HTTPStatus.NOT_FOUND, f"{admission.participant} is not in the topic; connect to it first")
+            return make_problem_response(
+                HTTPStatus.NOT_FOUND, f"{admission.participant} is not in the topic; connect to it first"
+            )
         now = self._gateway.clock()
         member.begin_window(now)
         resets = datetime.now(UTC) + timedelta(seconds=member.window_ends - now)
@@ -133,7 +141,7 @@ class TopicApi:
     async def _token(self, request: GatewayRequest) -> GatewayResponse:
         token = request.token()
         if token is None and (self._issued is None or self._issued.guests is None):
-            return problem(
+            return make_problem_response(
                 HTTPStatus.FORBIDDEN,
                 "this gateway gives tokens to nobody without one; its operator can allow it with [guests]",
             )
@@ -146,16 +154,20 @@ class TopicApi:
             )
         asked = _parse_token_request(request.body)
         if isinstance(asked, str):
-            return problem(HTTPStatus.BAD_REQUEST, asked)
+            return make_problem_response(HTTPStatus.BAD_REQUEST, asked)
         assert self._issued is not None
         participant, topic, wanted = asked
         if token is not None and self._issued.is_guests(participant):
-            return problem(HTTPStatus.FORBIDDEN, f"guests may take the name {participant}; choose another")
+            return make_problem_response(
+                HTTPStatus.FORBIDDEN, f"guests may take the name {participant}; choose another"
+            )
         if token is not None:
-            return await self._issue(self._issued, participant, topic, wanted or PROFILES["proposal-only"], False)
+            return await self._issue(
+                self._issued, participant, topic, wanted or CAPABILITY_PROFILES["proposal-only"], False
+            )
         guests = self._issued.guests
         assert guests is not None
-        if wait := self._pace.take_token(network_of(request.address)):
+        if wait := self._pace.take_token(get_client_network(request.address)):
             return _too_many(wait)
         if (refusal := self._refusal(guests, participant, topic, wanted)) is not None:
             return refusal
@@ -165,24 +177,30 @@ class TopicApi:
         self, guests: GuestRules, participant: str, topic: str, wanted: tuple[str, ...]
     ) -> GatewayResponse | None:
         if not guests.may_be_called(participant):
-            return problem(HTTPStatus.FORBIDDEN, f"a guest here is called {' or '.join(guests.names)}")
-        if not covers(guests.topics, topic):
-            return problem(HTTPStatus.FORBIDDEN, "guests may not enter this topic")
+            return make_problem_response(HTTPStatus.FORBIDDEN, f"a guest here is called {' or '.join(guests.names)}")
+        if not is_matched_by_pattern(guests.topics, topic):
+            return make_problem_response(HTTPStatus.FORBIDDEN, "guests may not enter this topic")
         if not set(wanted) <= set(guests.capabilities):
-            return problem(HTTPStatus.FORBIDDEN, f"a guest here may have {', '.join(guests.capabilities)}")
+            return make_problem_response(
+                HTTPStatus.FORBIDDEN, f"a guest here may have {', '.join(guests.capabilities)}"
+            )
         if self._is_connected(participant, topic):
-            return problem(HTTPStatus.CONFLICT, f"{participant} is in the topic already; take another name")
+            return make_problem_response(
+                HTTPStatus.CONFLICT, f"{participant} is in the topic already; take another name"
+            )
         return None
 
     async def _issue(
-        self, issued: IssuedTokens, participant: str, topic: str, held: tuple[str, ...], is_guest: bool
+        self, issued: IssuedTokenPolicy, participant: str, topic: str, held: tuple[str, ...], is_guest: bool
     ) -> GatewayResponse:
         token = issued.issue(participant, topic, held, is_guest=is_guest, is_connected=self._is_connected)
         if token is None:
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are given out", ("Retry-After", "60"))
+            return make_problem_response(
+                HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are given out", ("Retry-After", "60")
+            )
         if await self._gateway.policy.admit(token, topic) is None:
             issued.take_back(token)
-            return problem(HTTPStatus.FORBIDDEN, "there is no such topic here")
+            return make_problem_response(HTTPStatus.FORBIDDEN, "there is no such topic here")
         return GatewayResponse(HTTPStatus.OK, encode({"token": token, "capabilities": held}))
 
     def _is_connected(self, participant: str, topic: str) -> bool:
@@ -206,21 +224,25 @@ def _parse_token_request(body: bytes) -> tuple[str, str, tuple[str, ...]] | str:
     participant, topic = (found.get("participantId"), found.get("topic")) if is_object(found) else (None, None)
     if not isinstance(participant, str) or not isinstance(topic, str):
         return "participantId and topic are required"
-    if not is_participant(participant):
-        return f"participantId: {PARTICIPANT_FIX}"
-    if not is_topic(topic):
+    if not is_participant_name(participant):
+        return f"participantId: {PARTICIPANT_NAME_FIX}"
+    if not is_topic_name(topic):
         return "topic: this cannot be the name of a topic"
     wanted: Any = found.get("capabilities") or []
-    if not is_array(wanted) or len(wanted) > PATTERNS or not all(isinstance(each, str) and each for each in wanted):
+    if (
+        not is_array(wanted)
+        or len(wanted) > MAX_CAPABILITIES
+        or not all(isinstance(each, str) and each for each in wanted)
+    ):
         return "capabilities: expected a list of capabilities"
-    if reserved := next(filter(is_reserved, wanted), None):
+    if reserved := next(filter(is_gateway_only_kind, wanted), None):
         return f"capabilities: {reserved!r} is reserved for the gateway"
     return participant, topic, tuple(wanted)
 
 
 def _make_unauthorized_response(text: str, error: BearerError | None) -> GatewayResponse:
-    return problem(HTTPStatus.UNAUTHORIZED, text, ("WWW-Authenticate", challenge(error)))
+    return make_problem_response(HTTPStatus.UNAUTHORIZED, text, ("WWW-Authenticate", format_bearer_challenge(error)))
 
 
 def _too_many(wait: float) -> GatewayResponse:
-    return problem(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-After", str(int(wait) + 1)))
+    return make_problem_response(HTTPStatus.TOO_MANY_REQUESTS, "too many requests", ("Retry-After", str(int(wait) + 1)))

@@ -14,20 +14,20 @@ from defserve.auth.signed_tokens import JWT
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
 from defserve.gateway.policy import (
-    EVERY_TOPIC,
-    ROUTINGS,
-    START,
+    ALL_TOPICS,
+    DEFAULT_CAPABILITY,
+    ROUTING_MODES,
     AdmissionPolicy,
     FirstMatchPolicy,
     GatewayLimits,
     GuestRules,
-    IssuedTokens,
+    IssuedTokenPolicy,
     ParticipantEntry,
     StaticPolicy,
     TokenPolicy,
     TopicsPolicy,
 )
-from defserve.protocols.mcpx.envelope import PROFILES
+from defserve.protocols.mcpx.envelope import CAPABILITY_PROFILES
 
 MATCHING: Final = ("wildcards", "reference")
 MAX_HISTORY: Final = 1_000
@@ -57,12 +57,12 @@ class GatewayConfig:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     trusted_proxy: bool = False
-    issued: IssuedTokens | None = None
+    issued: IssuedTokenPolicy | None = None
     tokens_in_urls: bool = False
     history: int = HISTORY
 
 
-def load(path: str | Path) -> GatewayConfig:
+def load_gateway_config(path: str | Path) -> GatewayConfig:
     """Read the file. Relative paths in it start from its folder. Raises UsageError for a mistake in it."""
     file = Path(path)
     try:
@@ -81,10 +81,10 @@ def parse_config(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConf
     """The configuration in a decoded file."""
     _check_settings(table, _SETTINGS, "the file")
     profiles = {
-        **PROFILES,
+        **CAPABILITY_PROFILES,
         **{name: _texts(given, f"profiles.{name}") for name, given in _table(table, "profiles").items()},
     }
-    start = _capabilities({"profile": table.get("profile", START)}, "the file", profiles, ())
+    start = _capabilities({"profile": table.get("profile", DEFAULT_CAPABILITY)}, "the file", profiles, ())
     policies = [*_participants(_table(table, "participants"), folder, profiles, start)]
     if "jwt" in table:
         policies.append(_jwt(_table(table, "jwt"), folder, profiles, start))
@@ -95,7 +95,7 @@ def parse_config(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConf
         raise UsageError(
             f"participants.{taken} has a name that guests may take", fix="give guests.names patterns of their own"
         )
-    issued = IssuedTokens(
+    issued = IssuedTokenPolicy(
         FirstMatchPolicy(policies),
         guests,
         seconds=_number(_table(table, "guests").get("hours", HOURS), "guests.hours", 24 * 366) * 3600,
@@ -104,7 +104,7 @@ def parse_config(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConf
     if matching not in MATCHING:
         raise UsageError(f"matching cannot be {matching!r}", fix=f"use one of {', '.join(MATCHING)}")
     return GatewayConfig(
-        TopicsPolicy(issued, _texts(table.get("topics", EVERY_TOPIC), "topics")),
+        TopicsPolicy(issued, _texts(table.get("topics", ALL_TOPICS), "topics")),
         GatewayLimits(
             **_check_settings(_table(table, "limits"), {each.name for each in fields(GatewayLimits)}, "limits")
         ),
@@ -134,9 +134,9 @@ def _participants(
             )
         tokens[token] = name
         routing = about.get("routing", "all")
-        if routing not in ROUTINGS:
-            raise UsageError(f"{where}.routing cannot be {routing!r}", fix=f"use one of {', '.join(ROUTINGS)}")
-        topics = _texts(about.get("topics", EVERY_TOPIC), f"{where}.topics")
+        if routing not in ROUTING_MODES:
+            raise UsageError(f"{where}.routing cannot be {routing!r}", fix=f"use one of {', '.join(ROUTING_MODES)}")
+        topics = _texts(about.get("topics", ALL_TOPICS), f"{where}.topics")
         entries[name] = ParticipantEntry(_capabilities(about, where, profiles, start), topics, routing)
     return [StaticPolicy(tokens, entries)] if entries else []
 
@@ -158,7 +158,7 @@ def _guests(about: Mapping[str, Any], profiles: Mapping[str, Sequence[str]], sta
     _check_settings(about, {"names", "topics", "profile", "capabilities", "hours"}, "guests")
     return GuestRules(
         _texts(about.get("names", GuestRules().names), "guests.names"),
-        _texts(about.get("topics", EVERY_TOPIC), "guests.topics"),
+        _texts(about.get("topics", ALL_TOPICS), "guests.topics"),
         _capabilities(about, "guests", profiles, start),
     )
 

@@ -11,26 +11,26 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from defserve.auth.issuers import IssuerUnavailable
-from defserve.auth.rates import Buckets, Rate
+from defserve.auth.rates import Rate, TokenBuckets
 from defserve.core.messages import encode
-from defserve.gateway.policy import ROUTINGS, Admission, AdmissionPolicy, GatewayLimits, is_topic
+from defserve.gateway.policy import ROUTING_MODES, Admission, AdmissionPolicy, GatewayLimits, is_topic_name
 from defserve.protocols.mcpx.envelope import (
-    CHAT,
-    ERROR,
-    GATEWAY,
-    PRESENCE,
-    PROPOSAL,
-    REQUEST,
-    WELCOME,
+    CHAT_KIND,
+    ERROR_KIND,
+    GATEWAY_SENDER,
+    PRESENCE_KIND,
+    PROPOSAL_KIND,
+    REQUEST_KIND,
+    WELCOME_KIND,
     BrokenEnvelope,
-    Capabilities,
     Envelope,
-    is_reserved,
-    new_id,
-    now,
-    parse,
+    TopicCapabilities,
+    format_current_time,
+    is_gateway_only_kind,
+    new_envelope_id,
+    parse_envelope,
 )
-from defserve.protocols.mcpx.topic import AUTHENTICATED
+from defserve.protocols.mcpx.topic import AUTHENTICATED_FIELD
 
 if TYPE_CHECKING:
     from defserve.gateway.listener import GatewayConnection
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("defserve.gateway")
 
 NORMAL: Final = 1000
-POLICY: Final = 1008
-TRY_LATER: Final = 1013
+CLOSE_POLICY_VIOLATION: Final = 1008
+CLOSE_TRY_AGAIN_LATER: Final = 1013
 NAMES: Final = 20
 MAX_READ_REFUSED: Final = 4 * 1024
 """A longer frame that comes too fast is refused unread, so nobody learns its id: reading it is what costs time."""
@@ -48,7 +48,7 @@ MODEST_SHARE: Final = 16
 LOOK_AGAIN_SECONDS: Final = 0.05
 FORGET_SECONDS: Final = 1.0
 """A reader for which nobody has waited so long begins anew with its patience."""
-UNCHECKED: Final = "tokens cannot be checked at the moment"
+UNCHECKED_TOKEN_REASON: Final = "tokens cannot be checked at the moment"
 
 
 class AdmissionRefused(NamedTuple):
@@ -90,10 +90,10 @@ class Gateway:
         self.metrics = GatewayMetrics()
         self._framed, self._strict, self._history = framed, strict, history
         self.clock = clock
-        self._pace = Buckets(Rate(self.limits.rate, self.limits.burst), clock=clock)
-        self._volume = Buckets(Rate(self.limits.byte_rate, self.limits.byte_burst), clock=clock)
+        self._pace = TokenBuckets(Rate(self.limits.rate, self.limits.burst), clock=clock)
+        self._volume = TokenBuckets(Rate(self.limits.byte_rate, self.limits.byte_burst), clock=clock)
         share = max(4, self.limits.waiting // MODEST_SHARE)
-        self._modest = Buckets(Rate(share / 4, share), clock=clock)
+        self._modest = TokenBuckets(Rate(share / 4, share), clock=clock)
         self._added: dict[str, frozenset[str]] = {}
         """What administrators gave, by holder."""
         self._removed: dict[str, frozenset[str]] = {}
@@ -104,20 +104,20 @@ class Gateway:
 
     async def admit(self, token: str | None, topic: str, routing: str | None = None) -> Admission | AdmissionRefused:
         """The admission of a connection. `routing` is what it asks for; None uses that of the policy."""
-        if not is_topic(topic):
-            return self._turn_away("topic", POLICY, "no such topic")
-        if routing is not None and routing not in ROUTINGS:
-            return self._turn_away("routing", POLICY, f"routing is one of {', '.join(ROUTINGS)}")
+        if not is_topic_name(topic):
+            return self._turn_away("topic", CLOSE_POLICY_VIOLATION, "no such topic")
+        if routing is not None and routing not in ROUTING_MODES:
+            return self._turn_away("routing", CLOSE_POLICY_VIOLATION, f"routing is one of {', '.join(ROUTING_MODES)}")
         try:
             admission = await self.policy.admit(token, topic)
         except IssuerUnavailable:
-            return self._turn_away("unchecked", TRY_LATER, UNCHECKED)
+            return self._turn_away("unchecked", CLOSE_TRY_AGAIN_LATER, UNCHECKED_TOKEN_REASON)
         if admission is None:
             # The same answer for a bad token and a wrong topic: nobody learns which topics exist.
-            return self._turn_away("token", POLICY, "invalid token or topic")
+            return self._turn_away("token", CLOSE_POLICY_VIOLATION, "invalid token or topic")
         if token is None:
             admission = replace(admission, is_guest=True)
-        chosen = next((mode for mode in ROUTINGS if mode == routing), None)
+        chosen = next((mode for mode in ROUTING_MODES if mode == routing), None)
         return admission if chosen is None else replace(admission, routing=chosen)
 
     def join(
@@ -131,13 +131,13 @@ class Gateway:
         topic = self.topics.get(name) or GatewayTopic(name, self._history)
         earlier = topic.members.get(admission.participant)
         if earlier is not None and not replaces:
-            return self._turn_away("taken", TRY_LATER, "another connection has this name")
+            return self._turn_away("taken", CLOSE_TRY_AGAIN_LATER, "another connection has this name")
         if name not in self.topics and len(self.topics) >= self.limits.topics:
-            return self._turn_away("full", TRY_LATER, "too many topics")
+            return self._turn_away("full", CLOSE_TRY_AGAIN_LATER, "too many topics")
         if earlier is None and len(topic.members) >= self.limits.participants:
-            return self._turn_away("full", TRY_LATER, "too many participants in this topic")
-        held = Capabilities(admission.capabilities, strict=self._strict)
-        member = TopicMember(topic, admission, held, wire, f"ws-{new_id()}")
+            return self._turn_away("full", CLOSE_TRY_AGAIN_LATER, "too many participants in this topic")
+        held = TopicCapabilities(admission.capabilities, strict=self._strict)
+        member = TopicMember(topic, admission, held, wire, f"ws-{new_envelope_id()}")
         member.capabilities = held.with_changes(self._added.get(member.holder, ()), self._removed.get(member.id, ()))
         self.topics[name] = topic
         topic.add(member)
@@ -174,10 +174,10 @@ class Gateway:
         self.metrics.received += 1
         self.metrics.received_bytes += len(data)
         wait = self._pace.take_token(member.key)
-        envelope = parse(data) if not wait or len(data) <= MAX_READ_REFUSED else _UNREAD
+        envelope = parse_envelope(data) if not wait or len(data) <= MAX_READ_REFUSED else _UNREAD
         member.begin_window(self.clock())
         member.messages += 1
-        if isinstance(envelope, Envelope) and envelope.kind == CHAT:
+        if isinstance(envelope, Envelope) and envelope.kind == CHAT_KIND:
             member.chat_messages += 1
         if wait:
             self._refuse(member, "rate_limited", "slow down", envelope, {"retry_after": round(wait, 3)})
@@ -215,7 +215,7 @@ class Gateway:
 
     def _judge(self, member: TopicMember, envelope: Envelope, data: bytes) -> None:
         kind = envelope.kind
-        if is_reserved(kind):
+        if is_gateway_only_kind(kind):
             self._refuse(member, "reserved_kind", f"only the gateway sends {kind!r}", envelope)
         elif envelope.sender != member.id:
             self._refuse(member, "forged_sender", f"you are {member.id!r}", envelope, {"your_id": member.id})
@@ -223,13 +223,13 @@ class Gateway:
             more = {"attempted_kind": kind, "your_capabilities": member.capabilities.patterns}
             self._refuse(member, "capability_violation", f"You lack capability for {kind!r}", envelope, more)
         else:
-            if envelope.correlation_id is not None or kind.startswith(PROPOSAL):
+            if envelope.correlation_id is not None or kind.startswith(PROPOSAL_KIND):
                 _log_workflow(member, envelope)
             receivers = member.topic.receivers(envelope.to)
             self.metrics.delivered += len(receivers)
             self._send(receivers, data)
             member.topic.remember(data)
-            if kind.startswith(REQUEST) and envelope.to and member.topic.members.keys().isdisjoint(envelope.to):
+            if kind.startswith(REQUEST_KIND) and envelope.to and member.topic.members.keys().isdisjoint(envelope.to):
                 self._say_who_is_here(member, envelope)
 
     def _say_who_is_here(self, member: TopicMember, envelope: Envelope) -> None:
@@ -246,7 +246,7 @@ class Gateway:
         member.malformed += 1
         if member.malformed >= self.limits.malformed_in_a_row:
             self._leave(member, "malformed")
-            member.wire.end(POLICY, "too many malformed messages")
+            member.wire.end(CLOSE_POLICY_VIOLATION, "too many malformed messages")
 
     def _refuse(
         self,
@@ -280,7 +280,9 @@ class Gateway:
             _log_event("promote", member, old=old, new=member.capabilities.patterns, by=by)
         self.metrics.count("promotions_total")
         self._drop_slow()
-        return CapabilityChange(old, one.capabilities.patterns, now(), tuple(member.topic.name for member in members))
+        return CapabilityChange(
+            old, one.capabilities.patterns, format_current_time(), tuple(member.topic.name for member in members)
+        )
 
     @property
     def participants(self) -> int:
@@ -306,7 +308,7 @@ class Gateway:
                     ),
                     inf,
                 )
-                member.wire.end(TRY_LATER, "too slow")
+                member.wire.end(CLOSE_TRY_AGAIN_LATER, "too slow")
                 self._leave(member, "slow")
 
     def _leave(self, member: TopicMember, reason: str) -> None:
@@ -323,7 +325,7 @@ class Gateway:
 
     def _turn_away(self, why: str, code: int, reason: str) -> AdmissionRefused:
         self.metrics.count("turned_away_total", why)
-        log.info("%s", encode({"ts": now(), "event": "turned_away", "reason": reason}).decode())
+        log.info("%s", encode({"ts": format_current_time(), "event": "turned_away", "reason": reason}).decode())
         return AdmissionRefused(code, reason)
 
 
@@ -333,14 +335,14 @@ _UNREAD: Final = BrokenEnvelope("unread", "it came too fast to be read")
 def _log_workflow(member: TopicMember, envelope: Envelope) -> None:
     # §7.1: proposals, replies to them and their fulfilment are logged, without their content.
     kind = envelope.kind
-    event = "fulfilment" if kind.startswith(REQUEST) else "proposal" if kind.startswith(PROPOSAL) else "reply"
+    event = "fulfilment" if kind.startswith(REQUEST_KIND) else "proposal" if kind.startswith(PROPOSAL_KIND) else "reply"
     _log_event(event, member, id=envelope.id, kind=envelope.kind, correlation_id=envelope.correlation_id)
 
 
 def _log_event(event: str, member: TopicMember, **fields: object) -> None:
     """Log one line of JSON."""
     if log.isEnabledFor(logging.INFO):
-        about = {"ts": now(), "event": event, "topic": member.topic.name, "participant": member.id}
+        about = {"ts": format_current_time(), "event": event, "topic": member.topic.name, "participant": member.id}
         log.info("%s", encode({**about, "connection": member.connection, **fields}).decode())
 
 
@@ -365,14 +367,14 @@ class TopicMember:
         self,
         topic: GatewayTopic,
         admission: Admission,
-        capabilities: Capabilities,
+        capabilities: TopicCapabilities,
         wire: GatewayConnection,
         connection: str,
     ) -> None:
         self.topic, self.capabilities, self.wire = topic, capabilities, wire
         self.id, self.routing = admission.participant, admission.routing
         self.holder, self.is_guest = admission.holder or self.id, admission.is_guest
-        self.connection, self.connected_at = connection, now()
+        self.connection, self.connected_at = connection, format_current_time()
         self.key = topic.name, self.id
         self.malformed = 0
         """How many malformed frames came in a row."""
@@ -462,14 +464,14 @@ def welcome_notice(member: TopicMember, others: Iterable[TopicMember], *, replac
     }
     if replaced:
         payload["replaced"] = True
-    return Envelope(WELCOME, GATEWAY, payload, to=[member.id]).encode()
+    return Envelope(WELCOME_KIND, GATEWAY_SENDER, payload, to=[member.id]).encode()
 
 
 def presence_notice(event: Literal["join", "leave"], member: TopicMember) -> bytes:
     """§3.4: for everyone. A second `join` of a member announces new capabilities: there is no kind for that."""
     return Envelope(
-        PRESENCE,
-        GATEWAY,
+        PRESENCE_KIND,
+        GATEWAY_SENDER,
         {"event": event, "participant": _describe_member(member) if event == "join" else {"id": member.id}},
     ).encode()
 
@@ -479,18 +481,18 @@ def error_notice(
 ) -> bytes:
     """§3.5.2 and similar errors; `correlation` is the id of the envelope that caused it."""
     payload = {"error": name, "message": message, **(more or {})}
-    return Envelope(ERROR, GATEWAY, payload, to=[member.id], correlation_id=correlation).encode()
+    return Envelope(ERROR_KIND, GATEWAY_SENDER, payload, to=[member.id], correlation_id=correlation).encode()
 
 
 def _describe_member(member: TopicMember) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": member.id, "capabilities": member.capabilities.patterns}
-    return shown if member.is_guest else {**shown, AUTHENTICATED: True}
+    return shown if member.is_guest else {**shown, AUTHENTICATED_FIELD: True}
 
 
 # -- The metrics of a gateway, for Prometheus. They name no topic and no participant.
 
 
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "defserve_gateway_"
 
 # name -> (type, help, label or nothing)

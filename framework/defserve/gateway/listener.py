@@ -15,19 +15,37 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from defserve.auth.bearer_tokens import is_token
+from defserve.auth.bearer_tokens import is_well_formed_token
 from defserve.auth.issuers import IssuerUnavailable
-from defserve.auth.live_credentials import ENDED, LiveCredentials
+from defserve.auth.live_credentials import CREDENTIAL_ENDED_REASON, LiveCredentials
 from defserve.auth.rates import FailedTokens
 from defserve.base.concurrency import BackgroundTasks
 from defserve.errors import UsageError
-from defserve.gateway.api import PREFIX, TopicApi
+from defserve.gateway.api import API_PATH_PREFIX, TopicApi
 from defserve.gateway.config import GatewayConfig
-from defserve.gateway.gateway import POLICY, TRY_LATER, UNCHECKED, AdmissionRefused, Gateway
+from defserve.gateway.gateway import (
+    CLOSE_POLICY_VIOLATION,
+    CLOSE_TRY_AGAIN_LATER,
+    UNCHECKED_TOKEN_REASON,
+    AdmissionRefused,
+    Gateway,
+)
 from defserve.gateway.policy import Admission, TopicCredential
-from defserve.gateway.requests import GatewayRequest, GatewayResponse, RequestReader, answer, problem
-from defserve.serve.http.request_heads import Gate
-from defserve.serve.sockets import FRAGMENTS, SMALL, TOO_MANY, drain_moving, network_of
+from defserve.gateway.requests import (
+    GatewayRequest,
+    GatewayResponse,
+    RequestReader,
+    answer_plain_request,
+    make_problem_response,
+)
+from defserve.serve.http.request_heads import HostOriginGate
+from defserve.serve.sockets import (
+    MAX_SMALL_FRAGMENTS,
+    SMALL_FRAGMENT_BYTES,
+    TOO_MANY_FRAGMENTS,
+    drain_unless_stalled,
+    get_client_network,
+)
 
 try:
     from websockets import Headers
@@ -81,7 +99,7 @@ class GatewayConnection(ServerConnection):
 
     def credential_ended(self, key: Any) -> None:
         self._listener = lambda data: None  # it may go on sending until it has answered the close
-        self.end(POLICY, ENDED)
+        self.end(CLOSE_POLICY_VIOLATION, CREDENTIAL_ENDED_REASON)
 
     def data_received(self, data: bytes) -> None:
         if self._head is None:
@@ -119,17 +137,17 @@ class GatewayConnection(ServerConnection):
             super().process_event(event)
         elif event.fin and not self._parts:
             self._message(bytes(event.data))
-        elif self._small_parts <= FRAGMENTS:
+        elif self._small_parts <= MAX_SMALL_FRAGMENTS:
             self._take_part(event)
 
     def _take_part(self, fragment: Frame) -> None:
         self._parts.append(bytes(fragment.data))
-        self._small_parts += len(fragment.data) < SMALL
-        if self._small_parts > FRAGMENTS:
+        self._small_parts += len(fragment.data) < SMALL_FRAGMENT_BYTES
+        if self._small_parts > MAX_SMALL_FRAGMENTS:
             # Nothing more is read from it, not even its answer to the close.
-            self.protocol.fail(TOO_BIG, TOO_MANY)
+            self.protocol.fail(TOO_BIG, TOO_MANY_FRAGMENTS)
             self.send_data()
-            self.end(TOO_BIG, TOO_MANY)
+            self.end(TOO_BIG, TOO_MANY_FRAGMENTS)
         elif fragment.fin:
             whole = b"".join(self._parts)
             self._parts.clear()
@@ -169,7 +187,7 @@ class GatewayConnection(ServerConnection):
             self.transport.resume_reading()
 
     async def drain(self) -> None:
-        await drain_moving(self, super().drain, self._endpoint.gateway.limits.ping)
+        await drain_unless_stalled(self, super().drain, self._endpoint.gateway.limits.ping)
 
     # -- a wire ------------------------------------------------------------------------------------------
 
@@ -198,14 +216,14 @@ class GatewayConnection(ServerConnection):
 class GatewayEndpoint:
     """A gateway at a path: who may connect to it, and what becomes of each connection."""
 
-    def __init__(self, config: GatewayConfig, path: str, gate: Gate) -> None:
+    def __init__(self, config: GatewayConfig, path: str, gate: HostOriginGate) -> None:
         self.gateway = Gateway(
             config.policy, config.limits, framed=text_frame, strict=config.strict, history=config.history
         )
         self._api = TopicApi(self.gateway, config.admins, config.issued, self._count_failure)
         self._tokens_in_urls = config.tokens_in_urls
         self._admins, self._path, self._gate = config.admins, path or "/", gate
-        self._failures = FailedTokens(trusted_proxy=config.trusted_proxy, counted_as=network_of)
+        self._failures = FailedTokens(trusted_proxy=config.trusted_proxy, counted_as=get_client_network)
         self._trusted_proxy = config.trusted_proxy
         self.live = LiveCredentials()
         self.tasks = BackgroundTasks()
@@ -227,11 +245,11 @@ class GatewayEndpoint:
         if (refusal := self._check_gate(request)) is not None:
             return refusal
         try:
-            if urlsplit(request.target).path.startswith(PREFIX):
+            if urlsplit(request.target).path.startswith(API_PATH_PREFIX):
                 return await self._api.answer(request)
-            return await answer(self.gateway, self._admins, request)
+            return await answer_plain_request(self.gateway, self._admins, request)
         except IssuerUnavailable:
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, UNCHECKED, ("Retry-After", "2"))
+            return make_problem_response(HTTPStatus.SERVICE_UNAVAILABLE, UNCHECKED_TOKEN_REASON, ("Retry-After", "2"))
 
     def with_address(self, request: GatewayRequest, address: Any) -> GatewayRequest:
         """The request with the address that it came from."""
@@ -256,7 +274,7 @@ class GatewayEndpoint:
 
     def _check_gate(self, request: GatewayRequest) -> GatewayResponse | None:
         refusal = self._gate.check(*map(request.join_header, ("host", "origin", "sec-fetch-site")))
-        return problem(HTTPStatus(refusal.status), refusal.text) if refusal is not None else None
+        return make_problem_response(HTTPStatus(refusal.status), refusal.text) if refusal is not None else None
 
     async def serve_connection(self, connection: ServerConnection) -> None:
         """Serve one open WebSocket to its end."""
@@ -283,7 +301,7 @@ class GatewayEndpoint:
             async with asyncio.timeout(seconds_left):
                 await connection.wait_closed()
         except TimeoutError:
-            await connection.close(POLICY, "the token has expired")
+            await connection.close(CLOSE_POLICY_VIOLATION, "the token has expired")
         finally:
             self.live.release(connection)
             self.gateway.leave(member)
@@ -292,11 +310,15 @@ class GatewayEndpoint:
         self, request: GatewayRequest, topic: str, token: str | None, query: Mapping[str, list[str]]
     ) -> Admission | AdmissionRefused:
         if _if_taken(query) not in IF_TAKEN:
-            return AdmissionRefused(POLICY, f"if_taken is one of {', '.join(IF_TAKEN)}")
+            return AdmissionRefused(CLOSE_POLICY_VIOLATION, f"if_taken is one of {', '.join(IF_TAKEN)}")
         asked = query.get("routing")
         admission = await self.gateway.admit(token, topic, asked[0] if asked else None)
-        if isinstance(admission, AdmissionRefused) and admission.code != TRY_LATER and self._count_failure(request):
-            return AdmissionRefused(TRY_LATER, "too many bad tokens")
+        if (
+            isinstance(admission, AdmissionRefused)
+            and admission.code != CLOSE_TRY_AGAIN_LATER
+            and self._count_failure(request)
+        ):
+            return AdmissionRefused(CLOSE_TRY_AGAIN_LATER, "too many bad tokens")
         return admission
 
     def _token(self, request: GatewayRequest, query: Mapping[str, list[str]]) -> str | AdmissionRefused | None:
@@ -305,10 +327,10 @@ class GatewayEndpoint:
             return request.token()
         if not self._tokens_in_urls:
             return AdmissionRefused(
-                POLICY, "tokens in URLs are off here (tokens_in_urls); send an Authorization header"
+                CLOSE_POLICY_VIOLATION, "tokens in URLs are off here (tokens_in_urls); send an Authorization header"
             )
         token = _only_value(query, "token")
-        return token if is_token(token) else None
+        return token if is_well_formed_token(token) else None
 
     def _count_failure(self, request: GatewayRequest) -> float:
         forwarded_for = request.headers.get("x-forwarded-for", []) if self._trusted_proxy else []
@@ -316,13 +338,13 @@ class GatewayEndpoint:
 
 
 @asynccontextmanager
-async def listening(
+async def serve_gateway(
     config: GatewayConfig, sockets: Sequence[socket.socket], path: str, *, tls: ssl.SSLContext | None = None
 ) -> AsyncGenerator[GatewayEndpoint]:
     """Serve on bound sockets while the block runs. Then everyone is told to come back later (1012)."""
     host, port = sockets[0].getsockname()[:2] if sockets[0].family != socket.AF_UNIX else ("127.0.0.1", None)
     endpoint = GatewayEndpoint(
-        config, path, Gate(config.allowed_hosts, config.allowed_origins, config.trusted_proxy, host, port)
+        config, path, HostOriginGate(config.allowed_hosts, config.allowed_origins, config.trusted_proxy, host, port)
     )
     limits = config.limits
     servers = [

@@ -10,19 +10,19 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple, Protocol
 
-from defserve.auth.bearer_tokens import StaticTokens, TokenVerifier, credential_of
-from defserve.auth.principals import Principal, is_token_id
+from defserve.auth.bearer_tokens import StaticTokens, TokenVerifier, make_credential_name
+from defserve.auth.principals import Principal, is_token_principal_id
 from defserve.core.json_values import is_array
 from defserve.errors import UsageError
-from defserve.protocols.mcpx.envelope import PROFILES
+from defserve.protocols.mcpx.envelope import CAPABILITY_PROFILES
 
 Routing = Literal["all", "directed"]
-ROUTINGS: Final[tuple[Routing, ...]] = ("all", "directed")
+ROUTING_MODES: Final[tuple[Routing, ...]] = ("all", "directed")
 
-START: Final = "proposal-only"
+DEFAULT_CAPABILITY: Final = "proposal-only"
 """§7.1: a participant without other capabilities may only propose."""
 
-EVERY_TOPIC: Final = ("*",)
+ALL_TOPICS: Final = ("*",)
 _TOPIC: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
 
 
@@ -31,7 +31,7 @@ class Admission:
     """Who a connection belongs to, what it may send, and what it receives unless it asks for something else."""
 
     participant: str
-    capabilities: tuple[str, ...] = PROFILES[START]
+    capabilities: tuple[str, ...] = CAPABILITY_PROFILES[DEFAULT_CAPABILITY]
     routing: Routing = "all"
     expires: float | None = None
     """When the token ends, in seconds since 1970; the connection ends with it."""
@@ -53,8 +53,8 @@ class AdmissionPolicy(Protocol):
 class ParticipantEntry:
     """One participant of a fixed list. `topics` are names, or patterns with `*` and `?`."""
 
-    capabilities: tuple[str, ...] = PROFILES[START]
-    topics: tuple[str, ...] = EVERY_TOPIC
+    capabilities: tuple[str, ...] = CAPABILITY_PROFILES[DEFAULT_CAPABILITY]
+    topics: tuple[str, ...] = ALL_TOPICS
     routing: Routing = "all"
 
 
@@ -63,14 +63,14 @@ class StaticPolicy:
 
     def __init__(self, tokens: Mapping[str, str], entries: Mapping[str, ParticipantEntry]) -> None:
         for name in entries:
-            if not is_participant(name):
-                raise UsageError(f"a participant cannot be called {name[:80]!r}", fix=PARTICIPANT_FIX)
+            if not is_participant_name(name):
+                raise UsageError(f"a participant cannot be called {name[:80]!r}", fix=PARTICIPANT_NAME_FIX)
         self._tokens, self._entries = StaticTokens(tokens), dict(entries)
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
         principal = None if token is None else await self._tokens.verify(token)
         entry = None if principal is None else self._entries.get(principal.id)
-        if principal is None or entry is None or not covers(entry.topics, topic):
+        if principal is None or entry is None or not is_matched_by_pattern(entry.topics, topic):
             return None
         return Admission(principal.id, entry.capabilities, entry.routing)
 
@@ -89,8 +89,8 @@ class TokenPolicy:
         capabilities: str = "mcpx_capabilities",
         profile: str = "mcpx_profile",
         topics: str = "mcpx_topics",
-        profiles: Mapping[str, Sequence[str]] = PROFILES,
-        default: Sequence[str] = PROFILES[START],
+        profiles: Mapping[str, Sequence[str]] = CAPABILITY_PROFILES,
+        default: Sequence[str] = CAPABILITY_PROFILES[DEFAULT_CAPABILITY],
     ) -> None:
         self._verifier, self._default = verifier, tuple(default)
         self._capabilities, self._profile, self._topics = capabilities, profile, topics
@@ -98,12 +98,12 @@ class TokenPolicy:
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
         principal = None if token is None else await self._verifier.verify(token)
-        if principal is None or not is_participant(principal.id):
+        if principal is None or not is_participant_name(principal.id):
             return None
-        topics = _texts(principal.claims.get(self._topics, EVERY_TOPIC))
+        topics = _texts(principal.claims.get(self._topics, ALL_TOPICS))
         capabilities = self._capabilities_of(principal)
         # A claim that cannot be read must not count as a missing one.
-        if topics is None or capabilities is None or not covers(topics, topic):
+        if topics is None or capabilities is None or not is_matched_by_pattern(topics, topic):
             return None
         expires = principal.claims.get("exp")
         return Admission(principal.id, capabilities, expires=expires if isinstance(expires, int | float) else None)
@@ -137,23 +137,23 @@ class TopicsPolicy:
         self._policy, self._topics = policy, tuple(topics)
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
-        return await self._policy.admit(token, topic) if covers(self._topics, topic) else None
+        return await self._policy.admit(token, topic) if is_matched_by_pattern(self._topics, topic) else None
 
 
-PARTICIPANT_FIX: Final = "use 1 to 256 characters without spaces; it must not begin with `system:`"
+PARTICIPANT_NAME_FIX: Final = "use 1 to 256 characters without spaces; it must not begin with `system:`"
 
 
-def is_participant(name: str) -> bool:
+def is_participant_name(name: str) -> bool:
     """Whether a participant may have this name. Nobody may have a name of the gateway."""
-    return is_token_id(name) and " " not in name and not name.startswith("system:")
+    return is_token_principal_id(name) and " " not in name and not name.startswith("system:")
 
 
-def is_topic(name: str) -> bool:
+def is_topic_name(name: str) -> bool:
     """Whether a topic may have this name."""
     return _TOPIC.fullmatch(name) is not None
 
 
-def covers(patterns: Iterable[str], topic: str) -> bool:
+def is_matched_by_pattern(patterns: Iterable[str], topic: str) -> bool:
     return any(fnmatchcase(topic, pattern) for pattern in patterns)
 
 
@@ -172,11 +172,11 @@ class GuestRules:
     """`[guests]` of a gateway's file: who gets a token without showing one."""
 
     names: tuple[str, ...] = ("guest-*",)
-    topics: tuple[str, ...] = EVERY_TOPIC
-    capabilities: tuple[str, ...] = PROFILES[START]
+    topics: tuple[str, ...] = ALL_TOPICS
+    capabilities: tuple[str, ...] = CAPABILITY_PROFILES[DEFAULT_CAPABILITY]
 
     def may_be_called(self, name: str) -> bool:
-        return covers(self.names, name)
+        return is_matched_by_pattern(self.names, name)
 
 
 class IssuedToken(NamedTuple):
@@ -187,7 +187,7 @@ class IssuedToken(NamedTuple):
     is_guest: bool
 
 
-class IssuedTokens:
+class IssuedTokenPolicy:
     """The policy for tokens of our own, and for all others through `others`.
 
     A participant has one such token for a topic: a new one ends the one before. A guest's name belongs to guests alone:
@@ -206,7 +206,7 @@ class IssuedTokens:
         self._issued: dict[str, IssuedToken] = {}
 
     async def admit(self, token: str | None, topic: str) -> Admission | None:
-        credential = credential_of(token) if token is not None else ""
+        credential = make_credential_name(token) if token is not None else ""
         issued = self._issued.get(credential)
         if issued is None:
             found = await self._others.admit(token, topic)
@@ -239,11 +239,11 @@ class IssuedTokens:
             del self._issued[idle]
         token = secrets.token_urlsafe(32)
         expires = self._clock() + self._seconds
-        self._issued[credential_of(token)] = IssuedToken(participant, topic, capabilities, expires, is_guest)
+        self._issued[make_credential_name(token)] = IssuedToken(participant, topic, capabilities, expires, is_guest)
         return token
 
     def take_back(self, token: str) -> None:
-        self._issued.pop(credential_of(token), None)
+        self._issued.pop(make_credential_name(token), None)
 
     def _sweep(self, participant: str, topic: str) -> None:
         now = self._clock()
@@ -265,7 +265,7 @@ class TopicCredential:
     __slots__ = ("key", "_policy", "_token", "_topic", "_admission")
 
     def __init__(self, policy: AdmissionPolicy, token: str | None, topic: str, admission: Admission) -> None:
-        self.key = (credential_of(token or ""), topic)
+        self.key = (make_credential_name(token or ""), topic)
         self._policy, self._token, self._topic, self._admission = policy, token, topic, admission
 
     async def verify(self) -> Admission | None:

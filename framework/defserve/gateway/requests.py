@@ -10,17 +10,17 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic_core import from_json
 
-from defserve.auth.bearer_tokens import MalformedToken, TokenVerifier, bearer
-from defserve.auth.oauth import challenge
+from defserve.auth.bearer_tokens import MalformedToken, TokenVerifier, extract_bearer_token
+from defserve.auth.oauth import format_bearer_challenge
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
-from defserve.gateway.gateway import METRICS_TYPE, Gateway
-from defserve.protocols.mcpx.envelope import PROTOCOL, is_reserved
+from defserve.gateway.gateway import METRICS_CONTENT_TYPE, Gateway
+from defserve.protocols.mcpx.envelope import MCPX_PROTOCOL, is_gateway_only_kind
 
 JSON: Final = "application/json"
 HEAD_BYTES: Final = 16 * 1024
 BODY_BYTES: Final = 64 * 1024
-PATTERNS: Final = 256
+MAX_CAPABILITIES: Final = 256
 
 _END: Final = b"\r\n\r\n"
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2048}) HTTP/1\.[01]")
@@ -46,7 +46,9 @@ class GatewayRequest(NamedTuple):
 
     def token(self) -> str | None:
         """The bearer token; None if there is none that can be read."""
-        found = bearer(value.encode("latin-1", "replace") for value in self.headers.get("authorization", ()))
+        found = extract_bearer_token(
+            value.encode("latin-1", "replace") for value in self.headers.get("authorization", ())
+        )
         return None if isinstance(found, MalformedToken) else found
 
 
@@ -67,7 +69,7 @@ class GatewayResponse(NamedTuple):
         return "\r\n".join([*lines, "", ""]).encode() + self.body
 
 
-def problem(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> GatewayResponse:
+def make_problem_response(status: HTTPStatus, text: str, *headers: tuple[str, str]) -> GatewayResponse:
     return GatewayResponse(status, encode({"error": text}), headers=headers)
 
 
@@ -87,7 +89,9 @@ class RequestReader:
             self._data += data
             end = self._data.find(_END, begin)
             if (len(self._data) if end < 0 else end) > HEAD_BYTES:
-                return problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too long")
+                return make_problem_response(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of the request is too long"
+                )
             if end < 0:
                 return None
             read = _read_head(bytes(self._data[:end]))
@@ -106,34 +110,40 @@ def _read_head(head: bytes) -> tuple[GatewayRequest, int] | GatewayResponse:
     first, *lines = head.split(b"\r\n")
     line, found = _REQUEST_LINE.fullmatch(first), [_HEADER.fullmatch(each) for each in lines]
     if line is None or None in found:
-        return problem(HTTPStatus.BAD_REQUEST, "this is not an HTTP request")
+        return make_problem_response(HTTPStatus.BAD_REQUEST, "this is not an HTTP request")
     headers: dict[str, list[str]] = {}
     for name, value in (each.groups() for each in found if each is not None):
         headers.setdefault(name.decode().lower(), []).append(value.decode("latin-1"))
     length = headers.get("content-length", ["0"])
     if "transfer-encoding" in headers or len(length) > 1 or not length[0].isdecimal() or len(length[0]) > 9:
-        return problem(HTTPStatus.LENGTH_REQUIRED, "give the length of the body exactly once")
+        return make_problem_response(HTTPStatus.LENGTH_REQUIRED, "give the length of the body exactly once")
     if int(length[0]) > BODY_BYTES:
-        return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {BODY_BYTES} bytes")
+        return make_problem_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {BODY_BYTES} bytes")
     return GatewayRequest(line[1].decode(), line[2].decode(), headers), int(length[0])
 
 
-async def answer(gateway: Gateway, admins: TokenVerifier | None, request: GatewayRequest) -> GatewayResponse:
+async def answer_plain_request(
+    gateway: Gateway, admins: TokenVerifier | None, request: GatewayRequest
+) -> GatewayResponse:
     """The response to a request that is not for a topic."""
     path = urlsplit(request.target).path
     if path in _PAGES:
-        return _PAGES[path](gateway) if request.verb == "GET" else only("GET")
+        return _PAGES[path](gateway) if request.verb == "GET" else make_method_not_allowed("GET")
     found = _CAPABILITIES.fullmatch(path)
     if found is None or admins is None:
-        return problem(HTTPStatus.NOT_FOUND, "there is nothing here")
-    return await _promote(gateway, admins, unquote(found[1]), request) if request.verb == "POST" else only("POST")
+        return make_problem_response(HTTPStatus.NOT_FOUND, "there is nothing here")
+    return (
+        await _promote(gateway, admins, unquote(found[1]), request)
+        if request.verb == "POST"
+        else make_method_not_allowed("POST")
+    )
 
 
 _PAGES: Final[Mapping[str, Callable[[Gateway], GatewayResponse]]] = {
-    "/health": lambda gateway: GatewayResponse(HTTPStatus.OK, encode({"status": "healthy", "protocol": PROTOCOL})),
+    "/health": lambda gateway: GatewayResponse(HTTPStatus.OK, encode({"status": "healthy", "protocol": MCPX_PROTOCOL})),
     "/healthz": lambda gateway: GatewayResponse(HTTPStatus.OK, b'{"status":"ok"}'),
     "/metrics": lambda gateway: GatewayResponse(
-        HTTPStatus.OK, gateway.metrics.text(len(gateway.topics), gateway.participants).encode(), METRICS_TYPE
+        HTTPStatus.OK, gateway.metrics.text(len(gateway.topics), gateway.participants).encode(), METRICS_CONTENT_TYPE
     ),
 }
 
@@ -144,16 +154,18 @@ async def _promote(
     token = request.token()
     admin = None if token is None else await admins.verify(token)
     if admin is None:
-        why = challenge("invalid_token" if "authorization" in request.headers else None)
-        return problem(HTTPStatus.UNAUTHORIZED, "an administrator's token is needed", ("WWW-Authenticate", why))
+        why = format_bearer_challenge("invalid_token" if "authorization" in request.headers else None)
+        return make_problem_response(
+            HTTPStatus.UNAUTHORIZED, "an administrator's token is needed", ("WWW-Authenticate", why)
+        )
     wanted = _parse_wanted(request.body)
     if isinstance(wanted, str):
-        return problem(HTTPStatus.BAD_REQUEST, wanted)
+        return make_problem_response(HTTPStatus.BAD_REQUEST, wanted)
     members = [one for one in gateway.connections(participant) if wanted.topic in (None, one.topic.name)]
     if not members:
-        return problem(HTTPStatus.NOT_FOUND, "no such participant is connected")
+        return make_problem_response(HTTPStatus.NOT_FOUND, "no such participant is connected")
     if len({member.holder for member in members}) > 1:
-        return problem(HTTPStatus.CONFLICT, "several guests have this name: say in which `topic`")
+        return make_problem_response(HTTPStatus.CONFLICT, "several guests have this name: say in which `topic`")
     change = gateway.promote(members[0], wanted.add, wanted.remove, admin.id)
     return GatewayResponse(
         HTTPStatus.OK,
@@ -192,13 +204,17 @@ def _parse_wanted(body: bytes) -> Wanted | str:
     lists: list[list[str]] = []
     for name in ("add", "remove"):
         given = asked.get(name, [])
-        if not is_array(given) or len(given) > PATTERNS or not all(isinstance(each, str) and each for each in given):
+        if (
+            not is_array(given)
+            or len(given) > MAX_CAPABILITIES
+            or not all(isinstance(each, str) and each for each in given)
+        ):
             return f"`{name}` is a list of capabilities"
         lists.append(list(given))
-    if reserved := next(filter(is_reserved, lists[0]), None):
+    if reserved := next(filter(is_gateway_only_kind, lists[0]), None):
         return f"{reserved!r} is reserved for the gateway"
     return Wanted(lists[0], lists[1], topic)
 
 
-def only(verb: str) -> GatewayResponse:
-    return problem(HTTPStatus.METHOD_NOT_ALLOWED, f"only {verb} is supported here", ("Allow", verb))
+def make_method_not_allowed(verb: str) -> GatewayResponse:
+    return make_problem_response(HTTPStatus.METHOD_NOT_ALLOWED, f"only {verb} is supported here", ("Allow", verb))

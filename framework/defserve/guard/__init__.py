@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.base.exports import lazy
+from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from defserve.guard.argument_types import Code, PublicUrl, Shell, ShellCommand, Url, Within
     from defserve.guard.egress import Egress
     from defserve.guard.verdict import Verdict
 else:
-    __getattr__ = lazy(
+    __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.guard.argument_types": "Code PublicUrl Shell ShellCommand Url Within",

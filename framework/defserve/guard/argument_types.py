@@ -39,9 +39,9 @@ class ShellCommand:
     @property
     def env(self) -> dict[str, str]:
         """Variables to run it with: nothing of the server's own, and git runs no program that a repository names."""
-        from defserve.guard.shell.places import environment
+        from defserve.guard.shell.places import make_environment
 
-        return environment(writing=self.mode != "readonly")
+        return make_environment(writing=self.mode != "readonly")
 
     def __setattr__(self, name: str, value: object = None) -> None:
         raise AttributeError(f"{name} cannot be changed: a ShellCommand stays as it was judged")
@@ -150,12 +150,12 @@ class Url:
         if self.ports is not None:
             options["ports"] = self.ports
         url = PublicUrl(require_allowed(network.judge(text, **options), "URL refused", self.validator).url or text)
-        if (seen := URLS.get()) is not None:
+        if (seen := VALIDATED_URLS.get()) is not None:
             seen.append((url, self))
         return url
 
 
-URLS: ContextVar[list[tuple[PublicUrl, Url]] | None] = ContextVar("defserve_urls", default=None)
+VALIDATED_URLS: ContextVar[list[tuple[PublicUrl, Url]] | None] = ContextVar("defserve_urls", default=None)
 """Where the URLs of a call are noted while its arguments are validated: later, in an author's own types and after an
 author's own validators, they could no longer be recognised. None: nobody wants them."""
 
@@ -206,5 +206,5 @@ class Code:
         return text
 
 
-GUARDS: tuple[type[Any], ...] = (Shell, Url, Within, Code)
+ARGUMENT_GUARDS: tuple[type[Any], ...] = (Shell, Url, Within, Code)
 GUARDED_TYPES: Mapping[type[Any], type[Any]] = {ShellCommand: Shell, PublicUrl: Url}

@@ -10,11 +10,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from defserve.errors import Rejected, UsageError
-from defserve.guard.network import DEFAULT_PORTS, PORTS, SCHEMES, authority_of, hints_of, judge, judge_address
+from defserve.guard.network import (
+    ALLOWED_PORTS,
+    ALLOWED_SCHEMES,
+    DEFAULT_PORTS,
+    judge,
+    judge_address,
+    make_url_hints,
+    parse_authority,
+)
 from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
 from defserve.limits import Limits
 
-DEADLINE: Final = "deadline"
+DEADLINE_EXTENSION: Final = "deadline"
 """The extension of a request that holds the loop's time at which the whole exchange is abandoned."""
 
 # Field → the form of its values, and an example.
@@ -30,8 +38,8 @@ _WRITTEN: Final = (
 class Egress:
     """What may be fetched. Replace single fields: `Egress(hosts=["api.example.com"], timeout=10)`."""
 
-    schemes: Sequence[str] = SCHEMES
-    ports: Sequence[int] | None = PORTS
+    schemes: Sequence[str] = ALLOWED_SCHEMES
+    ports: Sequence[int] | None = ALLOWED_PORTS
     """The ports a URL may name; None for any."""
     hosts: Sequence[str] | None = None
     """The only hosts: `api.example.com`, or `*.example.com` for the names below one; None for any public host.
@@ -72,10 +80,10 @@ class Egress:
 
     def refuse(self, *violations: Violation) -> Verdict:
         """The verdict on a URL whose text is allowed, but which is refused for another reason."""
-        return make_refused_verdict(violations, hints_of(self.schemes, self.ports, self.hosts))
+        return make_refused_verdict(violations, make_url_hints(self.schemes, self.ports, self.hosts))
 
 
-def refusal(verdict: Verdict, reason: str = "URL refused") -> Rejected:
+def make_refusal(verdict: Verdict, reason: str = "URL refused") -> Rejected:
     """A verdict as an exception for the caller."""
     return Rejected(reason, verdict.violations, verdict.hints, guard="network_restricted")
 
@@ -90,10 +98,12 @@ def _lower(value: object) -> object:
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Host and port → every IP address the host has. Raises OSError when it has none."""
 
-RESOLVE_SECONDS = 5.0
+RESOLVE_TIMEOUT_SECONDS = 5.0
 
 
-async def check(url: str, egress: Egress | None = None, *, resolver: Resolver | None = None) -> Verdict:
+async def judge_url_and_addresses(
+    url: str, egress: Egress | None = None, *, resolver: Resolver | None = None
+) -> Verdict:
     """Judge a URL by its text and by every address its host has now.
 
     The addresses may change before they are used, so this only refuses early. The guarded client is what keeps private
@@ -103,7 +113,7 @@ async def check(url: str, egress: Egress | None = None, *, resolver: Resolver | 
     verdict = egress.judge(url)
     if not verdict or verdict.url is None or egress.proxy:
         return verdict
-    where = authority_of(verdict.url)
+    where = parse_authority(verdict.url)
     found = await addresses(where.host, where.port, egress, resolver=resolver)
     return found if isinstance(found, Verdict) else verdict
 
@@ -114,7 +124,7 @@ async def resolve_allowed_addresses(
     """The addresses to connect to, in order. Raises Refused when there are none, or one of them is not public."""
     found = await addresses(host, port, egress, resolver=resolver)
     if isinstance(found, Verdict):
-        raise refusal(found)
+        raise make_refusal(found)
     return found
 
 
@@ -123,12 +133,16 @@ async def addresses(
 ) -> tuple[str, ...] | Verdict:
     """Every address of a host, or why it is refused."""
     try:
-        async with asyncio.timeout(RESOLVE_SECONDS):
+        async with asyncio.timeout(RESOLVE_TIMEOUT_SECONDS):
             found = (
-                (host,) if _is_address(host) else tuple(dict.fromkeys(await (resolver or system_resolver)(host, port)))
+                (host,)
+                if _is_address(host)
+                else tuple(dict.fromkeys(await (resolver or resolve_with_system)(host, port)))
             )
     except TimeoutError:
-        return egress.refuse(Violation("resolution", f"Cannot resolve host: '{host}' within {RESOLVE_SECONDS:g} s"))
+        return egress.refuse(
+            Violation("resolution", f"Cannot resolve host: '{host}' within {RESOLVE_TIMEOUT_SECONDS:g} s")
+        )
     except (OSError, UnicodeError):
         found = ()
     if not found:
@@ -145,7 +159,7 @@ def _is_address(host: str) -> bool:
     return ":" in host or host.rpartition(".")[2].isdigit()
 
 
-async def system_resolver(host: str, port: int) -> Sequence[str]:
+async def resolve_with_system(host: str, port: int) -> Sequence[str]:
     """The answer of the system's resolver, asked in a thread."""
     answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in answers]

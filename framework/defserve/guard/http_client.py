@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
-from defserve.base.decompression import ACCEPTED_CODINGS
+from defserve.base.decompression import ACCEPT_ENCODING_VALUE
 from defserve.base.version import VERSION
 from defserve.errors import UsageError
-from defserve.guard.egress import DEADLINE, Egress, refusal
+from defserve.guard.egress import DEADLINE_EXTENSION, Egress, make_refusal
 from defserve.guard.verdict import Violation
 
 if TYPE_CHECKING:
@@ -124,12 +124,12 @@ class GuardedClient:
     def _request(self, method: str, url: str, **content: Unpack[RequestContent]) -> httpx2.Request:
         verdict = self._egress.judge(url)
         if not verdict or verdict.url is None:
-            raise refusal(verdict)
+            raise make_refusal(verdict)
         request = self._http.build_request(method, verdict.url, **content)
         request.headers["host"] = request.url.netloc.decode("ascii")
         # Only encodings that can be decompressed in bounded pieces.
         request.headers["accept-encoding"] = self._http.headers["accept-encoding"]
-        request.extensions[DEADLINE] = asyncio.get_running_loop().time() + self._egress.timeout
+        request.extensions[DEADLINE_EXTENSION] = asyncio.get_running_loop().time() + self._egress.timeout
         return request
 
     async def _follow(self, request: httpx2.Request, auth: tuple[str, str] | None) -> httpx2.Response:
@@ -142,10 +142,10 @@ class GuardedClient:
             hops += 1
             if hops > self._egress.redirects:
                 violation = Violation("redirects", f"Too many redirects: at most {self._egress.redirects}")
-                raise refusal(self._egress.refuse(violation), "Redirect refused")
+                raise make_refusal(self._egress.refuse(violation), "Redirect refused")
             request, last = response.next_request, request
             if not (verdict := self._egress.judge(str(request.url))):
-                raise refusal(verdict, "Redirect refused")
+                raise make_refusal(verdict, "Redirect refused")
             if _origin(request) != _origin(last):
                 auth = None
                 for name in set(request.headers) - _CARRIED_ACROSS:
@@ -168,12 +168,12 @@ def _origin(request: httpx2.Request) -> tuple[str, str, int | None]:
 
 def _client(egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:
     httpx = load_httpx("the guarded HTTP client")
-    from defserve.guard.http_transport import CONNECT_SECONDS, GuardedTransport
+    from defserve.guard.http_transport import CONNECT_TIMEOUT_SECONDS, GuardedTransport
 
     return make_shared_client(
         GuardedTransport(egress, resolver, tls),
-        headers={"user-agent": f"defserve/{VERSION}", "accept-encoding": ACCEPTED_CODINGS},
-        timeout=httpx.Timeout(egress.timeout, connect=min(egress.timeout, CONNECT_SECONDS)),
+        headers={"user-agent": f"defserve/{VERSION}", "accept-encoding": ACCEPT_ENCODING_VALUE},
+        timeout=httpx.Timeout(egress.timeout, connect=min(egress.timeout, CONNECT_TIMEOUT_SECONDS)),
     )
 
 

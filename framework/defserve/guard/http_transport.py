@@ -16,11 +16,11 @@ from typing import Any, cast
 import httpcore2
 import httpx2
 
-from defserve.base.decompression import ACCEPTED_CODINGS, CODINGS, Decompressor
+from defserve.base.decompression import ACCEPT_ENCODING_VALUE, SUPPORTED_CONTENT_CODINGS, Decompressor
 from defserve.errors import LimitExceeded, Refused
-from defserve.guard.egress import DEADLINE, Egress, Resolver, refusal, resolve_allowed_addresses
+from defserve.guard.egress import DEADLINE_EXTENSION, Egress, Resolver, make_refusal, resolve_allowed_addresses
 
-CONNECT_SECONDS = 10.0
+CONNECT_TIMEOUT_SECONDS = 10.0
 MAX_CONNECTIONS = 100
 
 # Common servers hang up after five seconds. This is less, so that a connection is not closed just as it is reused.
@@ -42,8 +42,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         verdict = self._egress.judge(str(request.url))
         if not verdict:
-            raise refusal(verdict)
-        deadline = request.extensions.get(DEADLINE) or asyncio.get_running_loop().time() + self._egress.timeout
+            raise make_refusal(verdict)
+        deadline = (
+            request.extensions.get(DEADLINE_EXTENSION) or asyncio.get_running_loop().time() + self._egress.timeout
+        )
         try:
             async with asyncio.timeout_at(deadline):
                 response = await self._inner.handle_async_request(request)
@@ -180,7 +182,7 @@ class BoundedBody(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         received = decoded = 0
         most = self._egress.max_bytes
-        decompressor = Decompressor(self._encoding) if self._encoding in CODINGS else None
+        decompressor = Decompressor(self._encoding) if self._encoding in SUPPORTED_CONTENT_CODINGS else None
         async for chunk in self._chunks():
             received += len(chunk)
             if received > most:
@@ -188,7 +190,7 @@ class BoundedBody(httpx2.AsyncByteStream):
             if decompressor is None and self._encoding not in ("", "identity"):
                 # Only a body that has bytes is refused: HEAD has none.
                 reason = f"the body has the Content-Encoding {self._encoding[:40]!r}, which was not asked for"
-                hints = {"accepted": ACCEPTED_CODINGS}
+                hints = {"accepted": ACCEPT_ENCODING_VALUE}
                 raise Refused(reason, data={"status": "rejected", "reason": reason, "violations": [], "hints": hints})
             try:
                 for piece in decompressor.unpack(chunk) if decompressor else (chunk,):

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from defserve.base.hidden_characters import is_plain
+from defserve.base.hidden_characters import is_printable_line
 from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
 
 __all__ = ["judge"]
@@ -25,8 +25,8 @@ __all__ = ["judge"]
 # address with `judge_address`, and connect to the address that it judged.
 
 
-SCHEMES: Final = ("http", "https")
-PORTS: Final = (80, 443, 8080, 8443)
+ALLOWED_SCHEMES: Final = ("http", "https")
+ALLOWED_PORTS: Final = (80, 443, 8080, 8443)
 DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 # RFC 9110 §4.1 asks every implementation to support this much.
@@ -89,8 +89,8 @@ class _Bad(Exception):
 def judge(
     url: str,
     *,
-    schemes: Collection[str] = SCHEMES,
-    ports: Collection[int] | None = PORTS,
+    schemes: Collection[str] = ALLOWED_SCHEMES,
+    ports: Collection[int] | None = ALLOWED_PORTS,
     hosts: Collection[str] | None = None,
     private: Collection[str] = (),
 ) -> Verdict:
@@ -102,7 +102,7 @@ def judge(
     private   hosts that may be reached although they are not public, each as exactly `host:port`, in lower case;
               `ports` and `hosts` do not apply to them
     """
-    hints = hints_of(schemes, ports, hosts)
+    hints = make_url_hints(schemes, ports, hosts)
     try:
         where, rest = _parse_url(url, schemes)
     except _Bad as bad:
@@ -112,13 +112,15 @@ def judge(
     return make_refused_verdict(violations, hints) if violations else Verdict(True, url=_format_url(where, rest))
 
 
-def hints_of(schemes: Collection[str], ports: Collection[int] | None, hosts: Collection[str] | None) -> dict[str, Any]:
+def make_url_hints(
+    schemes: Collection[str], ports: Collection[int] | None, hosts: Collection[str] | None
+) -> dict[str, Any]:
     """What would be allowed, for a peer whose URL was not."""
     lists = {"allowed_schemes": schemes, "allowed_ports": ports, "allowed_hosts": hosts}
     return {name: list(values) for name, values in lists.items() if values is not None}
 
 
-def authority_of(url: str) -> Authority:
+def parse_authority(url: str) -> Authority:
     """Where a URL that was allowed leads. Raises ValueError for one that cannot be read."""
     try:
         return _parse_url(url, DEFAULT_PORTS)[0]
@@ -211,7 +213,7 @@ def _ascii(raw: str) -> str:
     if raw.isascii():
         return raw
     # Invisible marks are not printable. The mapping would silently drop most of them.
-    if len(raw) <= MAX_HOST_LENGTH and is_plain(raw):
+    if len(raw) <= MAX_HOST_LENGTH and is_printable_line(raw):
         import idna
 
         try:
@@ -258,7 +260,7 @@ def _covers(pattern: str, host: str) -> bool:
 
 def _against_host(host: str) -> list[Violation]:
     if (address := _address(host)) is not None:
-        what = not_public(address)
+        what = describe_non_public_address(address)
         return [Violation("private-address", f"Blocked address: '{address}' ({what})")] if what else []
     labels = host.split(".")
     if len(labels) == 1:
@@ -348,19 +350,19 @@ def judge_address(address: str | IPv4Address | IPv6Address) -> Verdict:
         parsed = ip_address(address)
     except ValueError:
         return make_refused_verdict([Violation("address", f"Not an IP address: {str(address)[:64]!r}")])
-    if (what := not_public(parsed)) is None:
+    if (what := describe_non_public_address(parsed)) is None:
         return Verdict(True)
     return make_refused_verdict([Violation("private-address", f"Blocked address: '{parsed}' ({what})")])
 
 
-def not_public(address: IPv4Address | IPv6Address) -> str | None:
+def describe_non_public_address(address: IPv4Address | IPv6Address) -> str | None:
     """What a non-public address is. None if it is public."""
     if isinstance(address, IPv4Address):
         return next((what for network, what in _NOT_PUBLIC_4 if address in network), None)
     if address.scope_id is not None:
         return "link-local"
     for how, carried in _iter_embedded_ipv4(address):
-        if what := not_public(carried):
+        if what := describe_non_public_address(carried):
             return f"{how} {carried}, {what}"
     if address in _MAPPED or address in _NAT64:
         return None

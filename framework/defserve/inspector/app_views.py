@@ -18,8 +18,8 @@ from pydantic_core import to_json
 from defserve.auth.oauth import is_loopback
 from defserve.client.apps import RenderedApp
 from defserve.client.client import Client
-from defserve.client.conversation import Progress
-from defserve.client.replies import Json, object_of, text_of
+from defserve.client.conversation import ProgressHandler
+from defserve.client.replies import Json, object_or_empty, string_or_none
 from defserve.core.messages import INTERNAL_ERROR
 from defserve.inspector.protocol import BadMessage
 from defserve.inspector.questions import Questions
@@ -35,10 +35,10 @@ CONTEXT: Final = ("theme", "styles", "displayMode", "containerDimensions", "loca
 """What a page says about itself to a view."""
 
 
-class PatientClient:
+class NoTimeoutClient:
     """A client as the host of a view needs it, whose calls may take as long as they take."""
 
-    def __init__(self, client: Client, on_progress: Progress | None = None) -> None:
+    def __init__(self, client: Client, on_progress: ProgressHandler | None = None) -> None:
         self._client, self._on_progress = client, on_progress
         self.find_tool, self.value, self.read, self.request = (
             client.find_tool,
@@ -72,7 +72,7 @@ class ShownApp:
         """The messages to post to the view after one of its own. Raises BadMessage for one that is too long."""
         if len(to_json(message, inf_nan_mode="null")) > MAX_MESSAGE_BYTES:
             raise BadMessage(f"the view sent a message of more than {MAX_MESSAGE_BYTES:,} bytes")
-        asked = object_of(message)
+        asked = object_or_empty(message)
         if self._pending >= MAX_PENDING_REQUESTS and "id" in asked:
             error = {"code": INTERNAL_ERROR, "message": f"{MAX_PENDING_REQUESTS} requests of this view wait already"}
             return [{"jsonrpc": "2.0", "id": asked["id"], "error": error}]
@@ -96,16 +96,16 @@ class ShownApp:
     async def _permit(self, method: str, params: Json) -> bool:
         about: Json = {"tool": self.app.tool.get("name"), "uri": self.app.uri, "method": method}
         if method == "ui/open-link":
-            url = text_of(params.get("url")) or ""
+            url = string_or_none(params.get("url")) or ""
             if not is_web(url):
                 return False
             return (await self._questions.ask("view", self.era, **about, url=url)).get("yes") is True
         if method == "resources/read":
-            uri = text_of(params.get("uri")) or ""
+            uri = string_or_none(params.get("uri")) or ""
             return (await self._questions.ask("view", self.era, **about, reads=uri)).get("yes") is True
         if method != "tools/call" or (name := str(params.get("name"))) in self._always:
             return True
-        wants = {"calls": name, "arguments": object_of(params.get("arguments"))}
+        wants = {"calls": name, "arguments": object_or_empty(params.get("arguments"))}
         answer = await self._questions.ask("view", self.era, **about, **wants)
         if answer.get("yes") is True and answer.get("always") is True:
             self._always.add(name)
@@ -154,14 +154,14 @@ SANDBOX: Final = "sandbox allow-scripts"
 FRAMES: Final = (None, b"iframe")
 
 
-class View(NamedTuple):
+class ViewDocument(NamedTuple):
     """A document of a server, and the policy that it is shown under."""
 
     html: str
     policy: str
 
 
-class Views:
+class ViewDocumentServer:
     """An ASGI app with one document a path. A path is a secret of its own, made by `add`.
 
     `page_port` is where the page is: nobody else may put a view into a frame.
@@ -173,7 +173,7 @@ class Views:
         self._views: dict[str, tuple[bytes, str]] = {}
         self._size = 0
 
-    def add(self, view: View) -> str:
+    def add(self, view: ViewDocument) -> str:
         """The address of a view. Only the newest are kept."""
         path = f"/{secrets.token_urlsafe(24)}"
         # A text of a server may hold half of a character.

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from defserve.core.json_values import is_array, is_object
 from defserve.inspector.recording.masking import mask_value_at
-from defserve.stores.checkpoints.json_patches import Op, are_different, common_ends, diff
+from defserve.stores.checkpoints.json_patches import PatchOperation, are_different, count_common_ends, diff_json_values
 
 MAX_OPS: Final = 500
 MAX_VALUE_LENGTH: Final = 16 * 1024
@@ -22,15 +22,15 @@ PREVIEW: Final = 48
 _ABSENT: Final = object()
 
 
-def patch(before: Any, after: Any) -> list[Op]:
+def make_json_patch(before: Any, after: Any) -> list[PatchOperation]:
     """The RFC 6902 patch from one content to another. `was` has the value that an operation removes or replaces.
 
     Paths name the place in an array, never `-`. Secrets are masked.
     """
-    ops = diff(before, after)
+    ops = diff_json_values(before, after)
     appended = Counter(op["path"] for op in ops if op["path"].endswith("/-"))
     seen: Counter[str] = Counter()
-    made: list[Op] = []
+    made: list[PatchOperation] = []
     for op in ops:
         path, removed = op["path"], 0
         if op["op"] == "remove":
@@ -40,7 +40,7 @@ def patch(before: Any, after: Any) -> list[Op]:
         elif path in appended and is_array(array := _at(after, _names(path)[:-1])):
             appended[path] -= 1
             path = f"{path[:-1]}{len(array) - appended[path] - 1}"
-        names, shown = _names(path), Op(op=op["op"], path=path)
+        names, shown = _names(path), PatchOperation(op=op["op"], path=path)
         if op["op"] != "add":
             names, shown["was"] = mask_value_at(before, _names(path), _at(before, _names(path), removed))
         if "value" in op:
@@ -49,12 +49,12 @@ def patch(before: Any, after: Any) -> list[Op]:
     return made
 
 
-def shorten_ops(ops: Sequence[Op]) -> list[Op]:
+def shorten_ops(ops: Sequence[PatchOperation]) -> list[PatchOperation]:
     """The first operations, for a page. A long value is the beginning of its text, and `cut` has its size in bytes."""
     return [_short(op) for op in ops[:MAX_OPS]]
 
 
-def words(ops: Sequence[Op]) -> str:
+def summarize_patch(ops: Sequence[PatchOperation]) -> str:
     """A patch in a few words: `beds/fern/wanted: 18 → 24`, `+ notes/2 "milk"`, `− plants, 4 items, and 2 more`."""
     if not ops:
         return "nothing changed"
@@ -64,7 +64,7 @@ def words(ops: Sequence[Op]) -> str:
     return _cut(_describe_op(first), MAX_SUMMARY_LENGTH) + (f", and {len(rest):,} more" if rest else "")
 
 
-def _describe_op(op: Op) -> str:
+def _describe_op(op: PatchOperation) -> str:
     path = _words_of(op["path"])
     match op["op"]:
         case "add":
@@ -77,7 +77,7 @@ def _describe_op(op: Op) -> str:
             return f"{path}: {_preview(op['was'])} → {_preview(op['value'])}"
 
 
-def _describe_move(ops: Sequence[Op]) -> str | None:
+def _describe_move(ops: Sequence[PatchOperation]) -> str | None:
     """Something that was removed in one place and added in another."""
     by_kind = {op["op"]: op for op in ops}
     taken, put = by_kind.get("remove"), by_kind.get("add")
@@ -108,7 +108,7 @@ def _words_of(path: str) -> str:
     return "/".join(_names(path))
 
 
-def _short(op: Op) -> Op:
+def _short(op: PatchOperation) -> PatchOperation:
     shown = dict(op)
     for name in ("was", "value"):
         if name in op and len(text := _text(op[name])) > MAX_VALUE_LENGTH:
@@ -140,7 +140,7 @@ def _at(value: Any, names: Sequence[str], offset: int = 0) -> Any:
 # -- Two contents as lines side by side, equal parts opposite each other. The time is linear in their size.
 
 
-Row: TypeAlias = tuple[str | None, str | None, bool]
+DiffRow: TypeAlias = tuple[str | None, str | None, bool]
 """The line before, the line after, and whether they differ. None: there is nothing opposite."""
 
 Ends: TypeAlias = tuple[str, str]
@@ -149,12 +149,12 @@ CONTEXT: Final = 3
 MAX_ROWS: Final = 2_000
 
 
-def side_by_side(before: Any, after: Any) -> list[Row | int]:
+def side_by_side(before: Any, after: Any) -> list[DiffRow | int]:
     """The lines of both, names sorted, with unchanged runs left out: a number says how many lines."""
     return fold_rows(align_lines(_sort_names(before), _sort_names(after)))
 
 
-def align_lines(before: Any, after: Any) -> list[Row]:
+def align_lines(before: Any, after: Any) -> list[DiffRow]:
     """All lines of both. Names stay in their order; those of `after` alone come last in their object."""
     return list(_rows("", before, after, ("", "")))
 
@@ -165,7 +165,7 @@ def _sort_names(value: Any) -> Any:
     return [_sort_names(each) for each in value] if is_array(value) else value
 
 
-def _rows(name: str, before: Any, after: Any, ends: Ends) -> Iterator[Row]:
+def _rows(name: str, before: Any, after: Any, ends: Ends) -> Iterator[DiffRow]:
     """The lines of two values of one name. `ends` is what follows each of them, a comma or nothing."""
     if before is _ABSENT:
         yield from ((None, line, True) for line in _lines(name, after, ends[1]))
@@ -205,7 +205,7 @@ def _merge_names(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
     yield from (each for each in after if each not in told)
 
 
-def _iter_nested_rows(opens: str, pairs: list[tuple[str, Any, Any]], closes: str, ends: Ends) -> Iterator[Row]:
+def _iter_nested_rows(opens: str, pairs: list[tuple[str, Any, Any]], closes: str, ends: Ends) -> Iterator[DiffRow]:
     last = [
         max((place for place, pair in enumerate(pairs) if pair[side] is not _ABSENT), default=-1) for side in (1, 2)
     ]
@@ -219,7 +219,7 @@ def _iter_nested_rows(opens: str, pairs: list[tuple[str, Any, Any]], closes: str
 
 def _pair_items(before: Sequence[Any], after: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """The items of two arrays in pairs: equal beginnings and ends are opposite each other."""
-    start, end = common_ends(before, after, are_different)
+    start, end = count_common_ends(before, after, are_different)
     yield from zip(before[:start], after[:start], strict=True)
     left, right = before[start : len(before) - end], after[start : len(after) - end]
     yield from zip_longest(left, right, fillvalue=_ABSENT)
@@ -234,9 +234,9 @@ def _indent_line(line: str | None) -> str | None:
     return None if line is None else f"  {line}"
 
 
-def fold_rows(rows: list[Row]) -> list[Row | int]:
+def fold_rows(rows: list[DiffRow]) -> list[DiffRow | int]:
     """The rows that differ, and a few around each. A number says how many are left out."""
-    folded: list[Row | int] = []
+    folded: list[DiffRow | int] = []
     shown = bytearray(len(rows))
     for place, (_, _, differs) in enumerate(rows):
         if differs:

@@ -14,22 +14,30 @@ from typing import Any, Final, Literal, TypeAlias
 from defserve.base.backoff import Backoff
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.client import Client
-from defserve.client.link import ExchangingLink, Hear, Link, Lost, PushingLink, ReopenableLink, has_stored_sign_in
+from defserve.client.link import (
+    ClientLink,
+    ExchangingLink,
+    LostRequest,
+    MessageHandler,
+    PushingLink,
+    ReopenableLink,
+    has_stored_sign_in,
+)
 from defserve.client.links.endpoint import HttpExchange
 from defserve.client.links.http import HttpLink
-from defserve.client.replies import object_of
-from defserve.core.messages import INTERNAL_ERROR, Id, Message, Reply, Request, encode
+from defserve.client.replies import object_or_empty
+from defserve.core.messages import INTERNAL_ERROR, Message, Reply, Request, RequestId, encode
 from defserve.errors import DefserveError, PeerError, PeerGone, UsageError
 from defserve.inspector.kernels import KernelControl
-from defserve.inspector.protocol import BadMessage, Json, error_of
+from defserve.inspector.protocol import BadMessage, Json, describe_wire_error
 from defserve.inspector.recording.masking import mask_address
 from defserve.inspector.recording.recorder import Direction, RecordedExchange, RecordedMessage, Recorder
-from defserve.inspector.state_trees import Stored
+from defserve.inspector.state_trees import FindStoredState
 from defserve.protocols.mgp.audit import ReadableAuditLog
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class InspectionTarget:
     """A server that can be connected to any number of times.
 
     address  where it is, in words for the status line: a URL, a command, a file
@@ -45,9 +53,9 @@ class Target:
 
     address: str
     words: tuple[str, ...]
-    link: Callable[[], AbstractAsyncContextManager[Link]]
+    link: Callable[[], AbstractAsyncContextManager[ClientLink]]
     era: str = ""
-    stored: Stored | None = None
+    stored: FindStoredState | None = None
     kernel: KernelControl | None = None
     audit: Callable[[], ReadableAuditLog | None] | None = None
     sign_in_at: str = ""
@@ -74,7 +82,7 @@ class EraConnection:
     def __init__(
         self,
         era: str,
-        target: Target,
+        target: InspectionTarget,
         recorder: Recorder,
         options: Callable[[EraConnection], dict[str, Any]],
         changed: Callable[[EraConnection], object],
@@ -175,8 +183,8 @@ class EraConnection:
 
     def _describe_error(self, error: DefserveError) -> Json:
         """The error, for the page. Who signs in at a terminal is signed in here too, at the next try."""
-        told = error_of(error)
-        if "challenge" in object_of(told.get("data")):
+        told = describe_wire_error(error)
+        if "challenge" in object_or_empty(told.get("data")):
             address = mask_address(self._target.address, self._target.words)
             here = "sign in here, or at a terminal" if self._target.sign_in_at else "sign in at a terminal"
             told.setdefault("fix", f"{here}: defserve login {address}; then try again")
@@ -235,7 +243,7 @@ async def _news(client: Client) -> None:
 # So a client that is not observed has nothing to pay, and every transport is recorded in the same way.
 
 
-def observe_link(link: Link, recorder: Recorder, era: str) -> ObservedLink:
+def observe_link(link: ClientLink, recorder: Recorder, era: str) -> ObservedLink:
     """The same link for a client, recorded. `era` can be set later, when it is known."""
     if isinstance(link, ExchangingLink):
         return ObservedExchanges(link, recorder, era)
@@ -247,14 +255,14 @@ def observe_link(link: Link, recorder: Recorder, era: str) -> ObservedLink:
 class ObservedLink:
     """Any link. `era` is written into each entry."""
 
-    def __init__(self, link: Link, recorder: Recorder, era: str) -> None:
+    def __init__(self, link: ClientLink, recorder: Recorder, era: str) -> None:
         self._link, self._recorder, self.era = link, recorder, era
 
     async def send(self, message: bytes) -> None:
         self._record("sent", message)
         await self._link.send(message)
 
-    async def receive(self) -> bytes | Lost | None:
+    async def receive(self) -> bytes | LostRequest | None:
         came = await self._link.receive()
         if isinstance(came, bytes):
             self._record("received", came)
@@ -268,7 +276,7 @@ class ObservedLink:
     def _record(self, direction: Direction, message: bytes) -> RecordedMessage:
         return self._recorder.append(self.era, direction, message)
 
-    def _lost(self, id: Id, error: PeerError) -> None:
+    def _lost(self, id: RequestId, error: PeerError) -> None:
         """An answer that never came, as an answer that says why."""
         self._record("received", encode({"id": id, "error": {"code": error.code, "message": error.message}}))
 
@@ -327,7 +335,7 @@ class ObservedExchanges(ObservedLink):
         finally:
             self._carried.pop(key, None)
 
-    async def ask(self, request: Request, message: bytes, hear: Hear) -> Reply:
+    async def ask(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
         async def heard(said: Message, data: bytes) -> None:
             self._record("received", data)
             await hear(said, data)
@@ -374,7 +382,7 @@ SECONDS = 600.0
 """How long a person may take."""
 
 
-class Account:
+class SignInAccount:
     """One attempt to sign in at a time, for all pages. After it, and after signing out, `reopen` is called."""
 
     def __init__(self, url: str, push: Callable[[str, Any], object], reopen: Callable[[], object]) -> None:
@@ -436,10 +444,10 @@ class Account:
 
     async def _try(self, scopes: Sequence[str]) -> None:
         from defserve.client.signin.authorizer import sign_in
-        from defserve.client.signin.browser import Browser
+        from defserve.client.signin.browser import BrowserRedirect
 
         # The page opens the address: the browser that shows it may not be the one of this system.
-        redirect = Browser(
+        redirect = BrowserRedirect(
             opens=lambda address: False,
             show=lambda address: self._report("waiting", address=address),
             back_to="the inspector",
@@ -448,7 +456,7 @@ class Account:
         try:
             await sign_in(self._url, redirect, scopes=scopes)
         except Exception as error:
-            self._report("failed", **error_of(error))
+            self._report("failed", **describe_wire_error(error))
             return
         self._report("done")
         self._reopen()
@@ -474,10 +482,10 @@ class Account:
 def _read_stored_sign_in(url: str) -> Json | None:
     if not has_stored_sign_in(url):
         return None
-    from defserve.client.signin.credential_files import user_store
+    from defserve.client.signin.credential_files import get_user_credential_store
 
     try:
-        credential = user_store().load_credential(url)
+        credential = get_user_credential_store().load_credential(url)
     except UsageError:
         return None
     if credential is None or credential.tokens is None:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic_core import to_json
 
-from defserve.client.answers import Answers, responses
+from defserve.client.answers import Answers, answer_input_requests
 from defserve.client.client import Client
-from defserve.client.replies import Json, object_of, text_of, texts_of
+from defserve.client.replies import Json, filter_strings, object_or_empty, string_or_none
 from defserve.client.tasks import ServerTask, StartedCall
 from defserve.core.messages import INVALID_PARAMS
-from defserve.core.outgoing_requests import peer_error
+from defserve.core.outgoing_requests import make_peer_error
 from defserve.errors import DefserveError, PeerError, PeerGone, ProtocolError
-from defserve.inspector.protocol import BadMessage, error_of
+from defserve.inspector.protocol import BadMessage, describe_wire_error
 
 if TYPE_CHECKING:
     from defserve.inspector.inspection import Inspection
@@ -249,7 +249,7 @@ class FollowedTask:
         self.record.by = "polls"
         try:
             async with client.listen(tasks=(task.id or "",)) as news:
-                if task.id in texts_of(news.honoured.get("taskIds")):
+                if task.id in filter_strings(news.honoured.get("taskIds")):
                     self.record.by = "notices"
                     self._push()
                     self._news.set()
@@ -266,12 +266,12 @@ class FollowedTask:
     def _finish(self, task: ServerTask) -> None:
         record = self.record
         if task.status == "completed":
-            record.end("completed", object_of(task.told.get("result")))
+            record.end("completed", object_or_empty(task.told.get("result")))
         elif task.status == "cancelled":
             record.end("cancelled")
         else:
-            error = object_of(task.told.get("error"))
-            record.end("failed", error=peer_error(error, task.message or "the server gave no reason"))
+            error = object_or_empty(task.told.get("error"))
+            record.end("failed", error=make_peer_error(error, task.message or "the server gave no reason"))
         record.by = ""
         # The result is kept by the record, if at all. Of the rest, what the list shows.
         record.told = {
@@ -284,7 +284,7 @@ class FollowedTask:
 
     def _ask(self, task: ServerTask) -> None:
         """Put new questions to the person, and take back those that are no longer open."""
-        wanted = object_of(task.told.get("inputRequests")) if task.status == "input_required" else {}
+        wanted = object_or_empty(task.told.get("inputRequests")) if task.status == "input_required" else {}
         for key in self._asked.keys() - wanted.keys():
             self._asked.pop(key).cancel()
         new = [key for key in wanted if key not in self._asked]
@@ -294,7 +294,7 @@ class FollowedTask:
     async def _answer(self, key: str, request: Any) -> None:
         # The key stays in `_asked`: an answer may not show in the task yet, and must not be given twice.
         try:
-            given = await responses({"inputRequests": {key: request}}, self._answers)
+            given = await answer_input_requests({"inputRequests": {key: request}}, self._answers)
         except ProtocolError:
             self._explain("You did not let the model answer. Cancel the task if it waits for that.")
             return
@@ -387,7 +387,7 @@ class FollowedRecord:
     def end(self, status: str, result: Json | None = None, error: BaseException | None = None) -> None:
         """It is over. Of a result that is too long only the size is kept."""
         self.over = time.time()
-        self.error = error_of(error) if error is not None else None
+        self.error = describe_wire_error(error) if error is not None else None
         if self.error is not None and _size(self.error) > MAX_ARGUMENTS_BYTES:
             short = {name: value for name, value in self.error.items() if _size(value) <= MAX_TEXT_LENGTH}
             self.error = {**short, "message": str(self.error["message"])[:MAX_TEXT_LENGTH]}
@@ -415,8 +415,8 @@ class FollowedRecord:
             "updated": _text(told, "lastUpdatedAt"),
             "ttl": _number(told, "ttlMs"),
             "poll": _number(told, "pollIntervalMs"),
-            "asks": len(object_of(told.get("inputRequests"))) if self.status == "input_required" else 0,
-            "failed": self.error is not None or object_of(self.result).get("isError") is True,
+            "asks": len(object_or_empty(told.get("inputRequests"))) if self.status == "input_required" else 0,
+            "failed": self.error is not None or object_or_empty(self.result).get("isError") is True,
             "error": self.error,
             "size": self.size,
         }
@@ -430,7 +430,7 @@ def _size(value: Any) -> int:
 
 
 def _text(told: Json, name: str) -> str | None:
-    found = text_of(told.get(name))
+    found = string_or_none(told.get(name))
     return found[:100] if found else None
 
 

@@ -18,18 +18,18 @@ from pydantic_core import to_json
 from defserve.base.peer_bounds import RecentItems
 from defserve.client.client import Client
 from defserve.client.mcpl.options import Mcpl
-from defserve.client.mgp.peer import ASKING, EXTENSIONS, Mgp
+from defserve.client.mgp.peer import CALLBACK_EXTENSIONS, OFFERED_MGP_EXTENSIONS, Mgp
 from defserve.client.replies import Json as JsonObject
-from defserve.client.replies import object_of, text_of
+from defserve.client.replies import object_or_empty, string_or_none
 from defserve.client.skills import CheckedEntry, LoadedSkill, UnverifiedSkill
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.inspector.app_views import ShownApps, Views
-from defserve.inspector.era_connection import Account, EraConnection, Target
+from defserve.inspector.app_views import ShownApps, ViewDocumentServer
+from defserve.inspector.era_connection import EraConnection, InspectionTarget, SignInAccount
 from defserve.inspector.followed_tasks import FollowedTasks
 from defserve.inspector.joined_topic import JoinedTopic
 from defserve.inspector.live_feed import LiveFeed, Playground, make_person_model
-from defserve.inspector.protocol import BadMessage, Json, Request
+from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.questions import Questions
 from defserve.inspector.recording.masking import mask_address, mask_words
 from defserve.inspector.recording.recorder import Recorder
@@ -37,9 +37,9 @@ from defserve.inspector.recording.timeline import Latencies, Timeline
 from defserve.inspector.state_trees import StateTrees
 from defserve.protocols.mcp.skill_files import SKILL_FILE
 from defserve.protocols.mgp.audit import ReadableAuditLog
-from defserve.stores.audit.chain import iter_numbered_lines, parse_line
+from defserve.stores.audit.chain import iter_numbered_lines, parse_log_line
 
-ERAS: Final = ("handshake", "stateless")
+ERA_NAMES: Final = ("handshake", "stateless")
 OPEN_SECONDS: Final = 30.0
 STATUS_SECONDS: Final = 1.0
 MAX_EVENTS: Final = 5_000
@@ -74,17 +74,17 @@ class Inspection:
              needs it
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: InspectionTarget) -> None:
         self.target, self.recorder = target, Recorder()
         self.timeline = Timeline(self.recorder)
         self.latencies = Latencies()
         self.recorder.subscribe(self.latencies.add)
         self.questions = Questions(self.push)
-        self.account = Account(target.sign_in_at, self.push, self.reopen)
+        self.account = SignInAccount(target.sign_in_at, self.push, self.reopen)
         self.states = StateTrees(target.stored)
         self.live, self.playground = LiveFeed(self.push), Playground()
         self.seats: dict[int, JoinedTopic] = {}
-        self.views, self.apps = Views(), ShownApps()
+        self.views, self.apps = ViewDocumentServer(), ShownApps()
         self.watches, self.skills = Watches(), HeldSkills()
         self.tasks = FollowedTasks(self)
         self.granted: dict[str, bool] = {}
@@ -126,8 +126,8 @@ class Inspection:
         assert self._first is not None, "the inspection has not begun"
         if not era or era == self._first.era:
             return self._first
-        if era not in ERAS:
-            raise BadMessage(f"unknown era {era!r}", fix=f"use one of {', '.join(ERAS)}")
+        if era not in ERA_NAMES:
+            raise BadMessage(f"unknown era {era!r}", fix=f"use one of {', '.join(ERA_NAMES)}")
         if era not in self.connections:
             self.connections[era] = self._connection(era)
         return self.connections[era]
@@ -179,7 +179,9 @@ class Inspection:
 
         # What the server refuses is worth seeing, so our own side judges no arguments.
         guard: dict[str, Any] = {"confirm": confirm, "validators": {"*": "none"}, "retry": False, "audit": self.audit}
-        mgp = Mgp("interactive", approve, extensions=(*EXTENSIONS, *ASKING, "discovery"), **guard)
+        mgp = Mgp(
+            "interactive", approve, extensions=(*OFFERED_MGP_EXTENSIONS, *CALLBACK_EXTENSIONS, "discovery"), **guard
+        )
         return {
             "answers": questions.answers(era),
             # Without a session roots are asked for each time, and there is nothing to tell of.
@@ -272,7 +274,7 @@ def server_of(client: Client | None) -> Json:
         speaks.append(["MGP", client.mgp.version])
     if client.mcpl is not None and client.mcpl.version:
         speaks.append(["MCPL", str(client.mcpl.version)])
-    offers: Sequence[str] = sorted(object_of(client.capabilities))
+    offers: Sequence[str] = sorted(object_or_empty(client.capabilities))
     told: Json = {"server": client.server_info, "speaks": speaks, "offers": offers}
     return {**told, "instructions": client.instructions} if client.instructions else told
 
@@ -280,18 +282,18 @@ def server_of(client: Client | None) -> Json:
 # -- What a verb is, and how it asks the server.
 
 
-Verb: TypeAlias = Callable[[Inspection, Request], Awaitable[Any]]
+PageRequestHandler: TypeAlias = Callable[[Inspection, PageRequest], Awaitable[Any]]
 
 
-def era_of(request: Request) -> str | None:
+def get_request_era(request: PageRequest) -> str | None:
     """The era that a request is about; None stands for the first conversation."""
     return request.text("era", "") or None
 
 
 @asynccontextmanager
-async def asking(inspection: Inspection, request: Request) -> AsyncGenerator[Client]:
+async def use_request_client(inspection: Inspection, request: PageRequest) -> AsyncGenerator[Client]:
     """The client of the era that a request is about. If the server turns out to be gone, it is connected to anew."""
-    era = era_of(request)
+    era = get_request_era(request)
     client = await inspection.client(era)
     try:
         yield client
@@ -403,12 +405,12 @@ class HeldSkills:
 
 def describe_skill(entry: JsonObject) -> JsonObject:
     """A skill for the page. One whose entry cannot be verified has `refused`, and no files."""
-    frontmatter = object_of(entry.get("frontmatter"))
+    frontmatter = object_or_empty(entry.get("frontmatter"))
     is_short = len(to_json(frontmatter, inf_nan_mode="null")) <= MAX_FRONTMATTER_BYTES
     told: JsonObject = {
-        "uri": (text_of(entry.get("uri")) or "")[:MAX_TEXT_LENGTH],
-        "name": (text_of(frontmatter.get("name")) or "")[:MAX_TEXT_LENGTH],
-        "about": (text_of(frontmatter.get("description")) or "")[:MAX_TEXT_LENGTH],
+        "uri": (string_or_none(entry.get("uri")) or "")[:MAX_TEXT_LENGTH],
+        "name": (string_or_none(frontmatter.get("name")) or "")[:MAX_TEXT_LENGTH],
+        "about": (string_or_none(frontmatter.get("description")) or "")[:MAX_TEXT_LENGTH],
         "frontmatter": frontmatter if is_short else None,
         "files": [],
         "fingerprint": None,
@@ -478,7 +480,7 @@ def _newest(path: Path) -> list[Json]:
 
 def _parse_record_line(number: int, raw: bytes) -> Json:
     """A line as the page shows it, genuine or not."""
-    whole = parse_line(raw) or {}
+    whole = parse_log_line(raw) or {}
     body = whole.get("event") if "event" in whole else whole.get("log")
     if not is_object(body):
         return {"line": number, "type": "not a record", "odd": True}

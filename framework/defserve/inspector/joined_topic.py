@@ -16,7 +16,7 @@ from defserve.errors import UsageError
 from defserve.inspector.protocol import Json
 from defserve.inspector.recording.masking import mask_value
 from defserve.protocols.mcpx.proposals import Proposal
-from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Heard, Presence
+from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Presence, TopicEvent
 
 MAX_CHAT_MESSAGES: Final = 200
 MAX_PROPOSALS: Final = 100
@@ -26,7 +26,7 @@ TICK_SECONDS: Final = 5.0
 """Proposals expire without a message."""
 
 
-def address_of(url: str, topic: str) -> str:
+def make_topic_address(url: str, topic: str) -> str:
     """The address of a topic at a gateway. Raises UsageError."""
     parts = urlsplit(url.strip())
     if parts.scheme.removeprefix("mcpx+") not in ("ws", "wss") or not parts.netloc:
@@ -116,7 +116,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= MAX_TEXT_LENGTH else f"{text[:MAX_TEXT_LENGTH]}…"
 
 
-def _line(heard: Heard) -> Json | None:
+def _line(heard: TopicEvent) -> Json | None:
     match heard:
         case Chat():
             return {"kind": "chat", "who": heard.sender, "text": heard.text[:MAX_TEXT_LENGTH]}

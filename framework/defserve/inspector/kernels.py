@@ -85,7 +85,7 @@ NO_OPERATOR: Final = (
 )
 
 
-class KernelByMethods:
+class KernelOverClient:
     """What a client may know of the kernel that it talks to."""
 
     name, pause = "mgp", 5.0
@@ -161,4 +161,4 @@ class KernelByMethods:
         return self._client.mgp is not None and section in self._client.mgp.sections
 
 
-InspectedKernel: TypeAlias = KernelControl | KernelByMethods
+InspectedKernel: TypeAlias = KernelControl | KernelOverClient

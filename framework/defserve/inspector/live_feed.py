@@ -17,14 +17,14 @@ from uuid import uuid4
 
 from defserve.base.peer_bounds import RecentItems
 from defserve.client.mcpl.channels import ChannelMessage
-from defserve.client.mcpl.hooks import AFTER, BEFORE
+from defserve.client.mcpl.hooks import AFTER_INFERENCE, BEFORE_INFERENCE
 from defserve.client.mcpl.inference import InferenceRequest, Model
 from defserve.client.mcpl.options import Elevation
 from defserve.client.mcpl.peer import McplPeer
 from defserve.client.mcpl.push import EventAnswer, PushedEvent
 from defserve.core.json_values import is_array, is_object
 from defserve.inspector.protocol import BadMessage, Json
-from defserve.protocols.mcpl.content import Content, Turn, content_blocks, read_content
+from defserve.protocols.mcpl.content import Content, Turn, encode_mcpl_content, read_mcpl_content
 from defserve.protocols.mcpl.vocabulary import HookFailed
 
 Mode: TypeAlias = Literal["accept", "ask", "refuse"]
@@ -159,7 +159,7 @@ def text_of(content: Sequence[Content]) -> str:
     """Content as one text. A part that is no text is named."""
     told = (
         block.get("text") if block.get("type") == "text" else f"[{block.get('type')}]"
-        for block in content_blocks(content)
+        for block in encode_mcpl_content(content)
     )
     return "\n".join(map(str, told))[:MAX_TEXT_LENGTH]
 
@@ -187,7 +187,10 @@ def make_person_model(feed: LiveFeed, era: Callable[[], str], sample: Sample) ->
 
 def as_sampling(request: InferenceRequest) -> Json:
     """The request in the words of MCP's sampling."""
-    said = [(str(message["role"]), content_blocks(read_content(message["content"]))) for message in request.messages]
+    said = [
+        (str(message["role"]), encode_mcpl_content(read_mcpl_content(message["content"])))
+        for message in request.messages
+    ]
     system = [_text(content) for role, content in said if role == "system"]
     params: Json = {
         "messages": [{"role": role, "content": content} for role, content in said if role != "system"],
@@ -256,7 +259,7 @@ class Playground:
                     "set": each.feature_set,
                     "position": each.position,
                     "namespace": each.namespace,
-                    "content": content_blocks(each.content),
+                    "content": encode_mcpl_content(each.content),
                     "metadata": {name: value for name, value in (each.metadata or {}).items() if name != "featureSet"},
                     "origin": each.origin,
                 }
@@ -264,7 +267,7 @@ class Playground:
             ],
             "silent": silent,
             "wants": mcpl.hooks.wants_before,
-            "problems": list(problems(audit, mark, BEFORE)),
+            "problems": list(problems(audit, mark, BEFORE_INFERENCE)),
         }
 
     async def after(self, mcpl: McplPeer, answer: str, audit: Sequence[Json]) -> Json:
@@ -287,7 +290,7 @@ class Playground:
             "rewrites": rewrites,
             "wants": mcpl.hooks.wants_after,
             "blocking": mcpl.hooks.is_blocking,
-            "problems": list(problems(audit, mark, AFTER)),
+            "problems": list(problems(audit, mark, AFTER_INFERENCE)),
         }
 
 

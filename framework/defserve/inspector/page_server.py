@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.page_socket import PageSocket
 from defserve.limits import Limits
-from defserve.serve.session_opener import loopback
+from defserve.serve.session_opener import serve_on_loopback
 from defserve.serve.sockets import Receive, Scope, Send
 
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
@@ -58,17 +58,17 @@ class RunningInspector:
 
 
 @asynccontextmanager
-async def inspecting(target: Target, port: int = 0) -> AsyncGenerator[RunningInspector]:
+async def inspecting(target: InspectionTarget, port: int = 0) -> AsyncGenerator[RunningInspector]:
     """An inspector of `target` while the block runs. Raises UsageError if it cannot listen."""
     access = Access()
-    async with Inspection(target) as inspection, loopback(views := inspection.views, LIMITS) as frames:
+    async with Inspection(target) as inspection, serve_on_loopback(views := inspection.views, LIMITS) as frames:
         views.origin = frames.rstrip("/")
-        async with loopback(InspectorApp(inspection, access, views.origin), LIMITS, port=port) as address:
+        async with serve_on_loopback(InspectorApp(inspection, access, views.origin), LIMITS, port=port) as address:
             access.port = views.page_port = urlsplit(address).port or 0
             yield RunningInspector(f"{address}?token={access.token}", inspection, access)
 
 
-async def run(target: Target, options: WebOptions, ending: asyncio.Future[int]) -> int:
+async def run_inspector(target: InspectionTarget, options: WebOptions, ending: asyncio.Future[int]) -> int:
     """Inspect until `ending` has an exit code, and return it. The address is printed on a line of its own."""
     async with inspecting(target, options.port) as running:
         print("The inspector runs until Ctrl C. Its address, with the token that lets you in:", file=sys.stderr)

@@ -1,6 +1,6 @@
 """The socket of one page, and what a page can ask for: the verbs of all panels in one table.
 
-Each request has a task of its own; answers go out at once, pushes in batches. A new panel is one more line of `VERBS`.
+Each request has a task of its own; answers go out at once, pushes in batches. A new panel is a line of `PAGE_HANDLERS`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,18 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from defserve.core.json_values import is_array
-from defserve.inspector.inspection import Inspection, Verb, era_of
+from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era
 from defserve.inspector.panels import kernel_security, live_topics, resources, state, tasks_questions, tools, wire
-from defserve.inspector.protocol import CANCEL, MAX_SCOPES, BadMessage, Json, Request, error_of, is_scope, parse_message
+from defserve.inspector.protocol import (
+    CANCEL_VERB,
+    MAX_SCOPES,
+    BadMessage,
+    Json,
+    PageRequest,
+    describe_wire_error,
+    is_scope,
+    parse_message,
+)
 from defserve.serve.sockets import Receive, Send
 
 BATCH_SECONDS: Final = 0.1
@@ -70,9 +79,9 @@ class PageSocket:
             try:
                 id, verb, arguments = parse_message(text)
             except BadMessage as error:
-                self._send_message({"on": "refused", "data": error_of(error)})
+                self._send_message({"on": "refused", "data": describe_wire_error(error)})
                 continue
-            if verb == CANCEL:
+            if verb == CANCEL_VERB:
                 self._cancel(arguments.get("of"))
             elif id is not None:
                 self._begin(id, verb, arguments)
@@ -94,15 +103,15 @@ class PageSocket:
             self._send_message({"id": id, "part": value})
 
         try:
-            run = VERBS.get(verb)
+            run = PAGE_HANDLERS.get(verb)
             if run is None:
                 raise BadMessage(f"there is no verb {verb!r}")
-            answer: Json = {"id": id, "ok": await run(self._inspection, Request(arguments, part))}
+            answer: Json = {"id": id, "ok": await run(self._inspection, PageRequest(arguments, part))}
         except asyncio.CancelledError:
             self._send_message({"id": id, "error": {"message": "cancelled", "cancelled": True}})
             raise
         except Exception as error:
-            told = error_of(error)
+            told = describe_wire_error(error)
             if "code" not in told:
                 log.debug("%s failed", verb, exc_info=True)
             answer = {"id": id, "error": told}
@@ -154,22 +163,22 @@ class PageSocket:
 # -- What the frame of the page needs: the first facts, the eras, the connection, the sign-in.
 
 
-async def hello(inspection: Inspection, request: Request) -> Any:
+async def hello(inspection: Inspection, request: PageRequest) -> Any:
     return inspection.hello()
 
 
-async def open_era(inspection: Inspection, request: Request) -> Any:
+async def open_era(inspection: Inspection, request: PageRequest) -> Any:
     """Open the conversation of an era, if it is not open. What is told about it."""
-    connection = inspection.connection(era_of(request))
+    connection = inspection.connection(get_request_era(request))
     await connection.client()
     return inspection.describe_connection(connection)
 
 
-async def retry(inspection: Inspection, request: Request) -> Any:
-    inspection.connection(era_of(request)).retry()
+async def retry(inspection: Inspection, request: PageRequest) -> Any:
+    inspection.connection(get_request_era(request)).retry()
 
 
-async def sign_in(inspection: Inspection, request: Request) -> Any:
+async def sign_in(inspection: Inspection, request: PageRequest) -> Any:
     """Begin to sign in. Answered when there is an address to open, or when it has failed."""
     scopes = request.arguments.get("scopes", [])
     if not is_array(scopes) or len(scopes) > MAX_SCOPES or not all(map(is_scope, scopes)):
@@ -177,11 +186,11 @@ async def sign_in(inspection: Inspection, request: Request) -> Any:
     return await inspection.account.sign_in(scopes)
 
 
-async def cancel_sign_in(inspection: Inspection, request: Request) -> Any:
+async def cancel_sign_in(inspection: Inspection, request: PageRequest) -> Any:
     return await inspection.account.cancel()
 
 
-async def sign_out(inspection: Inspection, request: Request) -> Any:
+async def sign_out(inspection: Inspection, request: PageRequest) -> Any:
     """Revoke the tokens and forget them. `note` says what was not possible at the issuer."""
     return {"note": await inspection.account.sign_out()}
 
@@ -189,18 +198,18 @@ async def sign_out(inspection: Inspection, request: Request) -> Any:
 # -- What a page can ask for: the verbs of all panels in one table. A new panel is one more line here.
 
 
-VERBS: Final[Mapping[str, Verb]] = {
+PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "hello": hello,
     "era.open": open_era,
     "connection.retry": retry,
     "account.sign_in": sign_in,
     "account.cancel": cancel_sign_in,
     "account.sign_out": sign_out,
-    **tools.VERBS,
-    **resources.VERBS,
-    **tasks_questions.VERBS,
-    **live_topics.VERBS,
-    **kernel_security.VERBS,
-    **state.VERBS,
-    **wire.VERBS,
+    **tools.PAGE_HANDLERS,
+    **resources.PAGE_HANDLERS,
+    **tasks_questions.PAGE_HANDLERS,
+    **live_topics.PAGE_HANDLERS,
+    **kernel_security.PAGE_HANDLERS,
+    **state.PAGE_HANDLERS,
+    **wire.PAGE_HANDLERS,
 }

@@ -14,14 +14,14 @@ from typing import Any, Final, TypeAlias
 
 from pydantic_core import from_json
 
-from defserve.auth.oauth import oauth_challenge
-from defserve.client.replies import object_of, text_of
+from defserve.auth.oauth import parse_oauth_challenge
+from defserve.client.replies import object_or_empty, string_or_none
 from defserve.core.json_values import is_object
 from defserve.errors import BadArguments, DefserveError, PeerError, Refused, ToolError, UsageError
 
 Json: TypeAlias = dict[str, Any]
 FIX: Final = "\n  fix: "
-CANCEL: Final = "cancel"
+CANCEL_VERB: Final = "cancel"
 MAX_NUMBER: Final = 2**53
 """The largest number that a page counts with exactly."""
 MAX_SCOPES: Final = 50
@@ -33,7 +33,7 @@ class BadMessage(UsageError):
     """The page said something that nobody understands."""
 
 
-class Request:
+class PageRequest:
     """One request of the page."""
 
     __slots__ = ("_last", "arguments", "part")
@@ -87,7 +87,7 @@ def parse_message(text: str) -> tuple[int | None, str, Json]:
         raise BadMessage(f"not JSON: {error}") from None
     if not is_object(message) or not isinstance(verb := message.pop("do", None), str):
         raise BadMessage('a message is an object with "do"')
-    if verb == CANCEL:
+    if verb == CANCEL_VERB:
         return None, verb, message
     id, arguments = message.get("id"), message.get("with", {})
     if not isinstance(id, int) or isinstance(id, bool) or abs(id) > MAX_NUMBER:
@@ -97,7 +97,7 @@ def parse_message(text: str) -> tuple[int | None, str, Json]:
     return id, verb, arguments
 
 
-def error_of(error: BaseException) -> Json:
+def describe_wire_error(error: BaseException) -> Json:
     """An exception as the page shows it. Nothing of an unexpected one but its class."""
     if not isinstance(error, DefserveError):
         return {"message": f"the inspector could not do this: {type(error).__name__}"}
@@ -125,9 +125,9 @@ def error_of(error: BaseException) -> Json:
 
 def _missing_scopes(data: Any) -> list[str] | None:
     """The scopes to sign in with, if HTTP wants a token or a better one; None if it wants something else."""
-    about = object_of(data)
-    status, challenge = about.get("status"), text_of(about.get("challenge")) or ""
-    said = oauth_challenge(challenge)
+    about = object_or_empty(data)
+    status, challenge = about.get("status"), string_or_none(about.get("challenge")) or ""
+    said = parse_oauth_challenge(challenge)
     if status == 401 and (said.scheme or not challenge):
         return []
     if status != 403 or said.error != "insufficient_scope":

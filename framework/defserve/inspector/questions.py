@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_json
 
-from defserve.base.peer_bounds import weight_of
+from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.answers import Accept, Answers, Cancel, Decline
-from defserve.client.mgp.peer import ANSWER_BY
-from defserve.client.replies import object_of
+from defserve.client.mgp.peer import ANSWER_DEADLINE
+from defserve.client.replies import object_or_empty
 from defserve.core.json_values import is_array
 from defserve.errors import ProtocolError
 from defserve.inspector.protocol import BadMessage, Json
@@ -73,12 +73,12 @@ class Questions:
         """Put a question to the person and wait for the answer. Cancelling it takes the question back."""
         if len(self._open) >= MAX_OPEN_QUESTIONS:
             raise BadMessage(f"{MAX_OPEN_QUESTIONS} questions wait already", fix="answer some of them")
-        size = weight_of(about)
+        size = estimate_value_bytes(about)
         if self._open and self._bytes + size > MAX_OPEN_BYTES:
             raise BadMessage(f"questions of {self._bytes} bytes wait already", fix="answer some of them")
         id = next(self._numbers)
         question: Json = {"id": id, "kind": kind, "era": era, "since": time.time(), **about}
-        if (until := ANSWER_BY.get()) is not None:
+        if (until := ANSWER_DEADLINE.get()) is not None:
             question["until"] = until
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self._open[id] = question, answer
@@ -177,7 +177,7 @@ class ScriptedAnswers:
 
     def set(self, on: bool, rules: Sequence[Any]) -> None:
         """Take new rules, objects with `when` and `say`. Raises BadMessage if one is something else, or too long."""
-        read = [object_of(rule) for rule in rules]
+        read = [object_or_empty(rule) for rule in rules]
         texts = [text for rule in read for text in (rule.get("when", ""), rule.get("say"))]
         if len(rules) > MAX_RULES or not all(isinstance(text, str) and len(text) <= MAX_TEXT_LENGTH for text in texts):
             raise BadMessage(
@@ -201,7 +201,7 @@ class ScriptedAnswers:
 def newest_text(params: Json) -> str:
     """The texts of the last message of a sampling request."""
     messages = params.get("messages")
-    last = object_of(messages[-1]) if is_array(messages) and messages else {}
+    last = object_or_empty(messages[-1]) if is_array(messages) and messages else {}
     content = last.get("content")
     blocks = content if is_array(content) else [content]
-    return "\n".join(str(object_of(block).get("text", "")) for block in blocks)
+    return "\n".join(str(object_or_empty(block).get("text", "")) for block in blocks)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from defserve.auth.principals import ANONYMOUS_PREFIX
-from defserve.client.mcpl.state import MAX_ID_LENGTH, KeptContents, StateChange
+from defserve.client.mcpl.state import MAX_ID_LENGTH, StateChange, StateContentCache
 from defserve.errors import UsageError
-from defserve.inspector.differences import patch, words
+from defserve.inspector.differences import make_json_patch, summarize_patch
 from defserve.protocols.mcpl.state.section import StateSection
 from defserve.stores.checkpoints.checkpoint_store import CheckpointStore
 from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, CheckpointTree, TreeKey
-from defserve.stores.identity import NOBODY, ServerStore, choose_server, open_store
+from defserve.stores.identity import NO_SERVER_IDENTITY, ServerStore, choose_server, open_store
 from defserve.stores.store import Store
 
 MAX_BYTES: Final = 32 * 1024 * 1024
@@ -37,11 +37,11 @@ NOT_KEPT: Final = -2
 class StateTrees:
     """`stored` finds what is in a store; without it, all that is known is what was watched."""
 
-    def __init__(self, stored: Stored | None = None) -> None:
+    def __init__(self, stored: FindStoredState | None = None) -> None:
         self._stored = stored
         self._watched: dict[tuple[str, str], WatchedTree] = {}
         self._read: dict[TreeKey, StoredTree] = {}
-        self._contents = KeptContents(MAX_BYTES)
+        self._contents = StateContentCache(MAX_BYTES)
         self._news = asyncio.Event()
 
     def heard(self, era: str, change: StateChange) -> None:
@@ -66,11 +66,11 @@ class StateTrees:
             found.append({"owner": None, "kept": await watched.count(), "own": True})
         return sorted(found, key=lambda tree: not tree["own"])
 
-    def view(self, era: str, feature_set: str, owner: str | None) -> CheckpointView:
+    def view(self, era: str, feature_set: str, owner: str | None) -> CheckpointTreeView:
         """Raises UsageError for an owner in a store that cannot be read."""
         return self._of(era, feature_set) if owner is None else self._tree(feature_set, owner)
 
-    async def follow(self, view: CheckpointView) -> AsyncGenerator[Json]:
+    async def follow(self, view: CheckpointTreeView) -> AsyncGenerator[Json]:
         """The tree in parts, then whatever is new in it, without an end.
 
         A part has `checkpoints`, each as (id, place of its parent, number, time, call, change, who), the oldest
@@ -97,7 +97,7 @@ class StateTrees:
                 async with asyncio.timeout(POLL if view.is_shared else None):
                     await news.wait()
 
-    async def changes(self, view: CheckpointView, ids: Iterable[str]) -> dict[str, str]:
+    async def changes(self, view: CheckpointTreeView, ids: Iterable[str]) -> dict[str, str]:
         """What these checkpoints changed, in words; without those that nobody can say."""
         wanted, found = set(ids), dict[str, str]()
         for each in await view.checkpoints():
@@ -108,13 +108,17 @@ class StateTrees:
             found[each.id] = each.change
         return found
 
-    async def _describe_change(self, view: CheckpointView, at: KnownCheckpoint) -> str:
+    async def _describe_change(self, view: CheckpointTreeView, at: KnownCheckpoint) -> str:
         try:
             after = await view.content(at.id)
             before = await view.content(at.parent) if at.parent is not None else None
         except CheckpointGone:
             return ""
-        return "" if after is MISSING or before is MISSING else words(patch(before, after))
+        return (
+            ""
+            if after is MISSING_CONTENT or before is MISSING_CONTENT
+            else summarize_patch(make_json_patch(before, after))
+        )
 
     def _of(self, era: str, feature_set: str) -> WatchedTree:
         if (found := self._watched.get((era, feature_set))) is None:
@@ -200,11 +204,11 @@ class StoredState:
         return [key.owner for key in await (await self.trees()).list_trees() if key.feature_set == feature_set]
 
 
-Stored: TypeAlias = Callable[[str], StoredState | None]
+FindStoredState: TypeAlias = Callable[[str], StoredState | None]
 """Feature set to its state in a store; None if it has none there, or the store cannot be read."""
 
 
-def make_state_finder(section: StateSection) -> Stored:
+def make_state_finder(section: StateSection) -> FindStoredState:
     """The states of a server in this process. Their stores are open while it serves."""
 
     def find(feature_set: str) -> StoredState | None:
@@ -222,7 +226,7 @@ def make_state_finder(section: StateSection) -> Stored:
 
 
 @asynccontextmanager
-async def open_states_at(address: str) -> AsyncGenerator[Stored]:
+async def open_states_at(address: str) -> AsyncGenerator[FindStoredState]:
     """The states in the store at an address. It is only read. Raises UsageError for an address that is none."""
     store = open_store(address)
 
@@ -233,7 +237,7 @@ async def open_states_at(address: str) -> AsyncGenerator[Stored]:
             return found[0]
         identity = await choose_server(store, None, is_reading=True)
         trees = CheckpointStore(ServerStore(store, identity), secret=bytes(32))  # ids are neither made nor verified
-        if identity != NOBODY:  # until then, the server has stored nothing
+        if identity != NO_SERVER_IDENTITY:  # until then, the server has stored nothing
             found.append(trees)
         return trees
 
@@ -297,10 +301,10 @@ class StoredTree:
     async def content(self, id: str) -> Any:
         """The content of a checkpoint, or MISSING. Raises CheckpointGone."""
         if self._state.facts.get("opaque"):
-            return MISSING
+            return MISSING_CONTENT
         trees = await self._state.trees()
         checkpoint = await trees.get(self._key, id)
-        return MISSING if checkpoint.opaque else await trees.content(self._key, id)
+        return MISSING_CONTENT if checkpoint.opaque else await trees.content(self._key, id)
 
     def facts(self) -> Json:
         """What is known of the tree: some of `owner`, `store`, `keep`, `undoes`, `opaque`."""
@@ -340,7 +344,7 @@ class WatchedTree:
     """`key` names it among the contents, which several trees share. At most `most` checkpoints are kept."""
 
     def __init__(
-        self, key: str, contents: KeptContents, most: int = MAX_CHECKPOINTS, clock: Callable[[], float] = time.time
+        self, key: str, contents: StateContentCache, most: int = MAX_CHECKPOINTS, clock: Callable[[], float] = time.time
     ) -> None:
         self._key, self._contents, self._most, self._clock = key, contents, most, clock
         self._known: dict[str, KnownCheckpoint] = {}
@@ -361,7 +365,7 @@ class WatchedTree:
         if change.content is not None:
             before = self._contents.get(self._key, change.parent)
             if before is not None or change.parent is None:
-                said = words(patch(before, change.content))
+                said = summarize_patch(make_json_patch(before, change.content))
             self._contents.store_content(self._key, change.checkpoint, change.content)
         self._known[change.checkpoint] = KnownCheckpoint(
             change.checkpoint,
@@ -392,7 +396,7 @@ class WatchedTree:
 
     async def content(self, id: str) -> Any:
         found = self._contents.get(self._key, id)
-        return MISSING if found is None else found
+        return MISSING_CONTENT if found is None else found
 
     def facts(self) -> Json:
         return {} if self._has_contents else {"opaque": True}
@@ -401,8 +405,8 @@ class WatchedTree:
 Json: TypeAlias = dict[str, Any]
 
 
-MISSING: Final = object()
+MISSING_CONTENT: Final = object()
 """In place of a content that the server keeps for itself, or that nobody told."""
 
-CheckpointView: TypeAlias = StoredTree | WatchedTree
+CheckpointTreeView: TypeAlias = StoredTree | WatchedTree
 """One tree, wherever it comes from."""

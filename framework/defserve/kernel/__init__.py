@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from defserve.kernel.kernel import Kernel
 else:
-    from defserve.base.exports import lazy
+    from defserve.base.exports import make_lazy_getattr
 
     # The command line reads the file, or asks a kernel that runs, without all that a kernel needs.
-    __getattr__ = lazy(__name__, {"defserve.kernel.kernel": "Kernel"})
+    __getattr__ = make_lazy_getattr(__name__, {"defserve.kernel.kernel": "Kernel"})
 
 __all__ = ["Kernel"]

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from defserve.base.redaction import is_secret_name, printable, redact_text
-from defserve.client.known_clients import CLIENTS, Format, Scope
-from defserve.client.targets import LEGACY_SSE_PATH, is_address
+from defserve.base.redaction import escape_unprintable, is_secret_name, redact_text
+from defserve.client.known_clients import KNOWN_CLIENTS, SettingsFormat, SettingsScope
+from defserve.client.targets import LEGACY_SSE_PATH, is_server_address
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError, did_you_mean
-from defserve.kernel.config.entries import VARIABLE
-from defserve.kernel.config.settings import HEADER, VARIABLE_NAME
-from defserve.tooling.client_settings import holds
+from defserve.kernel.config.entries import VARIABLE_REFERENCE
+from defserve.kernel.config.settings import HEADER_NAME_PATTERN, VARIABLE_NAME_PATTERN
+from defserve.tooling.client_settings import read_settings
 from defserve.tooling.export import toml_value
 
 ADDRESSES: Final = ("url", "serverUrl", "httpUrl")
@@ -41,7 +41,7 @@ class Imported(NamedTuple):
     left_out: list[str]
 
 
-def convert_settings(settings: ClientSettings) -> Imported:
+def convert_client_settings(settings: ClientSettings) -> Imported:
     """The servers of a client as an mgp.toml. What could not be taken over stands in it as a comment."""
     kept = KeptOut()
     parts: list[str] = []
@@ -105,17 +105,17 @@ class _Entry:
         }
         if cwd := self.entry.get("cwd"):
             members["cwd"] = self.kept.text(self.id, "cwd", self._text(str(cwd)))
-        return {"env": self.kept.table(self.id, self._texts(("env",), VARIABLE_NAME))}
+        return {"env": self.kept.table(self.id, self._texts(("env",), VARIABLE_NAME_PATTERN))}
 
     def _address(self, url: str, members: dict[str, Any]) -> dict[str, dict[str, str]]:
         kind = self.entry.get("type") or self.entry.get("transport")
         if kind == "sse" and not urlsplit(url).path.rstrip("/").endswith(LEGACY_SSE_PATH):
             raise _NotTaken(f"it speaks HTTP+SSE of 2024 at an address that does not end with {LEGACY_SSE_PATH}")
         address = self._text(url)
-        if not is_address(address):
+        if not is_server_address(address):
             raise _NotTaken("its address has no http://, https://, ws:// or wss://")
         members["url"] = self.kept.text(self.id, "url", address)
-        headers = self._texts(HEADERS, HEADER)
+        headers = self._texts(HEADERS, HEADER_NAME_PATTERN)
         token = self._token(headers)
         if token:
             members["auth_token"] = token
@@ -123,7 +123,7 @@ class _Entry:
 
     def _token(self, headers: dict[str, str]) -> str:
         if isinstance(variable := self.entry.get("bearer_token_env_var"), str) and re.fullmatch(
-            VARIABLE_NAME, variable
+            VARIABLE_NAME_PATTERN, variable
         ):
             return f"${{{variable}}}"
         name = next((name for name in headers if name.lower() == "authorization"), None)
@@ -154,7 +154,7 @@ class _Entry:
         if kind == "input:":
             legal = f"INPUT_{legal.upper()}"
             self.comments.append(f"the client asks a person for {name}: export {legal}=…")
-        elif not re.fullmatch(VARIABLE_NAME, name):
+        elif not re.fullmatch(VARIABLE_NAME_PATTERN, name):
             self.comments.append(f"${{{name}}} is a variable of the client: export {legal}=…")
         return f"${{{legal if not legal[:1].isdigit() else f'_{legal}'}{default}}}"
 
@@ -254,8 +254,8 @@ class KeptOut:
 
     def text(self, server: str, name: str, value: str, is_secret: bool = False) -> str:
         """The value, or a variable in its place. Of variables that it names, defaults that are secrets are dropped."""
-        value = VARIABLE.sub(lambda found: self._without_secret(found, is_secret), value)
-        literal = VARIABLE.sub(lambda found: found[0] if found[1] else "", value)
+        value = VARIABLE_REFERENCE.sub(lambda found: self._without_secret(found, is_secret), value)
+        literal = VARIABLE_REFERENCE.sub(lambda found: found[0] if found[1] else "", value)
         if not literal or (literal != value and is_secret and _BESIDE.fullmatch(literal) is not None):
             return value
         named = _NAMED.fullmatch(literal)
@@ -294,7 +294,7 @@ def is_harmless(name: str, value: str) -> bool:
 
     There are more names for secrets than anybody can list. So what is not known to be harmless is kept out.
     """
-    literal = VARIABLE.sub(lambda found: found[0] if found[1] else found[3] or "", value)
+    literal = VARIABLE_REFERENCE.sub(lambda found: found[0] if found[1] else found[3] or "", value)
     if not literal:
         return not _has_secret_word(name)
     if _has_secret_word(name) or _looks_secret(literal) or _has_secret_in_url(value):
@@ -319,7 +319,7 @@ def _is_secret_flag(flag: str) -> bool:
 
 def _looks_secret(text: str) -> bool:
     # JSON, and the command line in a word for a shell, name their secrets inside.
-    return redact_text(text, limit=len(text)) != printable(text) or any(
+    return redact_text(text, limit=len(text)) != escape_unprintable(text) or any(
         _has_secret_word(name) and _literal(value) and _PLAIN.fullmatch(value) is None
         for pattern in _INSIDE
         for name, value in pattern.findall(_literal(text))
@@ -332,7 +332,7 @@ def _has_secret_in_url(text: str) -> bool:
         return False
     for found in _USER.finditer(text):
         # A default may hold a colon too.
-        user, _, password = VARIABLE.sub("\0", found[1]).partition(":")
+        user, _, password = VARIABLE_REFERENCE.sub("\0", found[1]).partition(":")
         if password.strip("\0") or len(user.strip("\0")) >= MIN_TOKEN:
             return True
     return any(
@@ -343,7 +343,7 @@ def _has_secret_in_url(text: str) -> bool:
 
 
 def _literal(text: str) -> str:
-    return VARIABLE.sub("", text)
+    return VARIABLE_REFERENCE.sub("", text)
 
 
 # -- The servers in the settings of a client: a file, or the client's name.
@@ -361,17 +361,17 @@ class ClientSettings(NamedTuple):
     entries: Mapping[str, Any]
 
 
-def client_settings(source: str, scope: Scope | None = None) -> ClientSettings:
+def load_client_settings(source: str, scope: SettingsScope | None = None) -> ClientSettings:
     """The servers in a file, or in the settings of the client with that name. Raises UsageError if there are none."""
-    app = CLIENTS.get(source)
+    app = KNOWN_CLIENTS.get(source)
     path = app.path(scope, Path.cwd()) if app is not None else Path(source).absolute()
     if not path.is_file():
         what = f"{app.title} has no settings" if app is not None else f"there is no file {source}"
-        others = f"name a file, or one of the clients {', '.join(CLIENTS)}"
-        fix = others if app is not None else did_you_mean(source, CLIENTS, others)
+        others = f"name a file, or one of the clients {', '.join(KNOWN_CLIENTS)}"
+        fix = others if app is not None else did_you_mean(source, KNOWN_CLIENTS, others)
         raise UsageError(f"{what}{f' at {path}' if app else ''}", fix=fix)
-    format: Format = app.format if app is not None else "toml" if path.suffix == ".toml" else "json"
-    whole = holds(path, format)
+    format: SettingsFormat = app.format if app is not None else "toml" if path.suffix == ".toml" else "json"
+    whole = read_settings(path, format)
     for key in (app.key,) if app is not None else KEYS:
         section = whole.get(key) if is_object(whole) else None
         if is_object(section) and section:

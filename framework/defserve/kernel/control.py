@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from defserve.errors import PeerGone, UsageError
-from defserve.stores.files import is_private_folder, make_private_folder, private_folders
+from defserve.stores.files import is_private_folder, list_private_folders, make_private_folder
 
 CONNECT_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
@@ -76,7 +76,7 @@ def _message(line: bytes) -> dict[str, Any]:
 
 
 def _place(config: Path, process: int | None) -> Path:
-    found = places_of(config)
+    found = find_socket_paths(config)
     if process is not None and process in found:
         return found[process]
     if not found or process is not None:
@@ -97,7 +97,7 @@ MAX_SOCKET_PATH_BYTES: Final = 100
 """Bytes of a socket's path that every system takes."""
 
 
-def own_place(config: Path) -> Path:
+def make_socket_path(config: Path) -> Path:
     """The path of this process's socket. Several kernels may serve one file. Raises UsageError."""
     path = make_private_folder(FOLDER, "the control socket") / f"{_name(config)}-{os.getpid()}.sock"
     if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
@@ -107,10 +107,10 @@ def own_place(config: Path) -> Path:
     return path
 
 
-def places_of(config: Path) -> dict[int, Path]:
+def find_socket_paths(config: Path) -> dict[int, Path]:
     """The sockets of the kernels that serve a file, by process. Those that nobody listens on are left out."""
     found: dict[int, Path] = {}
-    for folder in private_folders(FOLDER):
+    for folder in list_private_folders(FOLDER):
         if is_private_folder(folder):
             for path in sorted(folder.glob(f"{_name(config)}-*.sock")):
                 process = path.stem.rpartition("-")[2]
@@ -126,7 +126,7 @@ def locate_kernel(given: str | None = None, environ: Mapping[str, str] = os.envi
     except UsageError:
         named = given or environ.get(OVERRIDE)
         gone = [Path(named).expanduser().absolute()] if named else config_places(environ)
-        found = next((path for path in gone if places_of(path)), None)
+        found = next((path for path in gone if find_socket_paths(path)), None)
         if found is None:
             raise
         return found

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, UsageError
-from defserve.kernel.control import own_place
-from defserve.kernel.verbs import Answers, read_request
+from defserve.kernel.control import make_socket_path
+from defserve.kernel.verbs import VerbAnswers, parse_verb_request
 from defserve.serve.address import Address
-from defserve.serve.sockets import bind_sockets, user_of
+from defserve.serve.sockets import bind_sockets, get_peer_user
 
 if TYPE_CHECKING:
     from defserve.kernel.kernel import Kernel
@@ -37,7 +37,7 @@ async def open_control_socket(config: Path, kernel: Kernel) -> AsyncGenerator[Pa
     A kernel that cannot be operated still serves: then a warning says why, and the path is None.
     """
     try:
-        path = own_place(config)
+        path = make_socket_path(config)
         sockets = bind_sockets(Address("unix", str(path)))
         listening = sockets.__enter__()
     except (UsageError, AttributeError) as error:  # Windows has no os.getuid
@@ -71,7 +71,7 @@ async def open_control_socket(config: Path, kernel: Kernel) -> AsyncGenerator[Pa
 
 async def _serve(kernel: Kernel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, has_room: bool) -> None:
     """Answer one request. A peer that is another user gets no answer at all."""
-    user = user_of(writer.get_extra_info("socket"))
+    user = get_peer_user(writer.get_extra_info("socket"))
     if user is not None and user != os.getuid():
         log.warning("user %s tried to operate this kernel", user)
         return
@@ -130,12 +130,12 @@ async def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
 
 
 def answers(kernel: Kernel, request: Any) -> AsyncIterator[Any]:
-    """The answers to a request, one by one. Raises UsageError for one that `read_request` refuses."""
-    verb, fields = read_request(request)
+    """The answers to a request, one by one. Raises UsageError for one that `parse_verb_request` refuses."""
+    verb, fields = parse_verb_request(request)
     return _each_answer(verb.function(kernel)(**fields))
 
 
-async def _each_answer(result: Answers) -> AsyncIterator[Any]:
+async def _each_answer(result: VerbAnswers) -> AsyncIterator[Any]:
     if isinstance(result, AsyncIterator):
         async for answer in result:
             yield answer

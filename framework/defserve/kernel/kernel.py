@@ -19,17 +19,17 @@ from threading import Lock
 from typing import Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
-from defserve.client.link import Resolve
+from defserve.client.link import ResolveHost
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, InvalidParams, UsageError
-from defserve.kernel.config.entries import KernelConfig, ServerEntry, find_changes
-from defserve.kernel.config.loading import load
-from defserve.kernel.governance.access import closes_servers, own_policy, wants_access
+from defserve.kernel.config.entries import KernelConfig, ServerEntry, find_server_changes
+from defserve.kernel.config.loading import load_kernel_config
+from defserve.kernel.governance.access import has_closed_servers, make_kernel_policy, needs_access_control
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
 from defserve.kernel.governance.server_directory import check_register_rules, make_guarded_resolver
-from defserve.kernel.kernel_extension import KernelExtension, read_stamp
-from defserve.kernel.members import Creator, Journal, Member, history
+from defserve.kernel.kernel_extension import KernelExtension, read_file_stamp
+from defserve.kernel.members import KernelMember, ServerCreator, ServerJournal, summarize_call_history
 from defserve.kernel.operator_actions import (
     ACCESS_GRANT,
     ACCESS_QUERY,
@@ -37,13 +37,13 @@ from defserve.kernel.operator_actions import (
     AccessVerbs,
     PermissionVerbs,
     add_operator_tools,
-    health,
+    check_server_health,
     list_held_tools,
     show_audit,
 )
 from defserve.search.ranking import Search
 from defserve.server.server import Server
-from defserve.stores.files import hold_lock, replace_file
+from defserve.stores.files import hold_file_lock, replace_file
 
 MAX_SEARCH_RESULTS: Final = 20
 
@@ -62,9 +62,9 @@ class Kernel:
         _check(config)
         self.on = ""
         """The address at which it is served, as its `status` tells. Who serves it sets it."""
-        self.journal = Journal()
-        self.members: dict[str, Member] = {}
-        self.leaving: dict[str, Member] = {}
+        self.journal = ServerJournal()
+        self.members: dict[str, KernelMember] = {}
+        self.leaving: dict[str, KernelMember] = {}
         """Servers that were removed and have not gone yet. Their ids and names are not free."""
         self.ending = BackgroundTasks()
         state = StateFile(config.path)
@@ -86,7 +86,7 @@ class Kernel:
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Kernel:
         """The kernel of a file. Raises UsageError for a mistake in it."""
-        return cls(load(path), **options)
+        return cls(load_kernel_config(path), **options)
 
     # -- operating: the functions of `verbs.py` ---------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Kernel:
     def history(self) -> list[dict[str, Any]]:
         """How long the calls of each server took in the last ten minutes, as far back as they are remembered."""
         backends = ((member.id, member.backend) for member in self.members.values())
-        return [{"id": id, **history(backend.room)} for id, backend in backends if backend is not None]
+        return [{"id": id, **summarize_call_history(backend.room)} for id, backend in backends if backend is not None]
 
     async def logs(self, id: str | None = None, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
         """What servers wrote to standard error, and how their states changed; with `follow`, what comes as well."""
@@ -185,7 +185,7 @@ class Kernel:
 
     async def health(self, id: str | None = None) -> list[dict[str, Any]]:
         """Whether servers answer now: one of them, or all."""
-        return await health(self, id)
+        return await check_server_health(self, id)
 
     def audit(self, last: int = 20, follow: bool = False, verify: bool = False) -> AsyncGenerator[dict[str, Any]]:
         """The last records of the audit log, and with `follow` those that come; or whether it is intact."""
@@ -212,13 +212,13 @@ class Kernel:
         Servers whose entries are the same are not touched. The answer says what was done, and what failed.
         """
         async with self._reloading:  # the file is read here, too: else an older one could be taken over last
-            config = await asyncio.to_thread(load, self.config.path)
+            config = await asyncio.to_thread(load_kernel_config, self.config.path)
             _check(config)
             return await self._take_over(config)
 
     # -- members -------------------------------------------------------------------------------------------
 
-    def member(self, id: str) -> Member:
+    def member(self, id: str) -> KernelMember:
         """The server of that id. Raises UsageError with the nearest one."""
         if (found := self.members.get(id)) is not None:
             return found
@@ -228,14 +228,16 @@ class Kernel:
             f"there is no server {id[:128]!r}", fix=f"did you mean {close[0]!r}?" if close else f"use one of: {known}"
         )
 
-    def _add(self, entry: ServerEntry, creator: Creator | None = None, resolve: Resolve | None = None) -> Member:
-        member = self.members[entry.id] = Member(entry, self._environ, resolve)
+    def _add(
+        self, entry: ServerEntry, creator: ServerCreator | None = None, resolve: ResolveHost | None = None
+    ) -> KernelMember:
+        member = self.members[entry.id] = KernelMember(entry, self._environ, resolve)
         member.creator = creator
         if entry.enabled:
             self._prepare(member)
         return member
 
-    def _prepare(self, member: Member) -> None:
+    def _prepare(self, member: KernelMember) -> None:
         member.prepare(self.mounts, self.journal)
         if member.backend is not None:
             member.backend.watch(
@@ -247,7 +249,7 @@ class Kernel:
                 member.backend.open_to = partial(access.opens, member.id)
             self._extension.watch(member)
 
-    async def add(self, entry: ServerEntry, creator: Creator) -> Member:
+    async def add(self, entry: ServerEntry, creator: ServerCreator) -> KernelMember:
         """Register a server that the file does not name, and begin to start it. Its id must be free."""
         url = entry.launch.url
         member = self._add(
@@ -266,7 +268,7 @@ class Kernel:
         self._extension.drop_server(member)
         await asyncio.shield(self.ending.start(self._end(member, reason)))
 
-    async def _end(self, member: Member, reason: str) -> None:
+    async def _end(self, member: KernelMember, reason: str) -> None:
         try:
             async with member.changing:
                 if member.backend is not None:
@@ -286,12 +288,14 @@ class Kernel:
 
     async def _take_over(self, config: KernelConfig) -> dict[str, Any]:
         new = {entry.id: entry for entry in config.servers}
-        done = find_changes({id: member.entry for id, member in self.members.items() if member.creator is None}, new)
+        done = find_server_changes(
+            {id: member.entry for id, member in self.members.items() if member.creator is None}, new
+        )
         needs_start = self.config.find_restart_changes(config)
         is_other_default = self.config.settings.default_policy != config.settings.default_policy
         self.config = config
         if (access := self.governance.access) is None:
-            needs_start += ["default_policy"] if closes_servers(config) else []
+            needs_start += ["default_policy"] if has_closed_servers(config) else []
         elif is_other_default:
             access.touch()
         for id in done.adjusted:
@@ -362,7 +366,7 @@ def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) 
     of_file: dict[str, Any] = {
         "instructions": settings.instructions or None,
         "audit": settings.audit or None,
-        "access": own_policy(config) if wants_access(config, state) else None,
+        "access": make_kernel_policy(config) if needs_access_control(config, state) else None,
         "search": Search(level=level, pinned=config.list_pinned_tools(), budget=settings.budget),
         "code_mode": settings.code_mode or None,
     }
@@ -403,12 +407,12 @@ class StateFile:
     def __init__(self, config: Path) -> None:
         self.path = config.with_suffix(".state.json")
         self._lock = Lock()
-        self._stamp = read_stamp(self.path)
+        self._stamp = read_file_stamp(self.path)
         self.known = self._read_state()
 
     def update(self, change: Callable[[KernelState], None]) -> None:
         """Make a change to what is kept now. When it returns, the change is safe. Raises OSError if it cannot be."""
-        with self._lock, hold_lock(self.path.with_name(f"{self.path.name}.lock")):
+        with self._lock, hold_file_lock(self.path.with_name(f"{self.path.name}.lock")):
             try:
                 state = self._read_state()
             except UsageError as error:
@@ -421,7 +425,7 @@ class StateFile:
     def refresh(self) -> bool:
         """Read what others have written meanwhile. Returns whether the file has changed. Raises UsageError."""
         with self._lock:
-            if (stamp := read_stamp(self.path)) == self._stamp:
+            if (stamp := read_file_stamp(self.path)) == self._stamp:
                 return False
             self.known, self._stamp = self._read_state(), stamp
             return True

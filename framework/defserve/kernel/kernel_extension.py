@@ -21,26 +21,33 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Next, Offer, Wrapper
 from defserve.core.messages import Params
-from defserve.core.shapes import Kind, is_number, read_member, valid_value
+from defserve.core.shapes import MemberKind, is_number, make_checked_kind, read_member
 from defserve.errors import DefserveError, InvalidParams, MethodNotFound, PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.kernel.control_listener import open_control_socket
-from defserve.kernel.governance.access import check_operator
-from defserve.kernel.members import Member
-from defserve.kernel.operator_actions import AUDIT, HEALTH, RESTART, add_operator_tools, health, replay_audit
+from defserve.kernel.governance.access import require_operator
+from defserve.kernel.members import KernelMember
+from defserve.kernel.operator_actions import (
+    AUDIT,
+    HEALTH,
+    RESTART,
+    add_operator_tools,
+    check_server_health,
+    replay_audit,
+)
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import ServerNotFound, ServerNotReady
 from defserve.protocols.mgp.lifecycle import (
-    DEFAULT_REASON,
-    REASONS,
-    TRANSITIONS,
+    DEFAULT_SHUTDOWN_REASON,
+    LIFECYCLE_TRANSITIONS,
+    SHUTDOWN_REASONS,
     LifecycleState,
-    notify_state,
-    reason_of,
+    notify_lifecycle_state,
+    read_shutdown_reason,
 )
-from defserve.protocols.mgp.server_discovery import Answer
-from defserve.protocols.mgp.terms import sections, sections_of
+from defserve.protocols.mgp.server_discovery import AsyncMethodHandler
+from defserve.protocols.mgp.terms import get_agreed_sections, get_call_sections
 from defserve.proxying.backend import Backend
-from defserve.proxying.mounted import TOLD, RefusalReason, Transition
+from defserve.proxying.mounted import STATE_DESCRIPTIONS, BackendTransition, RefusalReason
 from defserve.server.server import Server
 
 if TYPE_CHECKING:
@@ -71,14 +78,14 @@ class KernelExtension(Extension):
         self._reloads, self._stopping = BackgroundTasks(), BackgroundTasks()
         self._problem = ""
 
-    def watch(self, member: Member) -> None:
+    def watch(self, member: KernelMember) -> None:
         """A server has a backend now."""
         assert member.backend is not None
         member.backend.watch(lambda change: notify_transition(self._kernel.server, member, change))
         if self._loop is not None:
             self._begin(member)
 
-    def drop_server(self, member: Member) -> None:
+    def drop_server(self, member: KernelMember) -> None:
         """A server is gone for good."""
         for task in self._tasks.pop(member.id, ()):
             task.cancel()
@@ -109,7 +116,7 @@ class KernelExtension(Extension):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(self, member: Member) -> None:
+    def _begin(self, member: KernelMember) -> None:
         self.drop_server(member)
         self._tasks[member.id] = [
             asyncio.create_task(work(member), name=f"defserve kernel {work.__name__} {member.id}")
@@ -150,7 +157,7 @@ class KernelExtension(Extension):
             self._problem = ""
 
     def _signature(self) -> dict[Path, tuple[int, ...] | None]:
-        return {path: read_stamp(path) for path in self._kernel.config.files}
+        return {path: read_file_stamp(path) for path in self._kernel.config.files}
 
     async def _reload(self, why: str) -> None:
         path = self._kernel.config.path
@@ -185,7 +192,7 @@ class KernelExtension(Extension):
 
         async def wrapper(call: Call, params: Params, following: Next) -> Any:
             id = params.get("server_id")
-            if id is None or id == self._kernel.server.mgp.server_id or "lifecycle" not in sections(call):
+            if id is None or id == self._kernel.server.mgp.server_id or "lifecycle" not in get_call_sections(call):
                 return await following(call, params)
             return await answer(self._backend(call, id), params)
 
@@ -226,7 +233,7 @@ class KernelExtension(Extension):
 
     async def _shutdown(self, backend: Backend, params: Params) -> Params:
         """Begin to drain and answer at once, with the true numbers."""
-        reason, seconds = reason_of(params), self._seconds(params)
+        reason, seconds = read_shutdown_reason(params), self._seconds(params)
         pending = backend.calls
         self._stopping.start(self._kernel.stop(backend.id, reason, seconds))
         return {
@@ -238,10 +245,10 @@ class KernelExtension(Extension):
 
     async def health(self, call: Call, params: Params) -> Params:
         """The health of the server that `server_id` names, or of all."""
-        check_operator(call, self._kernel.config.settings.admins)
+        require_operator(call, self._kernel.config.settings.admins)
         if (id := params.get("server_id")) is not None:
             self._member(id)
-        return {"servers": await health(self._kernel, id)}
+        return {"servers": await check_server_health(self._kernel, id)}
 
     async def restart(self, call: Call, params: Params) -> Params:
         """Start a server again."""
@@ -257,13 +264,13 @@ class KernelExtension(Extension):
     def _backend(self, call: Call, id: Any) -> Backend:
         """The server that is meant. Raises PermissionDenied for a caller who is no operator: first, so that it learns
         no ids."""
-        check_operator(call, self._kernel.config.settings.admins)
+        require_operator(call, self._kernel.config.settings.admins)
         member = self._member(id)
         if member.backend is None:
             raise ServerNotReady(f"server {id!r} is {member.state}: {member.problem or 'it was not started'}")
         return member.backend
 
-    def _member(self, id: Any) -> Member:
+    def _member(self, id: Any) -> KernelMember:
         if not isinstance(id, str):
             raise InvalidParams("Invalid params: server_id must be the id of a server")
         try:
@@ -276,7 +283,7 @@ class KernelExtension(Extension):
         return read_member(params, "timeout_ms", DRAIN_MILLISECONDS, usual, nullable=False) / 1000
 
 
-def read_stamp(path: os.PathLike[str]) -> tuple[int, ...] | None:
+def read_file_stamp(path: os.PathLike[str]) -> tuple[int, ...] | None:
     """What differs when a file does; None if it is not there."""
     try:
         found = os.stat(path)
@@ -302,7 +309,7 @@ UNWATCHED_SECONDS: Final = 5.0
 """After so long a server without probes looks whether the file wants some now."""
 
 
-async def probe(member: Member) -> None:
+async def probe(member: KernelMember) -> None:
     """Probe a server for ever, as its entry says at each moment. So many late answers in a row are its failure.
 
     A probe is no call: it is not counted, and it keeps no server awake.
@@ -321,7 +328,7 @@ async def probe(member: Member) -> None:
             backend.fail(f"it did not answer {rules.failures} probes in a row")
 
 
-async def _answers(member: Member, seconds: float) -> bool:
+async def _answers(member: KernelMember, seconds: float) -> bool:
     assert member.backend is not None
     said = None
     try:
@@ -344,7 +351,7 @@ SHARE: Final = 0.25
 """A server is looked at so often that it is ended at most this share of its time late."""
 
 
-async def end_when_idle(member: Member) -> None:
+async def end_when_idle(member: KernelMember) -> None:
     """Put a server to sleep after the time that its entry says; a lazy one as soon as its tools are known."""
     loop = asyncio.get_running_loop()
     seen, since = 0, loop.time()
@@ -374,10 +381,10 @@ LIMIT_REASON: Final = "resource_limit"
 EVENTS: Final = {"connected": "SERVER_CONNECTED", "disconnected": "SERVER_DISCONNECTED", "error": "SERVER_DISCONNECTED"}
 
 
-def notify_transition(server: Server, member: Member, change: Transition) -> None:
+def notify_transition(server: Server, member: KernelMember, change: BackendTransition) -> None:
     """Send `notifications/mgp.lifecycle` to the peers that negotiated it: a server has changed its state."""
     previous, new = change.previous, change.new
-    if new == STARTED[1] and new not in TRANSITIONS[previous]:
+    if new == STARTED[1] and new not in LIFECYCLE_TRANSITIONS[previous]:
         # An operator started a server that had ended: to its peers that is a new one.
         previous = STARTED[0]
     text = member.hidden(change.reason)
@@ -386,13 +393,17 @@ def notify_transition(server: Server, member: Member, change: Transition) -> Non
         "server_id": member.id,
         "previous_state": previous,
         "new_state": new,
-        "reason": change.reason if change.reason in REASONS else LIMIT_REASON if is_limit else DEFAULT_REASON,
-        "detail": TOLD[new],
+        "reason": change.reason
+        if change.reason in SHUTDOWN_REASONS
+        else LIMIT_REASON
+        if is_limit
+        else DEFAULT_SHUTDOWN_REASON,
+        "detail": STATE_DESCRIPTIONS[new],
         "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
     }
     for session in server.composition.sessions:
-        if session.terms is not None and "lifecycle" in sections_of(session.terms):
-            notify_state(session, params)
+        if session.terms is not None and "lifecycle" in get_agreed_sections(session.terms):
+            notify_lifecycle_state(session, params)
     if (event := EVENTS.get(new)) is not None:
         details = {"previous_state": previous, "state": new, "reason": RefusalReason.LIMIT if is_limit else text}
         server.mgp.audit.record(event, member.id, "SUCCESS" if new == "connected" else "ERROR", details)
@@ -400,16 +411,16 @@ def notify_transition(server: Server, member: Member, change: Transition) -> Non
 
 PING_SECONDS: Final = 5.0
 MAX_DRAIN_MS: Final = 3_600_000
-DRAIN_MILLISECONDS: Final[Kind[float]] = valid_value(
+DRAIN_MILLISECONDS: Final[MemberKind[float]] = make_checked_kind(
     f"a number from 0 to {MAX_DRAIN_MS}", lambda value: is_number(value) and 0 <= value <= MAX_DRAIN_MS
 )
 
 
-def _where_agreed(section: str, handler: Answer) -> Handler:
+def _where_agreed(section: str, handler: AsyncMethodHandler) -> Handler:
     """A method that is not found where its section was not agreed on."""
 
     async def run(call: Call, params: Params) -> Any:
-        if section not in sections(call):
+        if section not in get_call_sections(call):
             raise MethodNotFound(f"Method not found: {call.method}")
         return await handler(call, params)
 

@@ -10,16 +10,16 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from defserve.client.link import Resolve
-from defserve.client.mgp.server_claims import SaidMgp
+from defserve.client.link import ResolveHost
+from defserve.client.mgp.server_claims import MgpClaims
 from defserve.errors import DefserveError, UsageError
 from defserve.kernel.config.entries import ServerEntry
 from defserve.protocols.mgp import vocabulary
 from defserve.proxying.backend import Backend
-from defserve.proxying.calls import CallSlots, CallTime
-from defserve.proxying.mounted import BackendOptions, ToolChoice, Transition
+from defserve.proxying.calls import CallSlots, CallTiming
+from defserve.proxying.mounted import BackendOptions, BackendTransition, ToolChoice
 from defserve.proxying.mounts import Mounts
-from defserve.proxying.targets import MIN_SECRET_LENGTH, Command, Remote, Secrets, Target
+from defserve.proxying.targets import MIN_SECRET_LENGTH, BackendSecrets, Command, Remote, Target
 
 CALLS_AT_ONCE = 64
 OFFERED = ("security", "permissions", "tool_security", "lifecycle")
@@ -28,7 +28,7 @@ MAX_WORD_LENGTH = 100
 LAST_WORDS = "; its last words:"
 
 
-class Creator(NamedTuple):
+class ServerCreator(NamedTuple):
     """Who registered a server, and why. It ends with the `session`, or with the kernel if there is none."""
 
     id: str
@@ -36,7 +36,7 @@ class Creator(NamedTuple):
     session: object | None
 
 
-class Member:
+class KernelMember:
     """One server of the file. Without a `backend` it cannot be started: `problem` says why, `fix` what helps.
 
     `hidden` takes everything out of a text that only the server may know. Whoever starts or ends it holds `changing`.
@@ -45,14 +45,14 @@ class Member:
     """
 
     def __init__(
-        self, entry: ServerEntry, environ: Mapping[str, str] = os.environ, resolve: Resolve | None = None
+        self, entry: ServerEntry, environ: Mapping[str, str] = os.environ, resolve: ResolveHost | None = None
     ) -> None:
         self.entry, self.environ, self._resolve = entry, environ, resolve
         self.hidden = entry.launch.hidden(environ)
         self.backend: Backend | None = None
         self.problem, self.fix = "", ""
         self.is_stopped = False
-        self.creator: Creator | None = None
+        self.creator: ServerCreator | None = None
         self.health = ""
         self.changing = asyncio.Lock()
 
@@ -61,7 +61,7 @@ class Member:
         return self.entry.id
 
     @property
-    def said(self) -> SaidMgp | None:
+    def said(self) -> MgpClaims | None:
         """What the server said of itself when it was opened last. None: it was not asked."""
         return self.backend.said if self.backend is not None else None
 
@@ -71,7 +71,7 @@ class Member:
             return self.backend.state
         return "error" if self.problem else "registered"
 
-    def prepare(self, mounts: Mounts, journal: Journal) -> None:
+    def prepare(self, mounts: Mounts, journal: ServerJournal) -> None:
         """Make the backend. If that is impossible, `problem` says why."""
         try:
             target = self.target()
@@ -137,7 +137,9 @@ class Member:
         assert self.backend is not None
         known, filled = target.secrets, (value for value in self.hidden.values if len(value) >= MIN_SECRET_LENGTH)
         # The longest first: a secret may contain another.
-        self.backend.secrets = Secrets(tuple(sorted({*known.values, *filled}, key=len, reverse=True)), known.sure)
+        self.backend.secrets = BackendSecrets(
+            tuple(sorted({*known.values, *filled}, key=len, reverse=True)), known.sure
+        )
 
     def _options(self) -> BackendOptions:
         entry, launch = self.entry, self.entry.launch
@@ -192,7 +194,7 @@ class Member:
         }
 
 
-def _format_transition(change: Transition) -> str:
+def _format_transition(change: BackendTransition) -> str:
     # What it wrote to standard error has lines of its own.
     reason = change.reason.partition(LAST_WORDS)[0]
     return f"{change.previous} → {change.new}: {'; '.join(line.strip() for line in reason.splitlines())}"
@@ -227,7 +229,7 @@ class JournalLine(NamedTuple):
         return {"time": vocabulary.format_instant(self.time), "id": self.id, "kind": self.kind, "text": self.text}
 
 
-class Journal:
+class ServerJournal:
     """The last lines of all servers, a bounded number for each. Followers get new ones as they come."""
 
     def __init__(self, clock: Callable[[], datetime] = vocabulary.utc_now) -> None:
@@ -287,10 +289,10 @@ def figures(room: CallSlots) -> dict[str, Any]:
     }
 
 
-def history(room: CallSlots) -> dict[str, Any]:
+def summarize_call_history(room: CallSlots) -> dict[str, Any]:
     """`steps` of the last ten minutes, the newest last: calls, errors, median in ms. None: not remembered."""
     now, times = perf_counter(), tuple(room.times)
-    found: list[list[CallTime]] = [[] for _ in range(STEPS)]
+    found: list[list[CallTiming]] = [[] for _ in range(STEPS)]
     for time in times:
         if 0 <= (age := int((now - time[1]) // STEP_SECONDS)) < STEPS:
             found[STEPS - 1 - age].append(time)
@@ -301,12 +303,12 @@ def history(room: CallSlots) -> dict[str, Any]:
     }
 
 
-def _step(times: Sequence[CallTime]) -> list[Any]:
+def _step(times: Sequence[CallTiming]) -> list[Any]:
     lasted = sorted(ended - began for began, ended, _ in times)
     return [len(times), sum(failed for _, _, failed in times), _milliseconds(lasted, 0.5)]
 
 
-def _rate(times: Sequence[CallTime], now: float, most: int | None) -> float:
+def _rate(times: Sequence[CallTiming], now: float, most: int | None) -> float:
     recent = [ended for _, ended, _ in times if now - ended <= RATE_SECONDS]
     # With more calls than are remembered, these are of a shorter time.
     span = now - recent[0] if len(recent) == most else RATE_SECONDS

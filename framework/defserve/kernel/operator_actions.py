@@ -12,20 +12,25 @@ from collections.abc import AsyncGenerator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.auth.principals import LOCAL
-from defserve.base.hidden_characters import has_hidden
+from defserve.auth.principals import LOCAL_PRINCIPAL
+from defserve.base.hidden_characters import has_hidden_characters
 from defserve.core.call import Call
 from defserve.core.messages import Params
 from defserve.errors import MethodNotFound, PeerError, UsageError
-from defserve.kernel.governance.access import KernelAccess, check_operator
-from defserve.kernel.governance.permissions import INTERACTIVE, Decision
-from defserve.kernel.governance.pins import digest_of_all
-from defserve.kernel.members import Member
+from defserve.kernel.governance.access import KernelAccess, require_operator
+from defserve.kernel.governance.permissions import INTERACTIVE_POLICY, PermissionDecision
+from defserve.kernel.governance.pins import digest_held_tools
+from defserve.kernel.members import KernelMember
 from defserve.protocols.mgp import vocabulary
-from defserve.protocols.mgp.audit import MAX_LIMIT, ReadableAuditLog, readable, replay
-from defserve.protocols.mgp.server_discovery import Answer, MethodToolSpec, object_schema, operator_tool
-from defserve.protocols.mgp.terms import tool_security
-from defserve.protocols.mgp.vocabulary import PERMISSIONS
+from defserve.protocols.mgp.audit import MAX_REPLAYED_EVENTS, ReadableAuditLog, find_readable_log, replay_audit_log
+from defserve.protocols.mgp.server_discovery import (
+    AsyncMethodHandler,
+    MethodToolSpec,
+    make_discovery_schema,
+    make_operator_tool,
+)
+from defserve.protocols.mgp.terms import get_tool_security
+from defserve.protocols.mgp.vocabulary import PERMISSION_RISKS
 from defserve.proxying.items import RemoteTool
 from defserve.server.server import Server
 from defserve.stores.audit.log_file import AuditUnavailable
@@ -125,7 +130,7 @@ def _about(agent: str, id: str, tool: str | None) -> dict[str, Any]:
 # -- `defserve kernel permissions`: what servers need, and what operators have decided about it.
 
 
-EVENTS: Final[Mapping[Decision, tuple[str, str]]] = {
+EVENTS: Final[Mapping[PermissionDecision, tuple[str, str]]] = {
     "approved": ("PERMISSION_GRANTED", "SUCCESS"),
     "denied": ("PERMISSION_DENIED", "DENIED"),
 }
@@ -147,13 +152,13 @@ class PermissionVerbs:
         return [self._row(one, name, needed[one][name]) for one in needed for name in needed[one] if id in (None, one)]
 
     async def decide(
-        self, decision: Decision, id: str, permission: str | None = None, reason: str = ""
+        self, decision: PermissionDecision, id: str, permission: str | None = None, reason: str = ""
     ) -> list[dict[str, Any]]:
         """Let the tools of a server use a permission, whoever calls them, or keep them from it. If none is named, it's
         about all that nobody has decided about."""
         kernel, section = self._kernel, self._kernel.governance.permissions
         kernel.member(id)
-        if len(reason) > MAX_REASON_LENGTH or has_hidden(reason):
+        if len(reason) > MAX_REASON_LENGTH or has_hidden_characters(reason):
             raise UsageError(
                 f"a reason is a line of at most {MAX_REASON_LENGTH} printable characters", fix="write a shorter reason"
             )
@@ -167,11 +172,11 @@ class PermissionVerbs:
             raise UsageError(f"nobody asks for a permission of {id}", fix="see `defserve kernel permissions`")
         event, result = EVENTS[decision]
         details = {"permissions": names, "reason": reason}
-        by = {"type": "user", "id": LOCAL.id}
+        by = {"type": "user", "id": LOCAL_PRINCIPAL.id}
         # A decision that cannot be recorded is not made.
         await asyncio.to_thread(lambda: kernel.server.mgp.audit.record(event, id, result, details, by=by))
         try:
-            await asyncio.to_thread(section.decide, id, names, decision, LOCAL.id, reason)
+            await asyncio.to_thread(section.decide, id, names, decision, LOCAL_PRINCIPAL.id, reason)
         except OSError as error:
             raise UsageError(
                 f"the decision cannot be kept: {error}", fix="make the folder of the file writable"
@@ -183,7 +188,7 @@ class PermissionVerbs:
         """Server → permission → the tools that need it, by their names here."""
         found: dict[str, dict[str, list[str]]] = {id: {} for id in self._kernel.members}
         for tool in self._kernel.server.mcp.tools.registry:
-            id, security = tool.server_id, tool_security(tool)
+            id, security = tool.server_id, get_tool_security(tool)
             if id in found and security is not None:
                 for name in security.security.permissions:
                     found[id].setdefault(name, []).append(tool.name)
@@ -191,11 +196,11 @@ class PermissionVerbs:
 
     def _row(self, id: str, name: str, tools: list[str]) -> dict[str, Any]:
         section = self._kernel.governance.permissions
-        undecided = "asked" if self._kernel.config.settings.permissions == INTERACTIVE else "auto"
+        undecided = "asked" if self._kernel.config.settings.permissions == INTERACTIVE_POLICY else "auto"
         row: dict[str, Any] = {
             "id": id,
             "permission": name,
-            "risk_level": PERMISSIONS.get(name, "moderate"),
+            "risk_level": PERMISSION_RISKS.get(name, "moderate"),
             "decision": undecided,
             **section.decision(id, name),
             "tools": tools,
@@ -220,7 +225,7 @@ async def list_held_tools(kernel: Kernel, id: str | None = None) -> list[dict[st
     rows: list[dict[str, Any]] = []
     for one in [id] if id is not None else kernel.members:
         held = kernel.governance.pins.list_held_tools(one)
-        all_held = digest_of_all(held)
+        all_held = digest_held_tools(held)
         for tool in held:
             difference = tool.difference()
             rows.append(
@@ -245,19 +250,19 @@ PING_SECONDS: Final = 5.0
 AT_ONCE: Final = 16
 
 
-async def health(kernel: Kernel, id: str | None = None) -> list[dict[str, Any]]:
+async def check_server_health(kernel: Kernel, id: str | None = None) -> list[dict[str, Any]]:
     """The health of one server, or of all. A slow one delays the answer by at most five seconds."""
     members = [kernel.member(id)] if id is not None else list(kernel.members.values())
     room = asyncio.Semaphore(AT_ONCE)
 
-    async def each(member: Member) -> dict[str, Any]:
+    async def each(member: KernelMember) -> dict[str, Any]:
         async with room:
             return await health_of(member)
 
     return await asyncio.gather(*map(each, members))
 
 
-async def health_of(member: Member) -> dict[str, Any]:
+async def health_of(member: KernelMember) -> dict[str, Any]:
     """What one server answers now. `status` is None for one that does not run and need not."""
     backend = member.backend
     found: dict[str, Any] = {"id": member.id, "state": member.state, "status": None}
@@ -290,15 +295,15 @@ NO_LOG: Final = "this kernel keeps no audit log that can be read"
 
 async def replay_audit(kernel: Kernel, call: Call, params: Params) -> Params:
     """`mgp/audit/replay`. Raises PermissionDenied for others than operators: the log tells what everybody does."""
-    check_operator(call, kernel.config.settings.admins)
-    if (log := readable(kernel.server.mgp.audit.sinks)) is None:
+    require_operator(call, kernel.config.settings.admins)
+    if (log := find_readable_log(kernel.server.mgp.audit.sinks)) is None:
         raise MethodNotFound(f"Method not found: {NO_LOG}")
-    return await replay(call, log, params)
+    return await replay_audit_log(call, log, params)
 
 
 async def show_audit(kernel: Kernel, last: int, follow: bool, verify: bool) -> AsyncGenerator[dict[str, Any]]:
     """The last records, and with `follow` those that come; or with `verify`, whether the log is intact."""
-    if (log := readable(kernel.server.mgp.audit.sinks)) is None:
+    if (log := find_readable_log(kernel.server.mgp.audit.sinks)) is None:
         raise UsageError(NO_LOG, fix='say audit = "audit.jsonl" in [kernel], and start the kernel again')
     try:
         if verify:
@@ -314,7 +319,7 @@ async def _events(log: ReadableAuditLog, last: int, follow: bool) -> AsyncGenera
     newest = await asyncio.to_thread(lambda: log.last_seq)
     seq = max(1, newest - last + 1)
     while True:
-        page = await asyncio.to_thread(log.replay, seq, None, MAX_LIMIT)
+        page = await asyncio.to_thread(log.replay, seq, None, MAX_REPLAYED_EVENTS)
         for event in page.events:
             yield event
         seq = page.next_seq
@@ -347,28 +352,30 @@ HEALTH, RESTART, AUDIT = "mgp_health", "mgp_server_restart", "mgp_audit"
 TOOLS: Final[Mapping[str, MethodToolSpec]] = {
     ACCESS_QUERY: MethodToolSpec(
         "Tell whether an agent may use a server or one of its tools, and which entry says so.",
-        object_schema({"agent_id": TEXT, "server_id": TEXT, "tool_name": TEXT}, "agent_id", "server_id"),
+        make_discovery_schema({"agent_id": TEXT, "server_id": TEXT, "tool_name": TEXT}, "agent_id", "server_id"),
         False,
     ),
     ACCESS_GRANT: MethodToolSpec(
         "Allow an agent a server or one of its tools, or deny it.",
-        object_schema(NEW_ENTRY, "entry_type", "agent_id", "server_id", "permission"),
+        make_discovery_schema(NEW_ENTRY, "entry_type", "agent_id", "server_id", "permission"),
         True,
     ),
     ACCESS_REVOKE: MethodToolSpec(
-        "Take back what was granted or denied.", object_schema(ENTRY, "entry_type", "agent_id", "server_id"), True
+        "Take back what was granted or denied.",
+        make_discovery_schema(ENTRY, "entry_type", "agent_id", "server_id"),
+        True,
     ),
     HEALTH: MethodToolSpec(
         "Ask one server behind this one, or all of them, whether they answer.",
-        object_schema({"server_id": TEXT}),
+        make_discovery_schema({"server_id": TEXT}),
         False,
     ),
     RESTART: MethodToolSpec(
-        "Start a server again; calls under way finish.", object_schema({"server_id": TEXT}, "server_id"), True
+        "Start a server again; calls under way finish.", make_discovery_schema({"server_id": TEXT}, "server_id"), True
     ),
     AUDIT: MethodToolSpec(
         "Read the audit log: events from a sequence number or a time on.",
-        object_schema(
+        make_discovery_schema(
             {
                 "since_seq": {"type": "integer", "minimum": 0},
                 "since_timestamp": {"type": "string", "format": "date-time"},
@@ -380,10 +387,10 @@ TOOLS: Final[Mapping[str, MethodToolSpec]] = {
 }
 
 
-def add_operator_tools(server: Server, answers: Mapping[str, Answer]) -> None:
+def add_operator_tools(server: Server, answers: Mapping[str, AsyncMethodHandler]) -> None:
     """Add those tools for which there is an answer."""
     for name, answer in answers.items():
-        server.add_tool(operator_tool(name, TOOLS[name], answer, server, _format_answer))
+        server.add_tool(make_operator_tool(name, TOOLS[name], answer, server, _format_answer))
 
 
 def _format_answer(value: Params) -> str:

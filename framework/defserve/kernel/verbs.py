@@ -4,7 +4,7 @@ How it works
     A row of `KERNEL_VERBS` has a verb's name, its words for `--help`, its parameters, and the function of the kernel
     that does it. Everything else is made from the row:
 
-    the check of a request          `read_request`, below
+    the check of a request          `parse_verb_request`, below
     the call of the function        kernel/control_listener.py
     words, options and help         cli/kernel_actions.py
     the inspector's buttons         inspector/kernels.py
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from defserve.kernel.kernel import Kernel
 
 Answer: TypeAlias = dict[str, Any]
-Answers: TypeAlias = Answer | list[Answer] | Awaitable[Answer | list[Answer]] | AsyncIterator[Answer]
+VerbAnswers: TypeAlias = Answer | list[Answer] | Awaitable[Answer | list[Answer]] | AsyncIterator[Answer]
 
 
 class VerbParameter(NamedTuple):
@@ -58,7 +58,7 @@ class KernelVerb:
 
     name: str
     about: str
-    function: Callable[[Kernel], Callable[..., Answers]]
+    function: Callable[[Kernel], Callable[..., VerbAnswers]]
     parameters: tuple[VerbParameter, ...] = ()
     has_button: bool = False
     method: str = ""
@@ -195,7 +195,7 @@ _ROWS: Final = (
 KERNEL_VERBS: Final = {verb.name: verb for verb in _ROWS}
 
 
-def read_request(request: Any) -> tuple[KernelVerb, dict[str, Any]]:
+def parse_verb_request(request: Any) -> tuple[KernelVerb, dict[str, Any]]:
     """The verb of a request `{"verb": …, fields}`, and its fields. Raises UsageError for one that is not made so."""
     if not is_object(request):
         raise UsageError("a request is an object", fix='send {"verb": "ps"}')

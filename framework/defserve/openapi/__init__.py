@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.base.exports import lazy
+from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from defserve.openapi.credentials import ApiKey, Basic, Bearer, Credentials, PerCaller
     from defserve.openapi.tool import pages
 else:
-    __getattr__ = lazy(
+    __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.openapi.tool": "pages",

@@ -15,26 +15,34 @@ from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
 from defserve.guard.network import judge
 from defserve.openapi.credentials import check_credentials, iter_pinned_parameters
-from defserve.openapi.documents import Document, References, bundle_document, load_document
-from defserve.openapi.names import join_words, names_of, words
-from defserve.openapi.operations import VARIABLE, Operation, hints_of, is_included, operations, patterns_of, security_of
-from defserve.openapi.schema_dialect import OF_TOOL, clean_text, tool_description
-from defserve.openapi.schemas import Schemas
-from defserve.openapi.sending import InProcessApp, Sender
+from defserve.openapi.documents import DocumentReferences, OpenApiDocument, bundle_document, load_document
+from defserve.openapi.names import join_name_words, name_operations, split_name_words
+from defserve.openapi.operations import (
+    PATH_VARIABLE,
+    Operation,
+    choose_operation_security,
+    is_included,
+    list_operations,
+    make_method_hints,
+    parse_operation_patterns,
+)
+from defserve.openapi.schema_dialect import MAX_TOOL_DESCRIPTION_LENGTH, clean_text, make_tool_description
+from defserve.openapi.schemas import SchemaConverter
+from defserve.openapi.sending import ApiSender, InProcessApp
 from defserve.openapi.tool import OperationTool
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mcp.transforms import Transform
 
 if TYPE_CHECKING:
     from defserve.openapi.credentials import Credentials
-    from defserve.openapi.operations import Pattern
+    from defserve.openapi.operations import OperationPattern
 
 
 log = logging.getLogger("defserve.openapi")
 MAX_TAGS = 5
 
 
-class Api:
+class ImportedApi:
     """An API that is served as tools. `skipped` says which operations are left out although they were chosen."""
 
     def __init__(self, source: Any, options: ImportOptions) -> None:
@@ -42,8 +50,8 @@ class Api:
         content = bundle_document(document) if options.remote_refs else document.content
         info = content.get("info")
         self._info: dict[str, Any] = info if is_object(info) else {}
-        self.references = References(content)
-        self.schemas = Schemas(self.references)
+        self.references = DocumentReferences(content)
+        self.schemas = SchemaConverter(self.references)
         self.auth = check_credentials(options.auth)
         self.headers = dict(options.headers)
         self.pinned = frozenset(iter_pinned_parameters(self.headers))
@@ -59,7 +67,7 @@ class Api:
         is_trusted = options.base_url is not None
         if not is_trusted and client is None:
             refuse_private(base)
-        self.sender = Sender(base, options.timeout, options.retries, client, is_trusted=is_trusted)
+        self.sender = ApiSender(base, options.timeout, options.retries, client, is_trusted=is_trusted)
         self.tools: list[Tool] = [*self._tools(document, base, options)]
         if (transform := options.transform) is not None:
             transform.check(tool.name for tool in self.tools)
@@ -68,14 +76,16 @@ class Api:
     @property
     def name(self) -> str:
         """The API's title as a name for a server."""
-        return join_words(words(str(self._info.get("title", "")))) or "api"
+        return join_name_words(split_name_words(str(self._info.get("title", "")))) or "api"
 
     @property
     def about(self) -> dict[str, str]:
         """What the document says of the API, as options of a server."""
         said = {name: self._info.get(name) for name in ("title", "version", "description")}
         return {
-            name: clean_text(text, OF_TOOL) for name, text in said.items() if isinstance(text, str) and text.strip()
+            name: clean_text(text, MAX_TOOL_DESCRIPTION_LENGTH)
+            for name, text in said.items()
+            if isinstance(text, str) and text.strip()
         }
 
     @asynccontextmanager
@@ -89,12 +99,12 @@ class Api:
             await stack.enter_async_context(self.sender.serving())
             yield
 
-    def _tools(self, document: Document, base: str, options: ImportOptions) -> list[OperationTool]:
-        include = None if options.include is None else patterns_of(options.include, "include")
-        exclude = patterns_of(options.exclude, "exclude")
-        found = list(operations(self.references))
+    def _tools(self, document: OpenApiDocument, base: str, options: ImportOptions) -> list[OperationTool]:
+        include = None if options.include is None else parse_operation_patterns(options.include, "include")
+        exclude = parse_operation_patterns(options.exclude, "exclude")
+        found = list(list_operations(self.references))
         made: list[OperationTool] = []
-        for operation, name in zip(found, names_of(found), strict=True):
+        for operation, name in zip(found, name_operations(found), strict=True):
             if not is_included(operation, name, include, exclude):
                 continue
             at = base if not operation.servers or options.base_url is not None else None
@@ -115,11 +125,11 @@ class Api:
     def _tool(self, operation: Operation, name: str, base: str, options: ImportOptions) -> OperationTool:
         about = ToolOptions(
             name=name,
-            description=tool_description(
+            description=make_tool_description(
                 name, operation.summary, operation.description, deprecated=operation.deprecated, fallback=str(operation)
             ),
-            annotations=hints_of(operation),
-            security=security_of(operation, name, options.marks),
+            annotations=make_method_hints(operation),
+            security=choose_operation_security(operation, name, options.marks),
             tags=tuple(filter(None, map(_tag, operation.tags[:MAX_TAGS]))),
         )
         return OperationTool(name, about, operation, self, base)
@@ -132,7 +142,7 @@ def _tag(tag: str) -> str:
 # -- How an API is imported: one frozen object, which `Server.from_openapi` and `from_fastapi` make of their options.
 
 
-MANY = 30
+MAX_UNSEARCHED_TOOLS = 30
 """Above so many tools, a server made of a document is searched."""
 
 
@@ -160,9 +170,9 @@ class ImportOptions:
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     auth: Credentials | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    include: Sequence[Pattern] | Pattern | None = None
-    exclude: Sequence[Pattern] | Pattern = ()
-    marks: Mapping[Pattern, Any] = field(default_factory=dict[Any, Any])
+    include: Sequence[OperationPattern] | OperationPattern | None = None
+    exclude: Sequence[OperationPattern] | OperationPattern = ()
+    marks: Mapping[OperationPattern, Any] = field(default_factory=dict[Any, Any])
     slashes: Sequence[str] = ()
     timeout: float = 30.0
     retries: int = 2
@@ -178,9 +188,9 @@ class ImportFields(TypedDict, total=False):
     variables: Mapping[str, str]
     auth: Credentials
     headers: Mapping[str, str]
-    include: Sequence[Pattern] | Pattern
-    exclude: Sequence[Pattern] | Pattern
-    marks: Mapping[Pattern, Any]
+    include: Sequence[OperationPattern] | OperationPattern
+    exclude: Sequence[OperationPattern] | OperationPattern
+    marks: Mapping[OperationPattern, Any]
     slashes: Sequence[str]
     timeout: float
     retries: int
@@ -196,7 +206,7 @@ PRIVATE: Final = frozenset(("private-address", "private-name"))
 FIX = 'say base_url="https://api.example.com/v1"'
 
 
-def base_url_of(document: Document, given: str | None, variables: Mapping[str, str]) -> str:
+def base_url_of(document: OpenApiDocument, given: str | None, variables: Mapping[str, str]) -> str:
     """The address that every path is added to, without a slash at its end. Raises UsageError if there is none."""
     if given is not None:
         return _check_url(given)
@@ -210,7 +220,7 @@ def server_url(server: Any, variables: Mapping[str, str], home: str | None) -> s
     if not is_object(server) or not isinstance(url := server.get("url"), str):
         raise UsageError("a server of the document has no url", fix=FIX)
     known = server.get("variables")
-    filled = VARIABLE.sub(lambda found: _variable(found[1], known, variables), url)
+    filled = PATH_VARIABLE.sub(lambda found: _variable(found[1], known, variables), url)
     if not re.match(r"https?://", filled):
         if home is None:
             raise UsageError(f"the document's server {filled[:100]!r} is not a whole address", fix=FIX)

@@ -8,8 +8,8 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from defserve.auth.oauth import basic
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.oauth import encode_basic_auth
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Basic(Credentials):
 
     def add_to(self, request: ApiRequest) -> tuple[str, ...]:
         user, password = self._pair
-        shown = request.headers["authorization"] = basic(user, password)
+        shown = request.headers["authorization"] = encode_basic_auth(user, password)
         return (shown.partition(" ")[2], password)
 
 
@@ -101,7 +101,7 @@ class PerCaller(Credentials):
     async def of(self, call: Call) -> Credentials:
         """The credentials of a call. Raises ToolError if its caller has none."""
         identity: Any = call.identity
-        principal = identity if isinstance(identity, Principal) else LOCAL
+        principal = identity if isinstance(identity, Principal) else LOCAL_PRINCIPAL
         found = self._find(principal) if principal.kind != "anonymous" else None
         chosen = await found if isawaitable(found) else found
         if chosen is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urljoin, urlsplit
 
-from defserve.base.yaml_values import read_yaml
+from defserve.base.yaml_values import parse_yaml
 from defserve.core.json_values import is_array, is_mapping, is_object
 from defserve.errors import UsageError
 
@@ -22,7 +22,7 @@ FIX: Final = "give the document as a dict, a path, an address or a text"
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class OpenApiDocument:
     """A document, and where it came from: `url` or `file`, or neither."""
 
     content: dict[str, Any]
@@ -34,7 +34,7 @@ class Document:
         return self.url or (str(self.file) if self.file is not None else "the OpenAPI document")
 
 
-def load_document(source: Any) -> Document:
+def load_document(source: Any) -> OpenApiDocument:
     """Read a document. Raises UsageError if it is not there, cannot be read, or is not OpenAPI 3."""
     document = read_document(source)
     version: Any = document.content.get("openapi")
@@ -48,12 +48,12 @@ def load_document(source: Any) -> Document:
     return document
 
 
-def read_document(source: Any) -> Document:
+def read_document(source: Any) -> OpenApiDocument:
     """Read any JSON or YAML object."""
     if is_mapping(source):
         try:
             # A copy that nobody else changes, as JSON would give it.
-            return Document(parse_document(json.dumps(source, default=str).encode(), "the OpenAPI document"))
+            return OpenApiDocument(parse_document(json.dumps(source, default=str).encode(), "the OpenAPI document"))
         except (ValueError, TypeError, RecursionError) as error:
             raise UsageError(f"the OpenAPI document cannot be written as JSON: {error}", fix=FIX) from None
     if isinstance(source, Path):
@@ -61,20 +61,20 @@ def read_document(source: Any) -> Document:
     if not isinstance(source, str):
         raise UsageError(f"a {type(source).__name__} is not an OpenAPI document", fix=FIX)
     if source.startswith(("http://", "https://")):
-        return Document(parse_document(fetch_document(source), source), url=source)
+        return OpenApiDocument(parse_document(fetch_document(source), source), url=source)
     if "\n" in source or source.lstrip().startswith("{"):
-        return Document(parse_document(source.encode(), "the OpenAPI document"))
+        return OpenApiDocument(parse_document(source.encode(), "the OpenAPI document"))
     return _read_file(Path(source))
 
 
-def _read_file(path: Path) -> Document:
+def _read_file(path: Path) -> OpenApiDocument:
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:
             raise UsageError(f"{path} is longer than {MAX_DOCUMENT_BYTES} bytes", fix="cut it down to what you serve")
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", fix=FIX) from None
-    return Document(parse_document(data, str(path)), file=path)
+    return OpenApiDocument(parse_document(data, str(path)), file=path)
 
 
 def parse_document(data: bytes, shown: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _read_yaml(text: str) -> Any:
     import yaml
 
     try:
-        return read_yaml(text, "it", max_depth=MAX_YAML_DEPTH, is_tolerant=True)
+        return parse_yaml(text, "it", max_depth=MAX_YAML_DEPTH, is_tolerant=True)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
 
@@ -148,10 +148,10 @@ def fetch_document(url: str) -> bytes:
 async def _get_document(url: str) -> bytes:
     from defserve.guard.egress import Egress
     from defserve.guard.http_client import GuardedClient
-    from defserve.guard.network import authority_of
+    from defserve.guard.network import parse_authority
 
     try:
-        where = str(authority_of(url))
+        where = str(parse_authority(url))
     except ValueError as error:
         raise UsageError(f"{url[:200]} is not an address: {error}", fix=FIX) from None
     egress = Egress(ports=None, private=[where], max_bytes=MAX_DOCUMENT_BYTES, timeout=FETCH_SECONDS)
@@ -170,7 +170,7 @@ MAX_DOCUMENTS: Final = 200
 MAX_CHAIN_LENGTH: Final = 50
 
 
-class References:
+class DocumentReferences:
     """The references inside one document."""
 
     def __init__(self, root: dict[str, Any]) -> None:
@@ -211,7 +211,7 @@ class References:
         return here
 
 
-def bundle_document(document: Document) -> dict[str, Any]:
+def bundle_document(document: OpenApiDocument) -> dict[str, Any]:
     """The document with all others that it refers to inside it. They lie in the same folder or at the same origin."""
     bundle = _Bundle(document)
     root = bundle.rewritten(document.content, bundle.home, "")
@@ -222,7 +222,7 @@ def bundle_document(document: Document) -> dict[str, Any]:
 
 
 class _Bundle:
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: OpenApiDocument) -> None:
         file = document.file.resolve() if document.file is not None else None
         self._folder = file.parent if file is not None else None
         self.home = document.url or (file.as_uri() if file is not None else "")

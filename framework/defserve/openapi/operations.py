@@ -10,20 +10,20 @@ from typing import Any, Final, TypeAlias
 
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
-from defserve.openapi.documents import References
+from defserve.openapi.documents import DocumentReferences
 from defserve.protocols.mgp.security import Security
 
-METHODS: Final = ("get", "head", "options", "post", "put", "patch", "delete", "trace")
+HTTP_METHODS: Final = ("get", "head", "options", "post", "put", "patch", "delete", "trace")
 MAX_OPERATIONS: Final = 5_000
 """Operations of one document. GitHub's has 1,200."""
 
 
 _STYLES: Final = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
-VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
+PATH_VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class OperationParameter:
     """A parameter of an operation. With `media`, its value is sent as one text of that type."""
 
     name: str
@@ -38,7 +38,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RequestBody:
     """The body of a request: media type → the object that describes it."""
 
     content: Mapping[str, dict[str, Any]]
@@ -57,8 +57,8 @@ class Operation:
     description: str
     tags: tuple[str, ...]
     deprecated: bool
-    parameters: tuple[Parameter, ...]
-    body: Body | None
+    parameters: tuple[OperationParameter, ...]
+    body: RequestBody | None
     responses: Mapping[str, Any]
     servers: tuple[Any, ...] = ()
     is_public: bool = False
@@ -69,7 +69,7 @@ class Operation:
         return f"{self.method.upper()} {self.path}"
 
 
-def operations(references: References) -> Iterator[Operation]:
+def list_operations(references: DocumentReferences) -> Iterator[Operation]:
     """Every operation, in the order of the document. Raises UsageError for a reference that points to nothing."""
     paths = references.root.get("paths")
     count = 0
@@ -77,7 +77,7 @@ def operations(references: References) -> Iterator[Operation]:
         item = references.resolve_value(given)
         if not is_object(item) or not str(path).startswith("/"):
             continue
-        for method in METHODS:
+        for method in HTTP_METHODS:
             operation = references.resolve_value(item.get(method))
             if is_object(operation):
                 count += 1
@@ -89,7 +89,7 @@ def operations(references: References) -> Iterator[Operation]:
 
 
 def _read_operation(
-    references: References, path: str, method: str, item: dict[str, Any], found: dict[str, Any]
+    references: DocumentReferences, path: str, method: str, item: dict[str, Any], found: dict[str, Any]
 ) -> Operation:
     body = references.resolve_value(found.get("requestBody"))
     servers = found.get("servers") or item.get("servers") or ()
@@ -111,21 +111,25 @@ def _read_operation(
     )
 
 
-def _parameters(references: References, path: str, item: dict[str, Any], found: dict[str, Any]) -> Iterator[Parameter]:
-    named: dict[tuple[str, str], Parameter] = {}
+def _parameters(
+    references: DocumentReferences, path: str, item: dict[str, Any], found: dict[str, Any]
+) -> Iterator[OperationParameter]:
+    named: dict[tuple[str, str], OperationParameter] = {}
     for given in (*_list(item.get("parameters")), *_list(found.get("parameters"))):
         parameter = references.resolve_value(given)
         if is_object(parameter) and (read := _parameter(references, parameter)) is not None:
             named[read.place, read.name] = read
-    in_path = VARIABLE.findall(path)
+    in_path = PATH_VARIABLE.findall(path)
     for name in in_path:  # a variable that the document forgot to declare is a text
-        named.setdefault(("path", name), Parameter(name, "path", {"type": "string"}, True, "", "simple", False, False))
+        named.setdefault(
+            ("path", name), OperationParameter(name, "path", {"type": "string"}, True, "", "simple", False, False)
+        )
     for (place, name), parameter in named.items():
         if place != "path" or name in in_path:
             yield parameter
 
 
-def _parameter(references: References, given: dict[str, Any]) -> Parameter | None:
+def _parameter(references: DocumentReferences, given: dict[str, Any]) -> OperationParameter | None:
     name, place = given.get("name"), given.get("in")
     if not isinstance(name, str) or not name or place not in _STYLES:
         return None
@@ -137,7 +141,7 @@ def _parameter(references: References, given: dict[str, Any]) -> Parameter | Non
         media, described = next(iter(content.items()))
         described = references.resolve_value(described)
         schema = described.get("schema") if is_object(described) else None
-    return Parameter(
+    return OperationParameter(
         name=name,
         place=place,
         schema=schema if schema is not None else {"type": "string"},
@@ -150,13 +154,13 @@ def _parameter(references: References, given: dict[str, Any]) -> Parameter | Non
     )
 
 
-def _body(references: References, given: dict[str, Any]) -> Body | None:
+def _body(references: DocumentReferences, given: dict[str, Any]) -> RequestBody | None:
     content = given.get("content")
     known = (
         {str(media): references.resolve_value(found) for media, found in content.items()} if is_object(content) else {}
     )
     known = {media: found for media, found in known.items() if is_object(found)}
-    return Body(known, given.get("required") is True, _text(given.get("description"))) if known else None
+    return RequestBody(known, given.get("required") is True, _text(given.get("description"))) if known else None
 
 
 def _list(value: Any) -> list[Any]:
@@ -170,11 +174,11 @@ def _text(value: Any) -> str:
 # -- Choosing operations: by tag, path, method, `operationId` or tool name.
 
 
-Pattern: TypeAlias = str | Callable[[Operation], bool]
+OperationPattern: TypeAlias = str | Callable[[Operation], bool]
 """`tag:users`, `/users/*`, `GET`, `GET /users/*`, or an operationId or tool name (`list_*`); or a function."""
 
 
-def matches_pattern(pattern: Pattern, operation: Operation, name: str) -> bool:
+def matches_pattern(pattern: OperationPattern, operation: Operation, name: str) -> bool:
     """Whether a pattern means an operation, whose tool has this name."""
     if not isinstance(pattern, str):
         return bool(pattern(operation))
@@ -182,7 +186,7 @@ def matches_pattern(pattern: Pattern, operation: Operation, name: str) -> bool:
     if kind == "tag":
         return any(fnmatchcase(tag.lower(), rest.strip().lower()) for tag in operation.tags)
     method, _, path = pattern.partition(" ")
-    if method.lower() in METHODS and (method.isupper() or path.startswith("/")):
+    if method.lower() in HTTP_METHODS and (method.isupper() or path.startswith("/")):
         return operation.method == method.lower() and (not path or _is_path_match(path.strip(), operation.path))
     if pattern.startswith("/"):
         return _is_path_match(pattern, operation.path)
@@ -194,13 +198,15 @@ def _is_path_match(pattern: str, path: str) -> bool:
     return fnmatchcase(path, pattern.replace("[", "[[]"))
 
 
-def is_included(operation: Operation, name: str, include: Sequence[Pattern] | None, exclude: Sequence[Pattern]) -> bool:
+def is_included(
+    operation: Operation, name: str, include: Sequence[OperationPattern] | None, exclude: Sequence[OperationPattern]
+) -> bool:
     """Whether an operation is served: some pattern of `include` (if there is any) means it, and none of `exclude`."""
     wanted = include is None or any(matches_pattern(pattern, operation, name) for pattern in include)
     return wanted and not any(matches_pattern(pattern, operation, name) for pattern in exclude)
 
 
-def patterns_of(given: Any, option: str) -> tuple[Pattern, ...]:
+def parse_operation_patterns(given: Any, option: str) -> tuple[OperationPattern, ...]:
     """What `include=` or `exclude=` was given. Raises UsageError for anything but patterns."""
     found: tuple[Any, ...] = (given,) if isinstance(given, str) or callable(given) else tuple(given)
     for pattern in found:
@@ -215,12 +221,12 @@ def patterns_of(given: Any, option: str) -> tuple[Pattern, ...]:
 
 
 READING: Final = frozenset({"get", "head", "options"})
-IDEMPOTENT: Final = READING | {"put", "delete"}
+IDEMPOTENT_METHODS: Final = READING | {"put", "delete"}
 
 _RISKS: Final[Mapping[str, Any]] = {**dict.fromkeys(READING, "safe"), "delete": "dangerous"}
 
 
-def security_of(operation: Operation, name: str, marks: Mapping[Pattern, Any]) -> Security:
+def choose_operation_security(operation: Operation, name: str, marks: Mapping[OperationPattern, Any]) -> Security:
     """The mark of a tool: the last of `marks` that means it, or else that of its method."""
     given: Any = _RISKS.get(operation.method, "moderate")
     for pattern, mark in marks.items():
@@ -235,7 +241,7 @@ def security_of(operation: Operation, name: str, marks: Mapping[Pattern, Any]) -
     return Security(given, effects=() if given == "safe" else ("network",), where=str(operation))
 
 
-def hints_of(operation: Operation) -> dict[str, Any]:
+def make_method_hints(operation: Operation) -> dict[str, Any]:
     """MCP's hints that the method tells, besides those that follow from the mark."""
     hints: dict[str, Any] = {"openWorldHint": True}
     if operation.method in ("put", "delete"):

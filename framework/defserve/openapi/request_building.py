@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from defserve.base.hidden_characters import is_plain
+from defserve.base.hidden_characters import is_printable_line
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import BadArguments, Problem, ToolError
-from defserve.openapi.operations import VARIABLE, Operation, Parameter
+from defserve.openapi.operations import PATH_VARIABLE, Operation, OperationParameter
 from defserve.openapi.request_plan import BodyArguments, ParameterArgument, RequestPlan
 
 _PATH_SAFE = "/:@!$&'()*+,;=~-._%"
@@ -95,7 +95,7 @@ def _path(template: str, values: dict[str, str]) -> str:
     route, mark, query = template.partition("?")
     path = "".join(
         values.get(piece, "") if index % 2 else quote(piece, safe=_PATH_SAFE)
-        for index, piece in enumerate(VARIABLE.split(route))
+        for index, piece in enumerate(PATH_VARIABLE.split(route))
     )
     # Two values may stand in one part: what each is alone says nothing about both.
     if any(part in (".", "..") for part in path.replace("%2E", ".").replace("%2e", ".").split("/")):
@@ -180,7 +180,7 @@ def _file(value: Any, argument: str) -> tuple[bytes, str | None, str]:
         raise wrong("expected a file: an object with text, or with base64")
     name, media = value.get("filename"), value.get("content_type")
     for given in (name, media):
-        if isinstance(given, str) and not (is_plain(given) and len(given) <= 200):
+        if isinstance(given, str) and not (is_printable_line(given) and len(given) <= 200):
             raise wrong("filename and content_type must be short and printable")
     if "text" in value:
         return str(value["text"]).encode("utf-8", "replace"), name, media or "text/plain"
@@ -225,7 +225,7 @@ def encode_value(value: Any, safe: str = "") -> str:
     return quote(text_of(value).encode("utf-8", "replace"), safe=safe)
 
 
-def query_pairs(parameter: Parameter, value: Any) -> Iterator[str]:
+def query_pairs(parameter: OperationParameter, value: Any) -> Iterator[str]:
     """The `name=value` texts of a query parameter, encoded."""
     safe = _RESERVED if parameter.allow_reserved else ""
     name = encode_value(parameter.name, "[]")
@@ -261,7 +261,7 @@ def _deep(name: str, value: Any, safe: str) -> Iterator[str]:
             yield f"{inner}={encode_value(item, safe)}"
 
 
-def in_path(parameter: Parameter, value: Any, argument: str, *, slashes: bool) -> str:
+def in_path(parameter: OperationParameter, value: Any, argument: str, *, slashes: bool) -> str:
     """The text of a path parameter, which cannot be more than its part of the path. Raises BadArguments."""
     values: list[Any] = [value]
     if is_array(value):
@@ -296,7 +296,7 @@ def _leaves_segment(text: str, slashes: bool) -> str | None:
     return None
 
 
-def _format_path_value(parameter: Parameter, value: Any) -> str:
+def _format_path_value(parameter: OperationParameter, value: Any) -> str:
     if parameter.media is not None:
         return encode_value(content_of(parameter.media, value))
     name, explode, style = encode_value(parameter.name), parameter.explode, parameter.style
@@ -322,7 +322,7 @@ def simple(value: Any, explode: bool, safe: str = "") -> str:
     return encode_value(value, safe)
 
 
-def in_header(parameter: Parameter, value: Any, argument: str) -> str:
+def in_header(parameter: OperationParameter, value: Any, argument: str) -> str:
     """The value of a header. Raises BadArguments for one that would begin another header."""
     if parameter.media is not None:
         text = content_of(parameter.media, value, ascii_only=True)
@@ -338,7 +338,7 @@ def in_header(parameter: Parameter, value: Any, argument: str) -> str:
     return text.strip()
 
 
-def cookie_pairs(parameter: Parameter, value: Any) -> Iterator[str]:
+def cookie_pairs(parameter: OperationParameter, value: Any) -> Iterator[str]:
     """The `name=value` texts of a cookie parameter."""
     if parameter.media is not None:
         yield f"{encode_value(parameter.name)}={encode_value(content_of(parameter.media, value))}"

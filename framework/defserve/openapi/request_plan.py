@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
-from defserve.core.json_values import JsonSchema, as_list, is_object, read_required
-from defserve.openapi.names import argument_name
-from defserve.openapi.operations import Body, Operation, Parameter
-from defserve.openapi.schema_dialect import OF_FIELD, clean_text
-from defserve.openapi.schemas import Schemas
+from defserve.core.json_values import JsonSchema, as_list, is_object, read_required_names
+from defserve.openapi.names import make_argument_name
+from defserve.openapi.operations import Operation, OperationParameter, RequestBody
+from defserve.openapi.schema_dialect import MAX_FIELD_DESCRIPTION_LENGTH, clean_text
+from defserve.openapi.schemas import SchemaConverter
 
 BodyKind: TypeAlias = Literal["json", "multipart", "form", "text", "bytes"]
 
@@ -39,7 +39,7 @@ class ParameterArgument:
     """An argument that is a parameter of the operation."""
 
     name: str
-    parameter: Parameter
+    parameter: OperationParameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class BodyArguments:
 class RequestPlan:
     """The arguments of one operation, and their schema."""
 
-    def __init__(self, operation: Operation, schemas: Schemas, hidden: Collection[tuple[str, str]]) -> None:
+    def __init__(self, operation: Operation, schemas: SchemaConverter, hidden: Collection[tuple[str, str]]) -> None:
         """`hidden` are parameters, by place and name in lower case, that the author fills in."""
         self.parameters: list[ParameterArgument] = []
         fixed = parse_qsl(operation.path.partition("?")[2], keep_blank_values=True)
@@ -78,7 +78,7 @@ class RequestPlan:
             lower = parameter.name.lower()
             if (parameter.place, lower) in hidden or (parameter.place == "header" and lower in NOT_ARGUMENTS):
                 continue
-            name = argument_name(parameter.name, parameter.place, taken)
+            name = make_argument_name(parameter.name, parameter.place, taken)
             taken.add(name)
             self.parameters.append(ParameterArgument(name, parameter))
             properties[name] = _add_description(schemas.convert(parameter.schema, "request"), parameter.description)
@@ -95,13 +95,13 @@ class RequestPlan:
         self.schema = schemas.whole({**root, "additionalProperties": False}, "request")
 
 
-def _body(body: Body, schemas: Schemas, taken: set[str]) -> BodyArguments:
+def _body(body: RequestBody, schemas: SchemaConverter, taken: set[str]) -> BodyArguments:
     media, kind = _choose_media_type(body.content)
     described = body.content[media]
     root = schemas.root(described.get("schema"), "request") if kind not in ("text", "bytes") else {}
     files = _files(described.get("schema"), schemas) if kind == "multipart" else frozenset[str]()
     fields = _flat_fields(root, taken)
-    whole = argument_name("body", "request", taken) if fields is None else None
+    whole = make_argument_name("body", "request", taken) if fields is None else None
     return BodyArguments(media, kind, body.required, fields or {}, whole, files, root)
 
 
@@ -115,21 +115,21 @@ def _flat_fields(root: JsonSchema, taken: set[str]) -> dict[str, str] | None:
         return None
     names: dict[str, str] = {}
     for field in properties:
-        name = argument_name(field, "body", set(names))
+        name = make_argument_name(field, "body", set(names))
         if name in taken or (name != field and name in properties):
             return None
         names[name] = field
     return names
 
 
-def _of_body(plan: BodyArguments, body: Body) -> tuple[dict[str, JsonSchema], list[str]]:
+def _of_body(plan: BodyArguments, body: RequestBody) -> tuple[dict[str, JsonSchema], list[str]]:
     """The properties that the body adds, and which of them are required."""
     if plan.whole is not None:
         schema = _whole_schema(plan)
         return {plan.whole: _add_description(schema, body.description)}, [plan.whole] if plan.required else []
     properties: dict[str, JsonSchema] = plan.schema["properties"]
     found = {name: _to_file_schema(field, properties[field], plan.files) for name, field in plan.fields.items()}
-    needed = read_required(plan.schema)
+    needed = read_required_names(plan.schema)
     return found, [name for name, field in plan.fields.items() if plan.required and field in needed]
 
 
@@ -156,7 +156,7 @@ def _to_file_schema(field: str, schema: JsonSchema, files: Collection[str]) -> J
     return {"type": "array", "items": FILE, **said} if schema.get("type") == "array" else {**FILE, **said}
 
 
-def _files(schema: Any, schemas: Schemas) -> frozenset[str]:
+def _files(schema: Any, schemas: SchemaConverter) -> frozenset[str]:
     """The fields of a form that are files: binary texts, and lists of them."""
     fields = schemas.raw.properties(schema)
     return frozenset(name for name, field in fields.items() if _is_file(field) or _is_file(_items(field)))
@@ -201,5 +201,5 @@ def _choose_media_type(content: Collection[str]) -> tuple[str, BodyKind]:
 
 
 def _add_description(schema: JsonSchema, description: str) -> JsonSchema:
-    said = clean_text(description, OF_FIELD)
+    said = clean_text(description, MAX_FIELD_DESCRIPTION_LENGTH)
     return {**schema, "description": said} if said else schema

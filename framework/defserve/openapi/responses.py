@@ -10,14 +10,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 from defserve.binding.content import Audio, Embedded, Image
 from defserve.binding.json_schemas import rebuild_schema
-from defserve.binding.results import PackedResult, Returns
+from defserve.binding.results import PackedResult, ResultPacker
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
 from defserve.errors import ToolError
-from defserve.openapi.documents import References
+from defserve.openapi.documents import DocumentReferences
 from defserve.openapi.operations import Operation
 from defserve.openapi.request_plan import RequestPlan
-from defserve.openapi.schema_dialect import clean_text, nullable
-from defserve.openapi.schemas import Schemas
+from defserve.openapi.schema_dialect import clean_text, make_nullable
+from defserve.openapi.schemas import SchemaConverter
 from defserve.openapi.sending import ApiResponse
 
 MAX_ERROR_LENGTH: Final = 2_000
@@ -84,12 +84,12 @@ _STRICT: Final = frozenset(
 )
 
 
-class ApiReturns(Returns):
+class ApiResultSchema(ResultPacker):
     """The result of an operation is packed where its response is read. The schema is made when it is listed."""
 
     __slots__ = ("_operation", "_schemas", "_references", "_known", "_made")
 
-    def __init__(self, operation: Operation, schemas: Schemas, references: References) -> None:
+    def __init__(self, operation: Operation, schemas: SchemaConverter, references: DocumentReferences) -> None:
         super().__init__(lambda value: value)
         self._operation, self._schemas, self._references = operation, schemas, references
         self._known: JsonSchema | None = None
@@ -108,7 +108,9 @@ class ApiReturns(Returns):
         self._made, self._known, self.wraps = True, None, False
 
 
-def _find_response_schema(operation: Operation, schemas: Schemas, references: References) -> JsonSchema | None:
+def _find_response_schema(
+    operation: Operation, schemas: SchemaConverter, references: DocumentReferences
+) -> JsonSchema | None:
     """The schema of the successful response, if it is an object or a list."""
     for status in ("200", "201", "202", "203", "2XX", "2xx", "default"):
         response = references.resolve_value(operation.responses.get(status))
@@ -141,7 +143,7 @@ def _loose(schema: JsonSchema) -> JsonSchema:
 
 def _loose_inside(schema: JsonSchema) -> JsonSchema:
     made = _loose(schema)
-    return nullable(made) if "type" in made else made
+    return make_nullable(made) if "type" in made else made
 
 
 # -- The next page: found in the `Link` header or in the body, and said as the arguments of the next call.
@@ -158,7 +160,9 @@ _TAKES: Final = (
 )  # fmt: skip
 
 
-def next_page(plan: RequestPlan, arguments: dict[str, Any], response: ApiResponse, body: Any) -> dict[str, Any] | None:
+def find_next_page_arguments(
+    plan: RequestPlan, arguments: dict[str, Any], response: ApiResponse, body: Any
+) -> dict[str, Any] | None:
     """The arguments that change for the next page; None if there is none, or if it cannot be told."""
     links = _LINK.findall(response.headers.get("link", "")[:16_000])
     for url in (*(url for url, about in links if _NEXT.search(about)), *_addresses(body)):

@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-from defserve.base.hidden_characters import describe_hidden
-from defserve.binding.patterns import MAX_PATTERN_LENGTH, NotLinear, pattern_problem
+from defserve.base.hidden_characters import describe_hidden_characters
+from defserve.binding.patterns import MAX_PATTERN_LENGTH, NonLinearPattern, find_json_pattern_problem
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
 from defserve.core.shapes import is_number
 
-Direction: TypeAlias = Literal["request", "response"]
+SchemaDirection: TypeAlias = Literal["request", "response"]
 """Whether a schema describes what is sent (no `readOnly` fields) or what comes back (no `writeOnly` fields)."""
 
 FORMATS: Final = frozenset("date date-time time duration email uri uuid ipv4 ipv6 hostname byte password".split())
@@ -28,8 +28,8 @@ _KEPT: Final = frozenset(
 _ONE: Final = ("items", "additionalProperties", "not", "propertyNames", "contains")
 _MANY: Final = ("anyOf", "oneOf", "prefixItems")
 _NAMED: Final = ("properties", "patternProperties")
-CONSTRAINING: Final = (_KEPT - {"default"}) | {*_ONE, *_MANY, *_NAMED, "allOf"}
-HIDDEN: Final[dict[Direction, str]] = {"request": "readOnly", "response": "writeOnly"}
+CONSTRAINT_KEYWORDS: Final = (_KEPT - {"default"}) | {*_ONE, *_MANY, *_NAMED, "allOf"}
+HIDDEN_FIELD_KEYWORDS: Final[dict[SchemaDirection, str]] = {"request": "readOnly", "response": "writeOnly"}
 
 Convert: TypeAlias = Callable[[Any], JsonSchema]
 
@@ -37,7 +37,7 @@ Convert: TypeAlias = Callable[[Any], JsonSchema]
 def convert_schema(schema: JsonSchema, convert: Convert, is_hidden: Callable[[Any], bool]) -> JsonSchema:
     """A schema without its own `$ref`, `allOf` and `nullable`; `convert` does those inside."""
     made: JsonSchema = {name: schema[name] for name in schema if name in _KEPT}
-    if isinstance(text := schema.get("description"), str) and (said := clean_text(text, OF_FIELD)):
+    if isinstance(text := schema.get("description"), str) and (said := clean_text(text, MAX_FIELD_DESCRIPTION_LENGTH)):
         made["description"] = said
     if schema.get("format") in FORMATS:
         made["format"] = schema["format"]
@@ -56,10 +56,10 @@ def convert_schema(schema: JsonSchema, convert: Convert, is_hidden: Callable[[An
     return _one_or_null(made)
 
 
-def length_of(schema: JsonSchema) -> int:
+def estimate_schema_length(schema: JsonSchema) -> int:
     """About how many characters a schema has, without those inside it."""
     named = (len(str(key)) for name in _NAMED if is_object(inner := schema.get(name)) for key in inner)
-    said = min(len(str(schema.get("description", ""))), OF_FIELD)
+    said = min(len(str(schema.get("description", ""))), MAX_FIELD_DESCRIPTION_LENGTH)
     return 16 + said + sum(len(repr(schema[name])) for name in schema if name in _KEPT) + sum(named)
 
 
@@ -69,14 +69,14 @@ def _one_or_null(schema: JsonSchema) -> JsonSchema:
         options: list[JsonSchema] = schema.get(word, [])
         others = [option for option in options if option != {"type": "null"}]
         if len(options) == len(others) + 1 == 2 and "type" in others[0] and schema.keys() <= {word, *_ANNOTATIONS}:
-            return nullable({**others[0], **{name: schema[name] for name in _ANNOTATIONS if name in schema}})
+            return make_nullable({**others[0], **{name: schema[name] for name in _ANNOTATIONS if name in schema}})
     return schema
 
 
 _ANNOTATIONS: Final = ("description", "default")
 
 
-def nullable(schema: JsonSchema) -> JsonSchema:
+def make_nullable(schema: JsonSchema) -> JsonSchema:
     """A schema that takes null as well."""
     if "type" in schema and schema.keys().isdisjoint(("anyOf", "oneOf", "allOf", "const")):
         made = {**schema, "type": [*dict.fromkeys((*as_list(schema["type"]), "null"))]}
@@ -108,7 +108,7 @@ def _repair(made: JsonSchema, schema: JsonSchema) -> None:
     if made.get("default", made) is None:
         del made["default"]
     if "type" in made:
-        made |= type_of(made)
+        made |= reduce_to_type(made)
     elif "properties" in made:
         made["type"] = "object"
     elif "items" in made:
@@ -132,7 +132,7 @@ def _repair(made: JsonSchema, schema: JsonSchema) -> None:
         del made["uniqueItems"]
 
 
-def type_of(schema: JsonSchema) -> JsonSchema:
+def reduce_to_type(schema: JsonSchema) -> JsonSchema:
     """A schema that says only the type, if that is stated."""
     if "type" not in schema:
         return {}
@@ -150,8 +150,8 @@ def _is_pattern(value: Any) -> bool:
     """Whether it is a regular expression of JavaScript. One that is not enforced here is published all the same."""
     if not isinstance(value, str) or len(value) > MAX_PATTERN_LENGTH:
         return False
-    problem = pattern_problem(value)
-    return problem is None or isinstance(problem, NotLinear)
+    problem = find_json_pattern_problem(value)
+    return problem is None or isinstance(problem, NonLinearPattern)
 
 
 def _is_open(schema: JsonSchema) -> bool:
@@ -202,8 +202,8 @@ def _narrower(known: Any, given: Any) -> Any:
 # -- Descriptions for models: short, on few lines, without characters that hide or reorder text.
 
 
-OF_TOOL: Final = 600
-OF_FIELD: Final = 240
+MAX_TOOL_DESCRIPTION_LENGTH: Final = 600
+MAX_FIELD_DESCRIPTION_LENGTH: Final = 240
 
 _TAG: Final = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 _LINK: Final = re.compile(r"\[([^\[\]]{1,200})\]\([^()\s]{1,500}\)")
@@ -214,7 +214,7 @@ _SENTENCE: Final = re.compile(r"[.!?](?=\s)")
 def clean_text(text: str, most: int) -> str:
     """One line of at most `most` characters, cut at the end of a sentence or a word."""
     text = text[: 8 * most]
-    odd = {index for index, _ in describe_hidden(text) if text[index] not in "\r\n"}
+    odd = {index for index, _ in describe_hidden_characters(text) if text[index] not in "\r\n"}
     if odd:
         text = "".join(character for index, character in enumerate(text) if index not in odd)
     text = _LINK.sub(r"\1", _TAG.sub("", text))
@@ -232,13 +232,19 @@ def cut_text(text: str, most: int) -> str:
     return f"{head[: most - 1].rpartition(' ')[0] or head[: most - 1]}…"
 
 
-def tool_description(name: str, summary: str, description: str, *, deprecated: bool, fallback: str) -> str:
+def make_tool_description(name: str, summary: str, description: str, *, deprecated: bool, fallback: str) -> str:
     """What a tool says about itself: the summary, and as much of the description as says more."""
-    head, rest = clean_text(summary, OF_TOOL // 2), clean_text(description.partition("\n\n")[0], OF_TOOL)
+    head, rest = (
+        clean_text(summary, MAX_TOOL_DESCRIPTION_LENGTH // 2),
+        clean_text(description.partition("\n\n")[0], MAX_TOOL_DESCRIPTION_LENGTH),
+    )
     if rest and head.lower().replace(" ", "_") == name:  # it was made of the name
         head = ""
     if rest.lower().rstrip(".").startswith(head.lower().rstrip(".")):
         head = ""
     ended = head if not head or head[-1] in ".!?…" else f"{head}."
-    text = cut_text(" ".join(part for part in (ended if rest else head, rest) if part), OF_TOOL) or fallback
+    text = (
+        cut_text(" ".join(part for part in (ended if rest else head, rest) if part), MAX_TOOL_DESCRIPTION_LENGTH)
+        or fallback
+    )
     return f"Deprecated. {text}" if deprecated else text

@@ -13,21 +13,21 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 from urllib.parse import unquote
 
-from defserve.binding.json_schemas import children, inline_defs, rebuild_schema
+from defserve.binding.json_schemas import inline_defs, list_subschemas, rebuild_schema
 from defserve.core.json_values import JsonSchema, is_array, is_object
 from defserve.errors import UsageError
-from defserve.openapi.documents import References
+from defserve.openapi.documents import DocumentReferences
 from defserve.openapi.schema_dialect import (
-    CONSTRAINING,
-    HIDDEN,
-    OF_FIELD,
-    Direction,
+    CONSTRAINT_KEYWORDS,
+    HIDDEN_FIELD_KEYWORDS,
+    MAX_FIELD_DESCRIPTION_LENGTH,
+    SchemaDirection,
     clean_text,
     convert_schema,
-    length_of,
+    estimate_schema_length,
+    make_nullable,
     merge_schemas,
-    nullable,
-    type_of,
+    reduce_to_type,
 )
 
 MAX_SCHEMA_BYTES: Final = 16_000
@@ -37,25 +37,25 @@ FARTHEST: Final = 60
 _WORD: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-class Schemas:
+class SchemaConverter:
     """Converts schemas. References stay references, to the names of definitions that are kept here."""
 
-    def __init__(self, references: References) -> None:
+    def __init__(self, references: DocumentReferences) -> None:
         self.raw = RawSchemas(references)
         self._names: dict[str, str] = {}
         self._taken: set[str] = set()
-        self._definitions: dict[tuple[Direction, str], JsonSchema] = {}
-        self._sizes: dict[tuple[Direction, str], int] = {}
-        self._cut: set[tuple[Direction, str]] = set()
+        self._definitions: dict[tuple[SchemaDirection, str], JsonSchema] = {}
+        self._sizes: dict[tuple[SchemaDirection, str], int] = {}
+        self._cut: set[tuple[SchemaDirection, str]] = set()
         self._refs: dict[str, str] = {}
 
-    def convert(self, schema: Any, direction: Direction, above: tuple[str, ...] = ()) -> JsonSchema:
+    def convert(self, schema: Any, direction: SchemaDirection, above: tuple[str, ...] = ()) -> JsonSchema:
         """A schema whose references lead to `$defs`. `above` are the references that it stands inside of."""
         conversion = Conversion(self.raw, self._name, direction)
         made = conversion.convert(schema, above)
         return loosen_schema(made) if conversion.is_cut else made
 
-    def root(self, schema: Any, direction: Direction) -> JsonSchema:
+    def root(self, schema: Any, direction: SchemaDirection) -> JsonSchema:
         """A converted schema that is no reference itself: for a body whose fields become arguments."""
         seen: tuple[str, ...] = ()
         while (
@@ -77,7 +77,7 @@ class Schemas:
             self._names[ref], self._refs[name] = name, ref
         return self._names[ref]
 
-    def _definition(self, name: str, direction: Direction) -> JsonSchema:
+    def _definition(self, name: str, direction: SchemaDirection) -> JsonSchema:
         key = direction, name
         if key not in self._definitions:
             ref = self._refs[name]
@@ -90,7 +90,7 @@ class Schemas:
                 self._cut.add(key)
         return self._definitions[key]
 
-    def _short_form(self, name: str, direction: Direction) -> JsonSchema:
+    def _short_form(self, name: str, direction: SchemaDirection) -> JsonSchema:
         """The type of a definition, and what it says of itself."""
         found = self.raw.target(self._refs[name])
         words = ("type", "description", "nullable")
@@ -99,7 +99,7 @@ class Schemas:
             short.setdefault("type", "object")
         return _shorten_schema(self.convert(short, direction))
 
-    def whole(self, schema: JsonSchema, direction: Direction, most: int = MAX_SCHEMA_BYTES) -> JsonSchema:
+    def whole(self, schema: JsonSchema, direction: SchemaDirection, most: int = MAX_SCHEMA_BYTES) -> JsonSchema:
         """A schema with the definitions that it needs. Those nearest to it first; the rest is cut to its type."""
         kept: dict[str, JsonSchema] = {}
         cut: dict[str, JsonSchema] = {}
@@ -147,7 +147,7 @@ def _targets(schema: JsonSchema, level: int = 0) -> dict[str, int]:
         here, level = pending.pop()
         if isinstance(ref := here.get("$ref"), str) and ref.startswith(DEFS):
             found.setdefault(ref.removeprefix(DEFS), level)
-        pending += [(inner, level + 1) for inner in children(here)]
+        pending += [(inner, level + 1) for inner in list_subschemas(here)]
     return found
 
 
@@ -184,9 +184,9 @@ class Conversion:
     `name` gives the name of the definition for a reference. `above` are the references that a schema stands inside of.
     """
 
-    def __init__(self, raw: RawSchemas, name: Callable[[str], str], direction: Direction) -> None:
+    def __init__(self, raw: RawSchemas, name: Callable[[str], str], direction: SchemaDirection) -> None:
         self._raw, self._name = raw, name
-        self._direction: Direction = direction
+        self._direction: SchemaDirection = direction
         self.read = 0
         self.is_cut = False
 
@@ -196,8 +196,8 @@ class Conversion:
             return {"not": {}} if schema is False else {}
         if self._is_over(depth):
             self.is_cut = True
-            return type_of(schema)
-        self.read += length_of(schema)
+            return reduce_to_type(schema)
+        self.read += estimate_schema_length(schema)
         schema = self._raw.move_ref_into_all_of(schema)
         if isinstance(ref := schema.get("$ref"), str):
             return self._reference(ref, schema)
@@ -206,10 +206,12 @@ class Conversion:
         def inner(each: Any) -> JsonSchema:
             return self.convert(each, above, depth + 1)
 
-        made = convert_schema(schema, inner, lambda field: self._raw.says(field, HIDDEN[self._direction]))
+        made = convert_schema(
+            schema, inner, lambda field: self._raw.says(field, HIDDEN_FIELD_KEYWORDS[self._direction])
+        )
         if is_array(parts := schema.get("allOf")) and parts:
             made = self._merge_all_of(made, parts, above, depth)
-        return nullable(made) if schema.get("nullable") is True else made
+        return make_nullable(made) if schema.get("nullable") is True else made
 
     def _is_over(self, depth: int) -> bool:
         return depth > MAX_DEPTH or self.read > MAX_SCHEMA
@@ -233,9 +235,11 @@ class Conversion:
 
     def _reference(self, ref: str, schema: JsonSchema) -> JsonSchema:
         made: JsonSchema = {"$ref": DEFS + self._name(ref)}
-        if isinstance(text := schema.get("description"), str) and (said := clean_text(text, OF_FIELD)):
+        if isinstance(text := schema.get("description"), str) and (
+            said := clean_text(text, MAX_FIELD_DESCRIPTION_LENGTH)
+        ):
             made["description"] = said
-        return nullable(made) if schema.get("nullable") is True else made
+        return make_nullable(made) if schema.get("nullable") is True else made
 
     def _merge_all_of(self, made: JsonSchema, parts: Any, above: tuple[str, ...], depth: int) -> JsonSchema:
         """`allOf` beside other keywords."""
@@ -346,7 +350,7 @@ MAX_DEPTH: Final = 24
 class RawSchemas:
     """Answers questions about schemas that have not been converted."""
 
-    def __init__(self, references: References) -> None:
+    def __init__(self, references: DocumentReferences) -> None:
         self._references = references
         # 3.0 ignores what is written beside `$ref`.
         self._takes_siblings = not str(references.root.get("openapi")).startswith("3.0")
@@ -360,7 +364,7 @@ class RawSchemas:
 
     def move_ref_into_all_of(self, schema: JsonSchema) -> JsonSchema:
         """A schema that has keywords beside `$ref`, with `allOf` for both. Any other as it is."""
-        if not self._takes_siblings or "$ref" not in schema or schema.keys().isdisjoint(CONSTRAINING):
+        if not self._takes_siblings or "$ref" not in schema or schema.keys().isdisjoint(CONSTRAINT_KEYWORDS):
             return schema
         parts = schema.get("allOf")
         own = {name: value for name, value in schema.items() if name != "$ref"}

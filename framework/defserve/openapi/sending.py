@@ -46,7 +46,7 @@ class ApiResponse:
             return self.body.decode("utf-8", "replace")
 
 
-class Sender:
+class ApiSender:
     """The way to one API. Connections belong to an event loop, so there is a client for each.
 
     `is_trusted`: the author wrote the address, so it may be on a private network.
@@ -123,10 +123,10 @@ def make_guarded_client(base: str, timeout: float, *, is_trusted: bool) -> Any:
     """A client that reaches this address and no other, whatever a response says."""
     from defserve.guard.egress import Egress
     from defserve.guard.http_client import GuardedClient
-    from defserve.guard.network import authority_of
+    from defserve.guard.network import parse_authority
 
     try:
-        where = authority_of(base + "/")
+        where = parse_authority(base + "/")
     except ValueError as error:
         raise UsageError(f"{base!r} is not the address of an API: {error}", fix='say base_url="https://…"') from None
     schemes = (urlsplit(base).scheme,)

@@ -8,31 +8,31 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from defserve.binding.arguments import Arguments
-from defserve.binding.explicit_schema import MAX_UNIQUE_ITEMS, ExplicitArguments, is_valid_instance
-from defserve.binding.json_schemas import rebuild_schema, walk
-from defserve.binding.patterns import pattern_problem
-from defserve.binding.results import NOTHING, PackedResult
-from defserve.binding.signature import Docs, Signature
+from defserve.binding.arguments import ArgumentsSchema
+from defserve.binding.explicit_schema import MAX_UNIQUE_ITEMS, ExplicitArgumentsSchema, is_valid_instance
+from defserve.binding.json_schemas import rebuild_schema, walk_schema
+from defserve.binding.patterns import find_json_pattern_problem
+from defserve.binding.results import NO_STRUCTURED_CONTENT, PackedResult
+from defserve.binding.signature import ParsedDocstring, Signature
 from defserve.core.json_values import JsonSchema, as_list
 from defserve.errors import UsageError
 from defserve.openapi.credentials import PerCaller
-from defserve.openapi.operations import IDEMPOTENT, Operation
+from defserve.openapi.operations import IDEMPOTENT_METHODS, Operation
 from defserve.openapi.request_building import build_request
 from defserve.openapi.request_plan import RequestPlan
-from defserve.openapi.responses import ApiReturns, next_page, read_response
+from defserve.openapi.responses import ApiResultSchema, find_next_page_arguments, read_response
 from defserve.openapi.sending import ApiResponse
-from defserve.protocols.mcp.errors import VENDOR
+from defserve.protocols.mcp.errors import DEFSERVE_NAMESPACE
 from defserve.protocols.mcp.function import Function
-from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
-    from defserve.openapi.api import Api
+    from defserve.openapi.api import ImportedApi
 
 
-NEXT_KEY: Final = VENDOR + "next"
+NEXT_KEY: Final = DEFSERVE_NAMESPACE + "next"
 """Where a result says which arguments the next page takes."""
 MAX_CHECKED_BYTES: Final = 256 * 1024
 """Bytes of a response that is compared with what the document says."""
@@ -52,14 +52,16 @@ class _OutsideName(str):
     __slots__ = ()
 
 
-def _as_named_outside(arguments: Arguments | ExplicitArguments, given: dict[str, Any]) -> dict[str, Any] | None:
+def _as_named_outside(
+    arguments: ArgumentsSchema | ExplicitArgumentsSchema, given: dict[str, Any]
+) -> dict[str, Any] | None:
     """Arguments of an operation under the names that callers use. None if a transform sets one of them itself."""
     names = {name: _OutsideName(name) for name in arguments.schema.get("properties", {})}
     outside = {own: name for own, name in arguments.validate(names).items() if isinstance(name, _OutsideName)}
     return {outside[own]: value for own, value in given.items()} if given.keys() <= outside.keys() else None
 
 
-class OperationArguments(Arguments):
+class OperationArguments(ArgumentsSchema):
     """The arguments of an operation. Their schema, and what checks them, are made when they are first needed."""
 
     __slots__ = ("_make", "_plan", "_checker")
@@ -68,7 +70,7 @@ class OperationArguments(Arguments):
         super().__init__((), ())
         self._make = make
         self._plan: RequestPlan | None = None
-        self._checker: ExplicitArguments | None = None
+        self._checker: ExplicitArgumentsSchema | None = None
 
     @property
     def plan(self) -> RequestPlan:
@@ -105,7 +107,7 @@ class OperationFunction(Function):
     def __init__(
         self, name: str, arguments: OperationArguments, send: Callable[[Call, dict[str, Any]], Coroutine[Any, Any, Any]]
     ) -> None:
-        self.signature = Signature(_operation, name, (), (), None, "async", Docs(None))
+        self.signature = Signature(_operation, name, (), (), None, "async", ParsedDocstring(None))
         self.arguments, self.injection, self.inline, self._send = arguments, None, False, send
 
     @property
@@ -121,11 +123,11 @@ class OperationTool(Tool):
 
     __slots__ = ("_api", "_base", "_arguments", "operation")
 
-    def __init__(self, name: str, options: ToolOptions, operation: Operation, api: Api, base: str) -> None:
+    def __init__(self, name: str, options: ToolOptions, operation: Operation, api: ImportedApi, base: str) -> None:
         self.operation, self._api, self._base = operation, api, base
         hidden = (*api.pinned, *(api.auth.fills if api.auth is not None else ()))
         self._arguments = OperationArguments(lambda: RequestPlan(operation, api.schemas, hidden))
-        returns = ApiReturns(operation, api.schemas, api.references)
+        returns = ApiResultSchema(operation, api.schemas, api.references)
         super().__init__(name, options, OperationFunction(name, self._arguments, self._send), returns, None)
 
     @property
@@ -148,20 +150,22 @@ class OperationTool(Tool):
         if api.auth is not None and not self.operation.is_public:
             auth = await api.auth.of(call) if isinstance(api.auth, PerCaller) else api.auth
             secrets = auth.add_to(request)
-        response = await api.sender.send(request, idempotent=self.operation.method in IDEMPOTENT)
+        response = await api.sender.send(request, idempotent=self.operation.method in IDEMPOTENT_METHODS)
         packed = read_response(response, request.url, secrets)
         self._keep_promise(packed, response)
-        body = packed.structured if packed.structured is not NOTHING else None
-        return ApiResult(packed, next_page(plan, arguments, response, body))
+        body = packed.structured if packed.structured is not NO_STRUCTURED_CONTENT else None
+        return ApiResult(packed, find_next_page_arguments(plan, arguments, response, body))
 
     def _keep_promise(self, packed: PackedResult, response: ApiResponse) -> None:
         """Clients refuse a result that does not fit its schema. If the API does not keep to it, promise none."""
         returns = self.returns
-        assert isinstance(returns, ApiReturns)
+        assert isinstance(returns, ApiResultSchema)
         if (schema := returns.schema) is None:
             return
         is_unchecked = len(response.body) > MAX_CHECKED_BYTES
-        if packed.structured is NOTHING or not (is_unchecked or is_valid_instance(packed.structured, schema)):
+        if packed.structured is NO_STRUCTURED_CONTENT or not (
+            is_unchecked or is_valid_instance(packed.structured, schema)
+        ):
             returns.drop_schema()
             self._api.on_changed()
 
@@ -171,7 +175,7 @@ class OperationTool(Tool):
         if value.next and (more := _as_named_outside(self.function.arguments, value.next)):
             said = ", ".join(f"{name}={json.dumps(given, ensure_ascii=False)}" for name, given in more.items())
             found["content"].append({"type": "text", "text": f"There is more. Call again with {said}."})
-            if "meta" in dialect_of(call).has:
+            if "meta" in get_dialect(call).has:
                 found["_meta"] = {**found.get("_meta", {}), NEXT_KEY: more}
         return found
 
@@ -187,15 +191,15 @@ MAX_MATCHED_LENGTH: Final = 10_000
 log = logging.getLogger("defserve.openapi")
 
 
-def checker(schema: JsonSchema) -> ExplicitArguments:
+def checker(schema: JsonSchema) -> ExplicitArgumentsSchema:
     """Checks arguments as far as that is cheap. The API checks the rest; the log names the patterns that it has to."""
     for pattern, reason in iter_unenforced_patterns(schema):
         log.warning("the pattern %r %s: it stays published, and only the API enforces it", pattern[:200], reason)
     names = schema.get("properties", {})
     known: JsonSchema = {"type": "object", "properties": dict.fromkeys(names, True), "additionalProperties": False}
-    loose = ExplicitArguments.of_our_own({**known, "required": schema.get("required", [])})
+    loose = ExplicitArgumentsSchema.of_our_own({**known, "required": schema.get("required", [])})
     try:
-        return ExplicitArguments(_cheap(schema), subject="input schema", otherwise=loose)
+        return ExplicitArgumentsSchema(_cheap(schema), subject="input schema", otherwise=loose)
     except (UsageError, RecursionError):
         return loose
 
@@ -203,11 +207,11 @@ def checker(schema: JsonSchema) -> ExplicitArguments:
 def iter_unenforced_patterns(schema: JsonSchema) -> Iterator[tuple[str, str]]:
     """The patterns in a schema that are not matched here, each once, and why."""
     found: dict[str, None] = {}
-    for node in walk(schema):
+    for node in walk_schema(schema):
         found |= dict.fromkeys((node["pattern"],) if isinstance(node.get("pattern"), str) else ())
         found |= dict.fromkeys(node.get("patternProperties", ()))
     for pattern in found:
-        if (problem := pattern_problem(pattern)) is not None:
+        if (problem := find_json_pattern_problem(pattern)) is not None:
             yield pattern, problem.reason
 
 
@@ -215,7 +219,7 @@ def _cheap(schema: JsonSchema) -> JsonSchema:
     made = rebuild_schema(schema, _cheap)
     pattern: Any = made.get("pattern")
     if isinstance(pattern, str):
-        if pattern_problem(pattern) is not None:
+        if find_json_pattern_problem(pattern) is not None:
             del made["pattern"]
         else:
             made.setdefault("maxLength", MAX_MATCHED_LENGTH)
@@ -223,7 +227,7 @@ def _cheap(schema: JsonSchema) -> JsonSchema:
         made.setdefault("maxItems", MAX_UNIQUE_ITEMS)
         if made["maxItems"] > MAX_UNIQUE_ITEMS:
             del made["uniqueItems"]
-    if any(map(pattern_problem, made.get("patternProperties", {}))):
+    if any(map(find_json_pattern_problem, made.get("patternProperties", {}))):
         del made["patternProperties"]
         made.pop("additionalProperties", None)  # a name may fit a pattern that is not enforced
     return made

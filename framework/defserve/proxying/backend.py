@@ -12,30 +12,30 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
-from defserve.client.eras import KINDS as NEWS_KINDS
-from defserve.client.replies import Json, object_of
+from defserve.client.eras import LIST_CHANGE_NOTIFICATIONS as NEWS_KINDS
+from defserve.client.replies import Json, object_or_empty
 from defserve.core.call import Call
-from defserve.core.peer import PeerIdentity, may_act_for
+from defserve.core.peer import PeerIdentity, can_act_for
 from defserve.errors import DefserveError, PeerError, PeerGone
 from defserve.proxying import boundary
-from defserve.proxying.calls import Calls, CallSlots, KeepTask
-from defserve.proxying.catalogue import KINDS, BackendCatalogue, FrontRegistries
-from defserve.proxying.channel import Channel, Front, front_of
-from defserve.proxying.conversations import Conversations
+from defserve.proxying.calls import BackendCalls, CallSlots, KeepTask
+from defserve.proxying.catalogue import LIST_KINDS, BackendCatalogue, FrontRegistries
+from defserve.proxying.channel import BackendChannel, FrontClient, identify_front
+from defserve.proxying.conversations import BackendChannels
 from defserve.proxying.mounted import (
-    ASLEEP,
-    TOLD,
+    ASLEEP_REASON,
+    STATE_DESCRIPTIONS,
     BackendOptions,
     BackendState,
+    BackendStateName,
     MountedServer,
-    Restarts,
-    State,
+    RestartCounter,
 )
-from defserve.proxying.supervision import BackendSupervision, usual_policy
+from defserve.proxying.supervision import BackendSupervision, make_default_restart_policy
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
-    from defserve.protocols.mcp.asking.client_requests import Parking
+    from defserve.protocols.mcp.asking.client_requests import ParkedWorkRegistry
     from defserve.protocols.mcp.subscriptions import Subscriptions
     from defserve.proxying.targets import Target
 
@@ -55,18 +55,18 @@ class Backend(MountedServer):
         target: Target,
         front: FrontRegistries,
         options: BackendOptions,
-        parking: Parking,
+        parking: ParkedWorkRegistry,
         keep_task: KeepTask,
     ) -> None:
         super().__init__(id, target, options)
         state = self._state = BackendState(id)
-        policy = self.policy = Restarts(options.restarts or usual_policy(target))
+        policy = self.policy = RestartCounter(options.restarts or make_default_restart_policy(target))
         room = self.room = CallSlots(id, options.in_flight)
         catalogue = self.catalogue = BackendCatalogue(self, front, options.tools, options.transform)
         state.watch(lambda change: catalogue.touch())
-        conversations = self.conversations = Conversations(self, state, self, lambda: policy.policy)
-        changes = self._changes = Changes(self, state, conversations, catalogue, front.mcp.subscriptions)
-        calls = Calls(self, state, conversations, room, parking, keep_task)
+        conversations = self.conversations = BackendChannels(self, state, self, lambda: policy.policy)
+        changes = self._changes = BackendChanges(self, state, conversations, catalogue, front.mcp.subscriptions)
+        calls = BackendCalls(self, state, conversations, room, parking, keep_task)
         life = self._supervision = BackendSupervision(self, state, conversations, catalogue, changes, room, policy)
         conversations.ended = lambda front: catalogue.drop_private_items(front.key)
         conversations.opened = lambda channel, front: changes.listen(channel, front.key)
@@ -81,7 +81,7 @@ class Backend(MountedServer):
     # -- what is known of it -----------------------------------------------------------------------------
 
     @property
-    def state(self) -> State:
+    def state(self) -> BackendStateName:
         return self._state.now
 
     @property
@@ -147,7 +147,7 @@ class Backend(MountedServer):
 
     # -- conversations and fronts ------------------------------------------------------------------------
 
-    def on_channel_ended(self, channel: Channel, reason: PeerGone) -> None:
+    def on_channel_ended(self, channel: BackendChannel, reason: PeerGone) -> None:
         """The backend has left this conversation."""
         if channel is self.conversations.main:
             self._supervision.main_gone.set()
@@ -181,9 +181,12 @@ class Backend(MountedServer):
         return f"<Backend {self.id!r} {self.state}, {self.target!r}>"
 
 
-def summary(backend: Backend) -> dict[str, Any]:
+def describe_backend_state(backend: Backend) -> dict[str, Any]:
     """What lists say, to anybody, of a backend that is not connected."""
-    return {"state": backend.state, "note": ASLEEP if backend.note == ASLEEP else TOLD[backend.state]}
+    return {
+        "state": backend.state,
+        "note": ASLEEP_REASON if backend.note == ASLEEP_REASON else STATE_DESCRIPTIONS[backend.state],
+    }
 
 
 # -- What a backend tells by itself: that its lists have changed, or a resource that somebody wants to hear of.
@@ -206,14 +209,14 @@ CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class Changes:
+class BackendChanges:
     """Listens to the conversations with one backend. `subscriptions` tells the fronts."""
 
     def __init__(
         self,
         server: MountedServer,
         state: BackendState,
-        conversations: Conversations,
+        conversations: BackendChannels,
         catalogue: BackendCatalogue,
         subscriptions: Subscriptions,
     ) -> None:
@@ -229,12 +232,12 @@ class Changes:
         """The backend ends."""
         self._tasks.cancel()
 
-    async def listen(self, channel: Channel, group: Hashable = SHARED) -> None:
+    async def listen(self, channel: BackendChannel, group: Hashable = SHARED) -> None:
         """Have it tell what changes, and ask again for what its fronts want to hear of, or the one front of `group`."""
         await self._want_changes(channel)
         await self._watching.repeat(channel, group)
 
-    def heard(self, channel: Channel, method: str, params: Json) -> None:
+    def heard(self, channel: BackendChannel, method: str, params: Json) -> None:
         """A notification came that belongs to no call."""
         if (kinds := CHANGES.get(method)) is not None:
             self._catalogue.refresh_soon(channel, kinds)
@@ -243,7 +246,7 @@ class Changes:
         elif method == LIFECYCLE and self._server.on_lifecycle is not None:
             self._server.on_lifecycle(params)
 
-    def lost(self, front: Front | None) -> None:
+    def lost(self, front: FrontClient | None) -> None:
         """The conversation of a front has ended by itself."""
         if front is not None and self._watching.watches(front):
             self._tasks.start(self._reopen(front))
@@ -264,7 +267,7 @@ class Changes:
     async def read_skills(self, within: float) -> None:
         """Read its skills again, if they were not read a moment ago: no notification says that they have changed."""
         main, is_old = self._conversations.main, time.monotonic() >= self._skills_read + SKILLS_SECONDS
-        is_offered = KINDS["skills"].is_supported_by(self._server.capabilities)
+        is_offered = LIST_KINDS["skills"].is_supported_by(self._server.capabilities)
         if not is_offered or main is None or self._state.now != "connected" or not is_old:
             return
         self.skills_were_read()
@@ -277,7 +280,7 @@ class Changes:
     async def watch_resources(self, call: Call, uris: Collection[str]) -> None:
         """A front wants to hear when these resources, by their URIs outside, change. Raises what it is told if not."""
         server = self._server
-        if not object_of(server.capabilities.get("resources")).get("subscribe"):
+        if not object_or_empty(server.capabilities.get("resources")).get("subscribe"):
             return
         try:
             await self._watching.add(_watcher(call), self._inner(uris))
@@ -294,7 +297,7 @@ class Changes:
     def _inner(self, uris: Collection[str]) -> list[str]:
         return [inner for uri in uris if (inner := self._server.prefix.inner_uri(uri)) is not None]
 
-    def _announce_update(self, channel: Channel, uri: str) -> None:
+    def _announce_update(self, channel: BackendChannel, uri: str) -> None:
         """Tell who asked, and nobody else: other fronts have other conversations, with other contents."""
         outer, front = self._server.prefix.uri(uri), channel.front
         if front is None:
@@ -306,17 +309,17 @@ class Changes:
         elif front.key is not None:
             tell(outer, principal=front.principal)
 
-    def _hears(self, front: Front, session: Session, who: PeerIdentity | None) -> bool:
+    def _hears(self, front: FrontClient, session: Session, who: PeerIdentity | None) -> bool:
         """Whether who asked may hear what the conversation of a front tells. Its other keys may have fewer rights."""
-        return (self._server.open_to is None or self._server.open_to(session, who)) and may_act_for(who, front.caller)
+        return (self._server.open_to is None or self._server.open_to(session, who)) and can_act_for(who, front.caller)
 
-    async def _want_changes(self, channel: Channel) -> None:
+    async def _want_changes(self, channel: BackendChannel) -> None:
         capabilities = self._server.capabilities
-        changing = [kind for kind in NEWS_KINDS if object_of(capabilities.get(kind)).get("listChanged")]
+        changing = [kind for kind in NEWS_KINDS if object_or_empty(capabilities.get(kind)).get("listChanged")]
         with suppress(PeerError):
             await channel.updates.want(kinds=changing)
 
-    async def _reopen(self, front: Front) -> None:
+    async def _reopen(self, front: FrontClient) -> None:
         """A front that waits for news gets another conversation, though it calls nothing."""
         await asyncio.sleep(REOPEN_SECONDS)
         if self._watching.watches(front):
@@ -324,9 +327,9 @@ class Changes:
                 await self._conversations.of(front)
 
 
-def _watcher(call: Call) -> Front:
+def _watcher(call: Call) -> FrontClient:
     """The front that waits for news. One that nobody vouches for is known by its request alone."""
-    front = front_of(call)
+    front = identify_front(call)
     return front if front.key is not None else front._replace(key=call, place=call, session=call.session)
 
 
@@ -337,18 +340,20 @@ def _watcher(call: Call) -> Front:
 class Watched:
     """The URIs, as the backend knows them, that one front wants to hear of, and how often it said so."""
 
-    front: Front
+    front: FrontClient
     uris: Counter[str] = field(default_factory=Counter[str])
 
 
 class Watching:
     """For one backend. `find` gives the conversation of a front, `group` is the same for those that share one."""
 
-    def __init__(self, find: Callable[[Front], Awaitable[Channel]], group: Callable[[Front], Hashable]) -> None:
+    def __init__(
+        self, find: Callable[[FrontClient], Awaitable[BackendChannel]], group: Callable[[FrontClient], Hashable]
+    ) -> None:
         self._find, self._group = find, group
         self._watched: dict[Hashable, Watched] = {}
 
-    async def add(self, front: Front, uris: Collection[str]) -> None:
+    async def add(self, front: FrontClient, uris: Collection[str]) -> None:
         """A front wants to hear of resources. Raises PeerError if the backend refuses."""
         channel = await self._find(front)
         self._watched.setdefault(front.key, Watched(front)).uris.update(uris)
@@ -360,7 +365,9 @@ class Watching:
                 await self.settle(channel, self._group(front))
             raise
 
-    async def drop(self, front: Front, uris: Collection[str], known: Callable[[Front], Channel | None]) -> None:
+    async def drop(
+        self, front: FrontClient, uris: Collection[str], known: Callable[[FrontClient], BackendChannel | None]
+    ) -> None:
         """It no longer does."""
         if not self.watches(front):
             return
@@ -368,31 +375,31 @@ class Watching:
         if (channel := known(front)) is not None:
             await self.settle(channel, self._group(front))
 
-    def drop_fronts(self, which: Callable[[Front], bool]) -> bool:
+    def drop_fronts(self, which: Callable[[FrontClient], bool]) -> bool:
         """Fronts that have left want nothing. Whether one of them did."""
         left = [key for key, one in self._watched.items() if which(one.front)]
         for key in left:
             del self._watched[key]
         return bool(left)
 
-    async def repeat(self, channel: Channel, group: Hashable) -> None:
+    async def repeat(self, channel: BackendChannel, group: Hashable) -> None:
         """Ask a new conversation for what an earlier one was asked for."""
         if self._collect_uris(group):
             await self.settle(channel, group)
 
-    async def settle(self, channel: Channel, group: Hashable) -> None:
+    async def settle(self, channel: BackendChannel, group: Hashable) -> None:
         """Ask a conversation for what its fronts want to hear of, and for nothing else."""
         with suppress(PeerError):
             await channel.updates.want(uris=lambda: self._collect_uris(group))
 
-    def watches(self, front: Front) -> bool:
+    def watches(self, front: FrontClient) -> bool:
         """Whether a front waits for news."""
         return front.key in self._watched
 
     def _collect_uris(self, group: Hashable) -> set[str]:
         return {uri for one in self._watched.values() if self._group(one.front) == group for uri in one.uris}
 
-    def _subtract(self, front: Front, uris: Collection[str]) -> None:
+    def _subtract(self, front: FrontClient, uris: Collection[str]) -> None:
         if (watched := self._watched.get(front.key)) is None:
             return
         watched.uris.subtract(uris)

@@ -13,15 +13,28 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.base.hidden_characters import find_hidden, remove_hidden
+from defserve.base.hidden_characters import find_hidden_characters, remove_hidden_characters
 from defserve.client.replies import Json
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import INTERNAL_ERROR
 from defserve.errors import Draining, PeerError, PeerGone, PeerTimeout, ProtocolError, Refused, ToolError
-from defserve.protocols.mcp.errors import ERROR_KEY, SERVER_KEY, SOURCE_KEY, VENDOR, is_busy_error, relayable_code
-from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY, VERSION_KEY, Dialect
-from defserve.protocols.mcp.lifecycle import SERVER_KEY as SERVER_INFO_KEY
-from defserve.protocols.mcp.tools import WRAPPED_KEY
+from defserve.protocols.mcp.errors import (
+    DEFSERVE_NAMESPACE,
+    ERROR_META_KEY,
+    SERVER_ID_META_KEY,
+    SOURCE_META_KEY,
+    choose_relayed_error_code,
+    is_busy_error,
+)
+from defserve.protocols.mcp.lifecycle import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    LOG_LEVEL_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+    Dialect,
+)
+from defserve.protocols.mcp.lifecycle import SERVER_INFO_META_KEY as SERVER_INFO_KEY
+from defserve.protocols.mcp.tools import WRAPPED_META_KEY
 from defserve.protocols.mgp.errors import (
     ResourceExhausted,
     ServerNotReady,
@@ -30,19 +43,19 @@ from defserve.protocols.mgp.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from defserve.protocols.mgp.terms import EXTENSION_ID
-from defserve.proxying.mounted import TOLD, State
-from defserve.serve.address import Challenged, HttpRefusal
+from defserve.protocols.mgp.terms import MGP_EXTENSION_ID
+from defserve.proxying.mounted import STATE_DESCRIPTIONS, BackendStateName
+from defserve.serve.address import CredentialsRequired, HttpRefusal
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
-    from defserve.proxying.targets import Secrets
+    from defserve.proxying.targets import BackendSecrets
 
 
 MGP_BLOCK: Final = "_mgp"
-RESERVED: Final = (VENDOR, EXTENSION_ID)
+RESERVED: Final = (DEFSERVE_NAMESPACE, MGP_EXTENSION_ID)
 """How those members of `_meta` begin that clients take for our own."""
-PASSED: Final = frozenset({ERROR_KEY, WRAPPED_KEY, VENDOR + "next"})
+PASSED: Final = frozenset({ERROR_META_KEY, WRAPPED_META_KEY, DEFSERVE_NAMESPACE + "next"})
 """Those of them that only describe the backend's own result: why it failed, how it is wrapped, what comes next."""
 OWN_MEMBERS: Final = frozenset({"state", "checkpoint"})
 """Members of a result in which a server moves its own state at a host (MCPL). That of a backend is not ours."""
@@ -72,14 +85,14 @@ def clean_result(result: Json) -> Json:
             return result
         for name in [name for name in meta if name.startswith(RESERVED) and name not in PASSED]:
             del meta[name]
-        if ERROR_KEY in meta:
-            meta[ERROR_KEY] = clean_error(meta[ERROR_KEY])
+        if ERROR_META_KEY in meta:
+            meta[ERROR_META_KEY] = clean_error(meta[ERROR_META_KEY])
         if not meta:
             del result["_meta"]
     return result
 
 
-def keep_warnings(hints: Mapping[str, Any]) -> dict[str, Any]:
+def keep_warning_hints(hints: Mapping[str, Any]) -> dict[str, Any]:
     """The hints of a server that nobody vouches for: its warnings, and nothing that only looks like a hint."""
     kept = {name: value for name, value in hints.items() if name in PROMISES and value is (not PROMISES[name])}
     return {"title": hints["title"], **kept} if isinstance(hints.get("title"), str) else kept
@@ -100,12 +113,14 @@ def _without_steering(block: Any) -> Any:
 # -- What of a request and of its result is passed on between a front and a backend: each leg has members of its own.
 
 
-FRONT_META: Final = frozenset({VERSION_KEY, CAPABILITIES_KEY, CLIENT_KEY, LOG_LEVEL_KEY})
+FRONT_META: Final = frozenset(
+    {PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, LOG_LEVEL_META_KEY}
+)
 """Members of `_meta` that concern the front's leg alone."""
-DECISIONS: Final = (VENDOR, EXTENSION_ID)
+DECISIONS: Final = (DEFSERVE_NAMESPACE, MGP_EXTENSION_ID)
 """How those members begin in which a front grants something, or says what it keeps of ours. They are meant for us."""
-ROUNDS: Final = ("resultType", "inputRequests", "requestState")
-STATELESS_ONLY: Final = frozenset({*ROUNDS, "ttlMs", "cacheScope"})
+ROUND_TRIP_FIELDS: Final = ("resultType", "inputRequests", "requestState")
+STATELESS_ONLY: Final = frozenset({*ROUND_TRIP_FIELDS, "ttlMs", "cacheScope"})
 
 
 def filter_front_meta(meta: Any) -> Json:
@@ -116,7 +131,7 @@ def filter_front_meta(meta: Any) -> Json:
     return {name: value for name, value in passed.items() if name not in FRONT_META and not name.startswith(DECISIONS)}
 
 
-def shape_result(result: Json, dialect: Dialect) -> Json:
+def adapt_result(result: Json, dialect: Dialect) -> Json:
     """A result without what concerns the backend's leg, what only we may say, or what the front's version does not
     know.
     """
@@ -141,7 +156,7 @@ MAX_TEXT: Final = 64 * 1024
 PROSE: Final = frozenset({"description", "title"})
 EXACT: Final = frozenset({"enum", "const"})
 """Where a text is sent back to the backend as it is, so that it cannot be changed here."""
-OUR_WORDS: Final = frozenset({SOURCE_KEY, SERVER_KEY, "featureSet"})
+OUR_WORDS: Final = frozenset({SOURCE_META_KEY, SERVER_ID_META_KEY, "featureSet"})
 """Members of `_meta` that only this server may say."""
 SHOWN_IN_FORMS: Final = PROSE | {"enumNames"}
 MAX_QUESTION: Final = 4_000
@@ -153,7 +168,7 @@ METADATA: Final = "_meta"
 """For programs alone: nobody is shown it."""
 
 
-def readable(listed: Json) -> Json:
+def sanitize_listed_item(listed: Json) -> Json:
     """A listed item whose texts, at any depth, can be shown. The same object if they all can.
 
     None says that it is a tool of ours, whose it is, or to which of our feature sets it belongs. Names and choices stay
@@ -173,7 +188,7 @@ def find_hidden_name(listed: Json) -> str | None:
     for kind, text in _exact_texts(listed, ""):
         if text.isascii() and text.isprintable():
             continue
-        for index, what in find_hidden(text):
+        for index, what in find_hidden_characters(text):
             if text[index] not in LAYOUT or kind == NAME_KIND:
                 return f"{kind} in its schema has a hidden character ({what} U+{ord(text[index]):04X})"
     return None
@@ -182,19 +197,19 @@ def find_hidden_name(listed: Json) -> str | None:
 NAME_KIND: Final = "a name"
 
 
-def with_asker(id: str, method: str, params: Json) -> Json:
+def add_asker_to_question(id: str, method: str, params: Json) -> Json:
     """A question of a backend as its front is asked it: it begins with who asks, and hides no character.
 
     Who asks stays in sight: the rest is short, and its lines are marked. What has no text to begin with says it in
     `_meta` alone. Raises ProtocolError for a form with names or choices that do not show all their characters.
     """
     meta = params.get("_meta")
-    named: Json = {**params, "_meta": {**(meta if is_object(meta) else {}), SERVER_KEY: id}}
+    named: Json = {**params, "_meta": {**(meta if is_object(meta) else {}), SERVER_ID_META_KEY: id}}
     if method == "elicitation/create":
-        named |= readable({name: value for name, value in params.items() if name != "_meta"})
+        named |= sanitize_listed_item({name: value for name, value in params.items() if name != "_meta"})
         if is_object(schema := named.get("requestedSchema")):
             for kind, text in _exact_texts(schema, ""):
-                if (hidden := next(find_hidden(text), None)) is not None:
+                if (hidden := next(find_hidden_characters(text), None)) is not None:
                     raise ProtocolError(f"a form cannot be shown: {kind} in it has a hidden character ({hidden[1]})")
             named["requestedSchema"] = _on_one_line(schema)
         message = named.get("message")
@@ -213,7 +228,7 @@ def quote_lines(text: str, longest: int, most_lines: int) -> str:
 
     So none of its lines can be taken for a line of ours, and none of ours is scrolled out of sight.
     """
-    clean = (remove_hidden(line, keep="\t").strip() for line in text[:longest].splitlines())
+    clean = (remove_hidden_characters(line, keep="\t").strip() for line in text[:longest].splitlines())
     lines = [line for line in clean if line]
     more = "" if len(text) <= longest else f" … ({len(text) - longest} more characters are left out)"
     if len(lines) > most_lines:
@@ -272,7 +287,7 @@ def _clean_value(value: Any, member: str = "") -> Any:
 
 def _text(text: str, is_prose: bool) -> str:
     if not (text.isascii() and text.isprintable()):
-        text = remove_hidden(text, keep=LAYOUT)
+        text = remove_hidden_characters(text, keep=LAYOUT)
     return text if not is_prose or len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
 
 
@@ -288,7 +303,7 @@ OWN_FIELDS = ("server_id", "trace_id")
 log = logging.getLogger("defserve.proxying")
 
 
-class Misbehaved(PeerError):
+class BackendMisbehaved(PeerError):
     """What a backend did wrong, in our own words: clients may read them. The words of links are for the log."""
 
 
@@ -298,7 +313,7 @@ class RelayedError(ProtocolError):
     error_type = "upstream_error"
 
 
-def not_connected(id: str, state: State, why: str = "") -> Exception:
+def make_not_connected_error(id: str, state: BackendStateName, why: str = "") -> Exception:
     """Why a call cannot go to a backend now. It was not sent, so it is safe to send it again.
 
     `why` is a plain sentence of ours that anybody may read.
@@ -309,16 +324,16 @@ def not_connected(id: str, state: State, why: str = "") -> Exception:
     if state in ("connecting", "restarting"):
         what = "is still starting" if state == "connecting" else "is being restarted"
         return ServerRestarting(f"server {id!r} {what}; try again", data=data, retryable=True, retry_after_ms=RETRY_MS)
-    text = f"server {id!r} is not connected ({state}): {why or TOLD[state]}"
+    text = f"server {id!r} is not connected ({state}): {why or STATE_DESCRIPTIONS[state]}"
     return ServerNotReady(text, data=data, retry_after_ms=RETRY_MS)
 
 
-def too_busy(id: str, what: str) -> ResourceExhausted:
+def make_busy_error(id: str, what: str) -> ResourceExhausted:
     """There is no room for this call. It was not sent."""
     return ResourceExhausted(f"server {id!r}: {what}; try again later", data={"server_id": id}, retry_after_ms=RETRY_MS)
 
 
-def make_timeout_error(id: str, call: Call, state: State, *, was_sent: bool) -> UpstreamTimeout:
+def make_timeout_error(id: str, call: Call, state: BackendStateName, *, was_sent: bool) -> UpstreamTimeout:
     """The time of a call is up, and its backend has not answered; or the call has not even been sent."""
     data: dict[str, Any] = {"server_id": id, "state": state}
     words = "timed out" if call.timer is None else call.timer.error.message
@@ -331,16 +346,16 @@ def make_timeout_error(id: str, call: Call, state: State, *, was_sent: bool) -> 
     )
 
 
-def make_call_error(id: str, error: PeerError, state: State, secrets: Secrets) -> Exception:
+def make_call_error(id: str, error: PeerError, state: BackendStateName, secrets: BackendSecrets) -> Exception:
     """A call that was sent has no result: the backend left, was silent, or refused it."""
     data = {"server_id": id, "state": state, "may_have_had_effects": True}
     if isinstance(error, PeerTimeout):
         return UpstreamTimeout(f"server {id!r} did not answer in time; the call may have had effects", data=data)
-    if isinstance(error, Challenged):
+    if isinstance(error, CredentialsRequired):
         return UpstreamError(f"server {id!r} does not accept the credentials it is called with", data={"server_id": id})
     if isinstance(error, HttpRefusal):
         return _make_refusal_error(id, error, secrets)
-    if isinstance(error, Misbehaved):
+    if isinstance(error, BackendMisbehaved):
         return UpstreamError(error.message, data={"server_id": id, "may_have_had_effects": True})
     if not isinstance(error, PeerGone):
         if error.code == PeerError("").code and error.data is None:
@@ -357,7 +372,7 @@ def make_call_error(id: str, error: PeerError, state: State, secrets: Secrets) -
     )
 
 
-def _make_refusal_error(id: str, error: HttpRefusal, secrets: Secrets) -> UpstreamError:
+def _make_refusal_error(id: str, error: HttpRefusal, secrets: BackendSecrets) -> UpstreamError:
     """An HTTP error. What it says of the address, and the page that came with it, are for the log."""
     log.warning("server %r refused a call: %s", id, secrets.hidden(error.message))
     status: int = error.data["status"]
@@ -376,7 +391,7 @@ def make_malformed_error(id: str, member: str) -> UpstreamError:
     )
 
 
-def make_relayed_error(id: str, error: dict[str, Any], secrets: Secrets) -> RelayedError:
+def make_relayed_error(id: str, error: dict[str, Any], secrets: BackendSecrets) -> RelayedError:
     """A backend's own error, as it came, with its name.
 
     A code that nobody may send on becomes an internal error, and is told as `inner_code`.
@@ -385,11 +400,11 @@ def make_relayed_error(id: str, error: dict[str, Any], secrets: Secrets) -> Rela
     code = given if isinstance(given, int) and not isinstance(given, bool) else INTERNAL_ERROR
     fields: dict[str, Any] = data if is_object(data) else {} if data is None else {"detail": data}
     if is_array(pages := fields.get("elicitations")):  # the pages that a person has to visit first
-        named = [with_asker(id, "elicitation/create", page) if is_object(page) else page for page in pages]
+        named = [add_asker_to_question(id, "elicitation/create", page) if is_object(page) else page for page in pages]
         fields = {**fields, "elicitations": named}
     if is_busy_error(code, fields):
         fields = {"retry_after_ms": RETRY_MS, **fields}
-    if (relayable := relayable_code(code)) != code:
+    if (relayable := choose_relayed_error_code(code)) != code:
         fields = {**fields, "inner_code": code}
     return RelayedError(
         secrets.hidden_in(message) if isinstance(message, str) else f"server {id!r} gave an error without a message",
@@ -398,12 +413,12 @@ def make_relayed_error(id: str, error: dict[str, Any], secrets: Secrets) -> Rela
     )
 
 
-def raise_spoken(id: str, error: dict[str, Any], secrets: Secrets) -> None:
+def raise_mgp_error(id: str, error: dict[str, Any], secrets: BackendSecrets) -> None:
     """Raises the exception that an error of MGP means, so that a front hears it in its own protocol."""
-    from defserve.client.mgp.server_claims import failure_of
+    from defserve.client.mgp.server_claims import parse_mgp_failure
 
     known = make_relayed_error(id, error, secrets)
-    spoken = failure_of(PeerError(known.message, code=known.code, data=known.data))
+    spoken = parse_mgp_failure(PeerError(known.message, code=known.code, data=known.data))
     told = spoken.exception() if spoken is not None else None
     if isinstance(told, Refused | ToolError):
         told.data["server_id"] = id

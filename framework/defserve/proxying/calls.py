@@ -10,28 +10,28 @@ from secrets import token_urlsafe
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from defserve.client.replies import Json, object_of
+from defserve.client.replies import Json, object_or_empty
 from defserve.core.call import Call
 from defserve.core.json_values import is_object
-from defserve.core.peer import error_object
+from defserve.core.peer import make_error_object
 from defserve.errors import PeerError
-from defserve.protocols.mcp.asking.client_requests import ParkedWork, Parking
+from defserve.protocols.mcp.asking.client_requests import ParkedWork, ParkedWorkRegistry
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
-from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.protocols.mcp.tasks.extension import TaskLost
 from defserve.protocols.mgp.errors import UpstreamUnavailable
 from defserve.proxying import boundary, items
-from defserve.proxying.boundary import shape_result, too_busy
-from defserve.proxying.channel import Channel, front_of
+from defserve.proxying.boundary import adapt_result, make_busy_error
+from defserve.proxying.channel import BackendChannel, identify_front
 from defserve.proxying.relay import RelayContext, RelayedCall, get_held_handle, read_task_id
 
 if TYPE_CHECKING:
-    from defserve.proxying.channel import Front
-    from defserve.proxying.conversations import Conversations
+    from defserve.proxying.channel import FrontClient
+    from defserve.proxying.conversations import BackendChannels
     from defserve.proxying.mounted import BackendState, MountedServer
 
 
-SERVER: Final = "server"
+TASK_SERVER_FIELD: Final = "server"
 TASK: Final = "task"
 HELD: Final = "held"
 """Where a task is: the backend's id, the task's id there, and the conversation that is kept for it."""
@@ -40,16 +40,16 @@ KeepTask: TypeAlias = Callable[[Call, Json, Json], Coroutine[Any, Any, Json]]
 """Keeps a new task of a caller, given as its server told of it, and where it is. Returns what the caller is told."""
 
 
-class Calls:
+class BackendCalls:
     """All calls of one backend. `room` bounds them."""
 
     def __init__(
         self,
         server: MountedServer,
         state: BackendState,
-        conversations: Conversations,
+        conversations: BackendChannels,
         room: CallSlots,
-        parking: Parking,
+        parking: ParkedWorkRegistry,
         keep_task: KeepTask,
     ) -> None:
         self._server, self._state, self._conversations = server, state, conversations
@@ -66,7 +66,7 @@ class Calls:
             await self._turn(call, turn)
         began, failed = perf_counter(), True
         try:
-            front, conversations = front_of(call), self._conversations
+            front, conversations = identify_front(call), self._conversations
             held = self._context.held.take_channel(get_held_handle(rounds, server.id)) if rounds is not None else None
             known = conversations.at_hand(front) if held is None else held.channel
             channel = known or await self._open_channel(call, front)
@@ -95,7 +95,7 @@ class Calls:
                 room.errors += 1
             room.leave(caller)
 
-    async def _open_channel(self, call: Call, front: Front) -> Channel:
+    async def _open_channel(self, call: Call, front: FrontClient) -> BackendChannel:
         """The conversation of a front. One that no session ends is ended with the key or token of who it is for."""
         conversations = self._conversations
         channel = await conversations.of(front)
@@ -132,7 +132,7 @@ class Calls:
 
     async def _register_task(self, relayed: RelayedCall, created: Json) -> Json:
         """The backend has made a task of a call: the front's answer, with an id of ours."""
-        where = {SERVER: self._server.id, HELD: relayed.task_handle}
+        where = {TASK_SERVER_FIELD: self._server.id, HELD: relayed.task_handle}
         try:
             return await self._keep_task(relayed.call, created, {**where, TASK: read_task_id(created)})
         except BaseException:
@@ -146,10 +146,10 @@ class Calls:
         seconds = server.timeout or call.session.composition.limits.tool
         found = await call.engine.within(call, seconds, self._ask_in_turn(call, where, method, params))
         if is_object(found.get("result")):
-            found["result"] = shape_result(items.prefix_tool_result(found["result"], server.prefix), dialect_of(call))
+            found["result"] = adapt_result(items.prefix_tool_result(found["result"], server.prefix), get_dialect(call))
         if is_object(found.get("error")):
             told = boundary.make_relayed_error(server.id, found["error"], server.secrets)
-            found["error"] = error_object(told.code, told.message, told.data)
+            found["error"] = make_error_object(told.code, told.message, told.data)
         return found
 
     async def _ask_in_turn(self, call: Call, where: Json, method: str, params: Json) -> Json:
@@ -162,7 +162,7 @@ class Calls:
             self._room.leave(caller)
 
     async def _ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
-        front, held = front_of(call), where[HELD]
+        front, held = identify_front(call), where[HELD]
         channel = self._context.tasks.find(held) if held is not None else await self._open_channel(call, front)
         if channel is None:
             raise TaskLost
@@ -173,7 +173,7 @@ class Calls:
                 # Its questions before its answers: a stranger's yes to a later one must not be there already.
                 asked = _questions(await self._run_in_backend(call, relayed.run("tasks/get", task)))
                 relayed.refuse_strangers_yes(asked)
-                answers = object_of(params.get("inputResponses"))
+                answers = object_or_empty(params.get("inputResponses"))
                 params = {"inputResponses": {key: answers[key] for key in answers if key in asked}}
             found = await self._run_in_backend(call, relayed.run(method, {**task, **params}))
             relayed.refuse_strangers_yes(asked := _questions(found))
@@ -192,7 +192,7 @@ class Calls:
 
 
 def _questions(task: Json) -> Json:
-    return object_of(task.get("inputRequests"))
+    return object_or_empty(task.get("inputRequests"))
 
 
 def _nothing(work: ParkedWork) -> NoReturn:
@@ -209,7 +209,7 @@ SHARE_OF_ONE: Final = 3
 """Quarters of the room that one caller may have, so that it cannot keep out the others."""
 TIMES_KEPT: Final = 1_000
 
-CallTime: TypeAlias = tuple[float, float, bool]
+CallTiming: TypeAlias = tuple[float, float, bool]
 """When a call began and ended, by `time.perf_counter`, and whether it failed."""
 
 
@@ -222,7 +222,7 @@ class CallSlots:
     def __init__(self, id: str, limit: int) -> None:
         self._id, self.limit, self._share = id, limit, -(-limit * SHARE_OF_ONE // 4)
         self.running = self.total = self.errors = 0
-        self.times: deque[CallTime] = deque(maxlen=TIMES_KEPT)
+        self.times: deque[CallTiming] = deque(maxlen=TIMES_KEPT)
         self._each: dict[str, int] = {}
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
         self._emptied: asyncio.Event | None = None
@@ -237,7 +237,7 @@ class CallSlots:
             return None
         line, waiting = self._lines.get(caller, ()), sum(map(len, self._lines.values()))
         if waiting >= MAX_WAITING_PER_SLOT * self.limit or len(line) >= MAX_WAITING_PER_SLOT * self._share:
-            raise too_busy(self._id, f"{self.running} calls run and {waiting} wait")
+            raise make_busy_error(self._id, f"{self.running} calls run and {waiting} wait")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lines.setdefault(caller, deque()).append(turn)
         return turn
@@ -316,7 +316,7 @@ HELD_SHARE_OF_ONE: Final = 3
 class HeldChannel(NamedTuple):
     """A conversation that an exchange keeps open, though it is over."""
 
-    channel: Channel
+    channel: BackendChannel
     exchange: RelayedCall
     timer: asyncio.TimerHandle
 
@@ -328,7 +328,7 @@ class HeldChannels:
         self._held: dict[str, HeldChannel] = {}
         self._most, self._share = most, -(-most * HELD_SHARE_OF_ONE // 4)
 
-    def hold_channel(self, channel: Channel, exchange: RelayedCall, seconds: float = HELD_SECONDS) -> str | None:
+    def hold_channel(self, channel: BackendChannel, exchange: RelayedCall, seconds: float = HELD_SECONDS) -> str | None:
         """Keep a conversation; its handle. None if there is no room: then it ends."""
         caller = _caller(channel)
         own = sum(_caller(held.channel) == caller for held in self._held.values())
@@ -346,7 +346,7 @@ class HeldChannels:
             held.timer.cancel()
         return held if held is not None and held.channel.gone is None else None
 
-    def find(self, handle: Any) -> Channel | None:
+    def find(self, handle: Any) -> BackendChannel | None:
         """The conversation behind a handle, which stays kept; None if it has ended."""
         held = self._held.get(handle)
         return held.channel if held is not None and held.channel.gone is None else None
@@ -358,5 +358,5 @@ class HeldChannels:
             held.channel.end(held.exchange)
 
 
-def _caller(channel: Channel) -> str | None:
+def _caller(channel: BackendChannel) -> str | None:
     return channel.front.principal if channel.front is not None else None

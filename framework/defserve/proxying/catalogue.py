@@ -11,23 +11,29 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from defserve.base.hidden_characters import is_plain
-from defserve.client.replies import Json, lacks_method, object_of
+from defserve.base.hidden_characters import is_printable_line
+from defserve.client.replies import Json, is_method_missing, object_or_empty
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
 from defserve.core.registry import Registry
 from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.items import Item
-from defserve.protocols.mcp.skills import EXTENSION as SKILLS
-from defserve.protocols.mcp.tools import TAGS_KEY
-from defserve.protocols.mcp.transforms import Prefix, Transform, tags_in
+from defserve.protocols.mcp.skills import SKILLS_EXTENSION_ID as SKILLS
+from defserve.protocols.mcp.tools import TAGS_META_KEY
+from defserve.protocols.mcp.transforms import MountPrefix, Transform, read_listed_tags
 from defserve.protocols.mcp.uri_template import UriTemplate
-from defserve.protocols.mgp.terms import SECURITY_KEY, derive_security
-from defserve.proxying.boundary import find_hidden_name, readable
-from defserve.proxying.channel import Channel
+from defserve.protocols.mgp.terms import SECURITY_META_KEY, derive_security
+from defserve.proxying.boundary import find_hidden_name, sanitize_listed_item
+from defserve.proxying.channel import BackendChannel
 from defserve.proxying.items import RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
-from defserve.proxying.mounted import MAX_NAME, ToolChoice, outer_name, problem_of, tool_name_problem
+from defserve.proxying.mounted import (
+    MAX_NAME_LENGTH,
+    ToolChoice,
+    find_name_problem,
+    find_tool_name_problem,
+    make_outer_name,
+)
 
 if TYPE_CHECKING:
     from defserve.proxying.backend import Backend
@@ -54,10 +60,12 @@ class ListKind(NamedTuple):
 
     def is_supported_by(self, capabilities: Json) -> bool:
         """Whether a server with these capabilities has the list."""
-        return self.capability in (object_of(capabilities.get("extensions")) if self.is_extension else capabilities)
+        return self.capability in (
+            object_or_empty(capabilities.get("extensions")) if self.is_extension else capabilities
+        )
 
 
-KINDS: Final[Mapping[str, ListKind]] = {
+LIST_KINDS: Final[Mapping[str, ListKind]] = {
     "tools": ListKind("tools", "tools/list", "tools", "name"),
     "prompts": ListKind("prompts", "prompts/list", "prompts", "name"),
     "resources": ListKind("resources", "resources/list", "resources", "uri"),
@@ -66,7 +74,7 @@ KINDS: Final[Mapping[str, ListKind]] = {
 }
 
 
-async def read_list(channel: Channel, kind: ListKind) -> list[Json]:
+async def read_list(channel: BackendChannel, kind: ListKind) -> list[Json]:
     """Every item of a list, as it came. Raises PeerError if the list cannot be read, or is too long.
 
     A server that has the capability and not the method has no such items.
@@ -81,7 +89,7 @@ async def read_list(channel: Channel, kind: ListKind) -> list[Json]:
             try:
                 page = await channel.request(kind.method, params, LIST_SECONDS)
             except PeerError as error:
-                if items or not lacks_method(error):
+                if items or not is_method_missing(error):
                     raise
                 log.info("a backend does not know %s, which belongs to what it offers: %s", kind.method, error.message)
                 return []
@@ -108,10 +116,10 @@ def _plain(item: Json) -> Json:
     if "security" not in item:
         return item
     item = dict(item)
-    security, meta = object_of(item.pop("security")), object_of(item.get("_meta"))
-    if SECURITY_KEY in meta or security == derive_security(object_of(item.get("annotations")), is_own=True):
+    security, meta = object_or_empty(item.pop("security")), object_or_empty(item.get("_meta"))
+    if SECURITY_META_KEY in meta or security == derive_security(object_or_empty(item.get("annotations")), is_own=True):
         return item
-    return {**item, "_meta": {**meta, SECURITY_KEY: security}}
+    return {**item, "_meta": {**meta, SECURITY_META_KEY: security}}
 
 
 # -- What a backend offers, shown in the registries of this server. Only what changed there is changed here.
@@ -125,7 +133,7 @@ REST: Final = 9
 """For how many times as long as a reading took: a backend that changes long lists all the time is not all we serve."""
 AT_ONCE: Final = 50
 """Items that are made before others have their turn."""
-TAGS_KEYS: Final = (TAGS_KEY, "fastmcp", "_fastmcp")
+TAGS_KEYS: Final = (TAGS_META_KEY, "fastmcp", "_fastmcp")
 """Where servers list the tags of a tool in its `_meta`."""
 
 DECLARED_AGAIN: Final = ("tools", "prompts", "templates", "skills")
@@ -138,16 +146,16 @@ class MountedPrefixes:
     The operator chose them, so a prefix is a promise whose a name is. Of several that fit a name, the longest counts.
     """
 
-    def __init__(self, known: Iterable[tuple[str, Prefix]] = ()) -> None:
+    def __init__(self, known: Iterable[tuple[str, MountPrefix]] = ()) -> None:
         self._known = list(known)
 
-    def add(self, id: str, prefix: Prefix) -> None:
+    def add(self, id: str, prefix: MountPrefix) -> None:
         self._known.append((id, prefix))
 
-    def remove(self, prefix: Prefix) -> None:
+    def remove(self, prefix: MountPrefix) -> None:
         self._known = [known for known in self._known if known[1] is not prefix]
 
-    def find_owner(self, name: str, own: Prefix) -> str | None:
+    def find_owner(self, name: str, own: MountPrefix) -> str | None:
         """The other server whose prefix a name, or a URI, has; None if one with the prefix `own` may offer it."""
         found = [(len(prefix.text or ""), id) for id, prefix in self._known if prefix.is_prefix_of(name)]
         longest, id = max(found, default=(0, ""))
@@ -165,7 +173,7 @@ class FrontRegistries(NamedTuple):
     mounted: MountedPrefixes
 
 
-class Clash(UsageError):
+class NameClash(UsageError):
     """Two servers offer something of the same name."""
 
 
@@ -184,8 +192,8 @@ class BackendCatalogue:
             "templates": mcp.resources.templates,
             "skills": mcp.need_skills().registry,
         }
-        self._shown: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
-        self._changed: dict[Channel, set[str]] = {}
+        self._shown: dict[str, dict[str, Any]] = {kind: {} for kind in LIST_KINDS}
+        self._changed: dict[BackendChannel, set[str]] = {}
         self._task: asyncio.Task[None] | None = None
         self._private: dict[Hashable, set[str]] = {}
         self._declarations = 0
@@ -200,10 +208,14 @@ class BackendCatalogue:
     def count(self, kind: str) -> int:
         return len(self._shown[kind])
 
-    async def refresh(self, channel: Channel, kinds: Sequence[str] = tuple(KINDS), *, strict: bool = False) -> None:
+    async def refresh(
+        self, channel: BackendChannel, kinds: Sequence[str] = tuple(LIST_KINDS), *, strict: bool = False
+    ) -> None:
         """Read lists and show them. Raises PeerError if one cannot be read; with `strict`, Clash for a taken name."""
         async with self._refreshing:
-            lists = await asyncio.gather(*(read_list(channel, KINDS[kind]) for kind in kinds), return_exceptions=True)
+            lists = await asyncio.gather(
+                *(read_list(channel, LIST_KINDS[kind]) for kind in kinds), return_exceptions=True
+            )
             for read in lists:
                 if isinstance(read, BaseException):
                     raise read if isinstance(read, PeerError) else PeerError(_late(read))
@@ -220,7 +232,7 @@ class BackendCatalogue:
                 else:
                     self._show_to(key, kind, items)
 
-    def refresh_soon(self, channel: Channel, kinds: Sequence[str]) -> None:
+    def refresh_soon(self, channel: BackendChannel, kinds: Sequence[str]) -> None:
         """The backend says that lists have changed. Several changes at once are read once, and not all the time."""
         self._changed.setdefault(channel, set()).update(kinds)
         if self._task is None or self._task.done():
@@ -254,12 +266,12 @@ class BackendCatalogue:
 
     def clear(self) -> None:
         """Take everything out of the server."""
-        for kind in KINDS:
+        for kind in LIST_KINDS:
             self._show(kind, {})
 
     def drop_names_of_others(self) -> None:
         """A backend was mounted beside this one: names with its prefix are no longer ours to offer."""
-        for kind in KINDS:
+        for kind in LIST_KINDS:
             kept = {name: item for name, item in self._shown[kind].items() if not self._is_others(name)}
             if len(kept) < len(self._shown[kind]):
                 self._show(kind, kept)
@@ -309,15 +321,15 @@ class BackendCatalogue:
         self, kind: str, listed: list[Json], made: dict[str, Any], problems: list[str], is_private: bool
     ) -> None:
         shown = self._shown[kind]
-        for raw in map(readable, listed):
-            name = raw.get(KINDS[kind].key)
+        for raw in map(sanitize_listed_item, listed):
+            name = raw.get(LIST_KINDS[kind].key)
             if kind == "tools" and isinstance(name, str) and not self._takes(name, raw):
                 continue
-            problem = problem_of(name) if kind in ("tools", "prompts") else _uri_problem(name)
+            problem = find_name_problem(name) if kind in ("tools", "prompts") else _uri_problem(name)
             problem = problem or find_hidden_name(raw)
             if problem is None:
                 outer = self._outer(kind, str(name))
-                if kind == "tools" and (problem := tool_name_problem(outer)) is not None:
+                if kind == "tools" and (problem := find_tool_name_problem(outer)) is not None:
                     pass
                 elif (owner := self._owner(outer)) is not None:
                     problem = f"names with that prefix are those of server {owner!r} (mount this one with a prefix too)"
@@ -331,7 +343,7 @@ class BackendCatalogue:
                 problems.append(f"{kind[:-1]} {str(name)[:100]!a} is left out: {problem}")
 
     def _takes(self, name: str, raw: Json) -> bool:
-        is_shown = self._transform is None or self._transform.takes(name, tags_in(raw, TAGS_KEYS))
+        is_shown = self._transform is None or self._transform.takes(name, read_listed_tags(raw, TAGS_KEYS))
         return is_shown and self._choice.takes(name)
 
     def _make(self, kind: str, outer: str, raw: Json, made: dict[str, Any]) -> str | None:
@@ -344,7 +356,7 @@ class BackendCatalogue:
             self._front.declare(item)
         except UsageError as error:
             return error.problem
-        if kind in ("tools", "prompts") and (is_reserved(outer) or is_reserved(str(raw.get("name")))):
+        if kind in ("tools", "prompts") and (is_kernel_tool_name(outer) or is_kernel_tool_name(str(raw.get("name")))):
             return f"names that begin with {' or '.join(RESERVED)} are reserved"
         made[outer] = item
         return None
@@ -356,15 +368,17 @@ class BackendCatalogue:
         return self._owner(outer) is not None
 
     def _outer(self, kind: str, name: str) -> str:
-        prefix: Prefix = self._backend.prefix
+        prefix: MountPrefix = self._backend.prefix
         if kind not in ("tools", "prompts"):
             return prefix.uri(name)
         chosen = self._choice.name(name) if kind == "tools" else name
         if kind == "tools" and self._transform is not None:
             chosen = self._transform.rename.get(name, chosen)
-        outer = outer_name(prefix, chosen)
+        outer = make_outer_name(prefix, chosen)
         if outer != prefix.name(chosen):
-            self._warn([f"{prefix.name(chosen)!r} is longer than {MAX_NAME} characters; it is offered as {outer!r}"])
+            self._warn(
+                [f"{prefix.name(chosen)!r} is longer than {MAX_NAME_LENGTH} characters; it is offered as {outer!r}"]
+            )
         return outer
 
     # -- showing -----------------------------------------------------------------------------------------
@@ -375,7 +389,7 @@ class BackendCatalogue:
             for name in items:
                 taken = registry.get(name)
                 if taken is not None and taken is not shown.get(name) and taken.backend is not self._backend:
-                    raise Clash(
+                    raise NameClash(
                         f"{registry.kind} {name!r} of server {self._backend.id!r} is already registered"
                         f" at {taken.where or 'this server'}",
                         fix="mount one of the two with a prefix",
@@ -457,7 +471,7 @@ MAKERS: Final[dict[str, Callable[[Backend, str, Json], Any]]] = {
 }
 
 
-def is_reserved(name: str) -> bool:
+def is_kernel_tool_name(name: str) -> bool:
     """Whether a name belongs to kernels, and to no server behind one."""
     return name.lower().startswith(RESERVED)
 
@@ -465,7 +479,7 @@ def is_reserved(name: str) -> bool:
 def _uri_problem(uri: Any) -> str | None:
     if not isinstance(uri, str) or ":" not in uri:
         return "it has no URI"
-    return None if is_plain(uri) and len(uri) <= 8 * 1024 else "its URI is too long, or cannot be shown"
+    return None if is_printable_line(uri) and len(uri) <= 8 * 1024 else "its URI is too long, or cannot be shown"
 
 
 def _late(error: BaseException) -> str:

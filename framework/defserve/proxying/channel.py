@@ -16,31 +16,31 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.base.version import VERSION
 from defserve.client.conversation import ClientConversation
 from defserve.client.eras import (
-    PREFIX,
+    MCP_KEY_PREFIX,
     ClientOffer,
-    News,
-    NewsFilter,
-    NewsStream,
+    ServerUpdate,
     SessionTerms,
-    SubscribedNews,
+    SubscribedUpdates,
+    UpdateFilter,
+    UpdateStream,
     open_conversation,
 )
 from defserve.client.link import PollingLink
-from defserve.client.replies import Json, lacks_method, object_of
+from defserve.client.replies import Json, is_method_missing, object_or_empty
 from defserve.core.json_values import is_object
-from defserve.core.messages import Encoded, encode
+from defserve.core.messages import EncodedJson, encode
 from defserve.errors import MethodNotFound, PeerError, PeerGone, ProtocolError
-from defserve.protocols.mcp.app_policy import OFFER, offers_apps
-from defserve.protocols.mcp.authorization import identity
-from defserve.protocols.mcp.reporting import RANK
-from defserve.protocols.mcp.tasks.records import takes_tasks
-from defserve.proxying.boundary import with_asker
+from defserve.protocols.mcp.app_policy import APPS_CAPABILITY, can_show_apps
+from defserve.protocols.mcp.authorization import identify_caller
+from defserve.protocols.mcp.reporting import LOG_LEVEL_RANKS
+from defserve.protocols.mcp.tasks.records import can_take_tasks
+from defserve.proxying.boundary import add_asker_to_question
 
 if TYPE_CHECKING:
-    from defserve.client.link import Link
+    from defserve.client.link import ClientLink
     from defserve.client.replies import RawReply
     from defserve.core.call import Call
-    from defserve.core.messages import Id, Request
+    from defserve.core.messages import Request, RequestId
     from defserve.core.peer import PeerIdentity
     from defserve.core.session import Session
     from defserve.proxying.backend import Backend
@@ -52,33 +52,33 @@ OPEN_SECONDS: Final = 30.0
 LEVEL_SECONDS: Final = 5.0
 CALL_WAIT_SECONDS: Final = 30.0
 MAX_OPEN_QUESTIONS: Final = 32
-CAPABILITIES: Final = PREFIX + "clientCapabilities"
-LOG_LEVEL: Final = PREFIX + "logLevel"
+CAPABILITIES: Final = MCP_KEY_PREFIX + "clientCapabilities"
+LOG_LEVEL: Final = MCP_KEY_PREFIX + "logLevel"
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
 
 # The requests of a backend, and what a front must have offered for each.
-QUESTIONS: Final[Mapping[str, str]] = {
+QUESTION_CAPABILITIES: Final[Mapping[str, str]] = {
     "elicitation/create": "elicitation",
     "sampling/createMessage": "sampling",
     "roots/list": "roots",
 }
 
-NO_YES: Final = "nobody vouches for the caller, so it cannot confirm anything"
+CANNOT_CONFIRM_REASON: Final = "nobody vouches for the caller, so it cannot confirm anything"
 
 OF_A_CALL: Final = frozenset({"notifications/message", "notifications/progress"})
 """The notifications that a front hears within its call."""
 
 
-class Channel:
+class BackendChannel:
     """Opened for one `front`, or for nobody in particular (None): then the backend may ask nothing, and tells all.
 
     `by_era` is what only our own requests offer, and the calls of fronts do not.
     """
 
-    def __init__(self, owner: Backend, front: Front | None, by_era: Mapping[str, Json] | None = None) -> None:
+    def __init__(self, owner: Backend, front: FrontClient | None, by_era: Mapping[str, Json] | None = None) -> None:
         self.front, self._owner, self._by_era = front, owner, by_era or {}
-        self.offers: Json = dict(front.offers if front is not None else OFFER)
-        self.may_ask = not self.offers.keys().isdisjoint(QUESTIONS.values())
+        self.offers: Json = dict(front.offers if front is not None else APPS_CAPABILITY)
+        self.may_ask = not self.offers.keys().isdisjoint(QUESTION_CAPABILITIES.values())
         self.exchanges: dict[RelayedCall, None] = {}
         self._now = asyncio.get_running_loop().time
         self.used_at = self._now()
@@ -97,7 +97,7 @@ class Channel:
         self.on_idle: Callable[[], None] | None = None
         """Called when the last call under way is over."""
 
-    async def open(self, link: Link, version: str | None) -> None:
+    async def open(self, link: ClientLink, version: str | None) -> None:
         """Agree with the server. Raises PeerError if that fails; the link is closed then."""
         self.pid: int | None = getattr(link, "pid", None)
         if isinstance(link, PollingLink):
@@ -151,15 +151,15 @@ class Channel:
             return {**params, "_meta": own}
         return {**params, "_meta": meta} if meta else params
 
-    def encode_params(self, params: Json, offers: Json, level: str | None) -> Encoded:
+    def encode_params(self, params: Json, offers: Json, level: str | None) -> EncodedJson:
         """The same as JSON, for a request that has no `_meta` of its own. What each call repeats is encoded once."""
         given = encode(params)
         if not self.terms.stateless:
-            return Encoded(given)
+            return EncodedJson(given)
         known = self._meta
         if known is None or known[0] is not offers or known[1] != level:
             known = self._meta = offers, level, encode(self.with_meta({}, {}, offers, level))[1:]
-        return Encoded(b"%b,%b" % (given[:-1], known[2]) if params else b"{" + known[2])
+        return EncodedJson(b"%b,%b" % (given[:-1], known[2]) if params else b"{" + known[2])
 
     def forward(self, method: str, params: Json, exchange: RelayedCall) -> Coroutine[Any, Any, RawReply]:
         """Send a request of an exchange that has begun. Raises PeerGone, and PeerError if the link refuses it."""
@@ -186,7 +186,7 @@ class Channel:
     async def request(self, method: str, params: Json, within: float) -> Json:
         """A request of our own. Raises PeerError."""
         complete = self.with_meta(params, {}, self._own_offers, None)
-        return object_of(await self.conversation.request(method, complete, within=within))
+        return object_or_empty(await self.conversation.request(method, complete, within=within))
 
     def lacks_level(self, level: str | None) -> bool:
         """Whether a server of the handshake era has yet to be told to send logs of this level."""
@@ -195,7 +195,7 @@ class Channel:
             and level != self.level
             and not self.terms.stateless
             and "logging" in self.terms.capabilities
-            and (self.level is None or RANK[self.level] > RANK[level])
+            and (self.level is None or LOG_LEVEL_RANKS[self.level] > LOG_LEVEL_RANKS[level])
         )
 
     def send_only(self, method: str, params: Json, offers: Json) -> None:
@@ -219,7 +219,7 @@ class Channel:
         """The answer to a request. One that came within no call belongs to the one that began last."""
         if request.method == "ping":
             return {}
-        if self.grants is not None and request.method not in QUESTIONS:
+        if self.grants is not None and request.method not in QUESTION_CAPABILITIES:
             return self.grants.reply(request.method, request.params, None if within is None else within.call)
         asking = self._ask_last(request) if within is None else within.ask(request.method, request.params)
         return await self._answer_question(request, asking, within or next(reversed(self.exchanges), None))
@@ -229,12 +229,16 @@ class Channel:
     ) -> Any:
         """The answer to a question, if it was offered, and a person is not asked too many at once."""
         try:
-            if (needed := QUESTIONS.get(request.method)) not in self.offers:
+            if (needed := QUESTION_CAPABILITIES.get(request.method)) not in self.offers:
                 if needed is not None and exchange is not None:
                     exchange.lacks = needed
                 raise MethodNotFound(f"Method not found: {request.method} (this client did not offer it)")
-            if self.front is not None and not self.front.is_known and is_confirmation(request.method, request.params):
-                raise ProtocolError(NO_YES)
+            if (
+                self.front is not None
+                and not self.front.is_known
+                and is_confirmation_question(request.method, request.params)
+            ):
+                raise ProtocolError(CANNOT_CONFIRM_REASON)
             if self._open_questions >= MAX_OPEN_QUESTIONS:
                 raise ProtocolError(f"{MAX_OPEN_QUESTIONS} questions are open already")
         except ProtocolError:
@@ -248,7 +252,7 @@ class Channel:
 
     async def _ask_last(self, request: Request) -> Any:
         if not self.exchanges and self.front is not None and self.front.session is not None:
-            params = with_asker(self._owner.id, request.method, self._owner.secrets.clean(request.params))
+            params = add_asker_to_question(self._owner.id, request.method, self._owner.secrets.clean(request.params))
             try:
                 return await self.front.session.request(request.method, params, identity=self.front.caller)
             except PeerError as error:
@@ -278,7 +282,7 @@ class Channel:
         else:
             self._owner.heard(self, method, params)
 
-    def _hung_up(self, id: Id) -> None:
+    def _hung_up(self, id: RequestId) -> None:
         """The server has ended the response of a call, which goes on: so does ours, and our client comes back too."""
         if (exchange := self._find_exchange(id)) is not None:
             exchange.call.root.hang_up()
@@ -292,7 +296,7 @@ class Channel:
 
         Several callers must not read each other's, unless the operator lets them share this conversation.
         """
-        if (named := self._find_exchange(object_of(params.get("_meta")).get("progressToken"))) is not None:
+        if (named := self._find_exchange(object_or_empty(params.get("_meta")).get("progressToken"))) is not None:
             return (named,)
         readers = {exchange.listener: exchange for exchange in self.exchanges}
         return readers.values() if self.front is not None or len(readers) == 1 or self._owner.is_shared else ()
@@ -322,12 +326,12 @@ REOPEN_UPDATES_SECONDS: Final = 2.0
 log = logging.getLogger("defserve.proxying")
 
 
-class OpenRequest(SubscribedNews):
+class OpenRequest(SubscribedUpdates):
     """An open `subscriptions/listen` request. Its news are heard by the conversation, like all others."""
 
     over: Callable[[], None]
 
-    def _queue_news(self, news: News) -> None:
+    def _queue_news(self, news: ServerUpdate) -> None:
         """They are not kept."""
 
     def end(self, reason: PeerError | None = None) -> None:
@@ -337,13 +341,13 @@ class OpenRequest(SubscribedNews):
 class Updates:
     """The subscriptions of one conversation. `want` says what they should be, in either era."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: BackendChannel) -> None:
         self._channel = channel
         self._lock = asyncio.Lock()
         self._kinds: tuple[str, ...] = ()
         self.uris: frozenset[str] = frozenset()
         self._stream: OpenRequest | None = None
-        self._listeners: set[NewsStream[Any]] = set()
+        self._listeners: set[UpdateStream[Any]] = set()
         self._again: asyncio.TimerHandle | None = None
         self._tasks = BackgroundTasks()
         self._is_deaf = False
@@ -367,7 +371,7 @@ class Updates:
 
     def hear(self, method: str, params: dict[str, Any]) -> None:
         """A notification of the server, which may belong to the open request."""
-        news = News(method, params)
+        news = ServerUpdate(method, params)
         for stream in tuple(self._listeners):
             stream.hear(news)
 
@@ -391,7 +395,7 @@ class Updates:
             return
         stream: OpenRequest | None = None
         if kinds or uris:
-            wanted = NewsFilter(kinds, tuple(sorted(uris)))
+            wanted = UpdateFilter(kinds, tuple(sorted(uris)))
             stream = OpenRequest(wanted, self._listeners, channel.conversation, channel.terms, UPDATE_SECONDS)
             stream.over = lambda: self._on_stream_ended(stream)
         self._stream = stream
@@ -402,7 +406,7 @@ class Updates:
             if isinstance(error, PeerGone):
                 raise
             # Many servers have no such method. What they offer is then read again only when they are opened.
-            self._is_deaf = lacks_method(error)
+            self._is_deaf = is_method_missing(error)
             log.debug("a backend does not tell of changes: %s", error.message)
         if old is not None:
             await old.close()
@@ -424,12 +428,12 @@ OFFERED: Final = ("elicitation", "sampling", "roots")
 """What a front may offer to a backend, beside views. Everything else of its offer concerns us alone."""
 
 
-class Front(NamedTuple):
+class FrontClient(NamedTuple):
     """One client, as a backend may know it. Calls with the same `key` share a conversation; None shares with nobody.
 
     `session` is its conversation with us, if it has one that lasts. `offers` is what it lets a backend ask of it.
     `principal` is who it is counted for. `is_known`: somebody vouches for it, so that its yes counts.
-    `takes_tasks`: its call may become a task. `waits`: it cannot, and the front waits for the result of one.
+    `can_take_tasks`: its call may become a task. `waits`: it cannot, and the front waits for the result of one.
     `caller` is who sent its call. `place` is the key with what it offers: two clients of one principal may offer
     different things, and a backend is told what its own front offers.
 
@@ -459,10 +463,10 @@ class KnownFront:
 
     terms: object = None
     identity: object = None
-    front: Front | None = None
+    front: FrontClient | None = None
 
 
-def front_of(call: Call) -> Front:
+def identify_front(call: Call) -> FrontClient:
     """The client behind a call: its session, else its verified principal, else nobody who comes again."""
     known = call.session.peek(KnownFront)
     if (
@@ -480,17 +484,17 @@ def front_of(call: Call) -> Front:
     return front
 
 
-def _front_of(call: Call) -> Front:
+def _front_of(call: Call) -> FrontClient:
     session, offer = call.session, call.terms.offer
     waits = call.outer is not None or offer is None or not offer.stateless
-    takes = not waits and takes_tasks(call)
+    takes = not waits and can_take_tasks(call)
     capabilities: Mapping[str, Any] = offer.capabilities if offer is not None else {}
     offers: dict[str, Any] = {}
     if capabilities:
         offers.update((name, capabilities[name]) for name in OFFERED if name in capabilities)
-        if offers_apps(capabilities):
-            offers |= OFFER
-    caller, principal = identity(call), call.principal
+        if can_show_apps(capabilities):
+            offers |= APPS_CAPABILITY
+    caller, principal = identify_caller(call), call.principal
     is_known = not is_stranger(caller)
     key: Hashable = (principal, caller.rights_class) if is_known else None
     # `short_sessions` has only those that are open: who stops listening may have none any more.
@@ -499,10 +503,10 @@ def _front_of(call: Call) -> Front:
         # Another credential may use the same session.
         key = session, principal, caller.rights_class
     place = key, to_json(offers) if offers else b""
-    return Front(key, lasting, offers, principal, is_known, takes, waits, call.identity, place)
+    return FrontClient(key, lasting, offers, principal, is_known, takes, waits, call.identity, place)
 
 
-def is_confirmation(method: str, params: Mapping[str, Any]) -> bool:
+def is_confirmation_question(method: str, params: Mapping[str, Any]) -> bool:
     """Whether a question of a backend asks for nothing but a yes.
 
     It has no field, or one, a boolean `value`, as our own `ctx.confirm` and FastMCP have it. Other forms are questions

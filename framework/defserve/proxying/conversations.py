@@ -16,23 +16,23 @@ from uuid import uuid4
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.eras import merge_objects
-from defserve.client.mgp.permissions import ASK_METHODS, Grant, tell_grants
-from defserve.client.mgp.server_claims import SaidMgp, mgp_offer, parse_mgp_claims
+from defserve.client.mgp.permissions import ASK_METHODS, Grant, send_grants
+from defserve.client.mgp.server_claims import MgpClaims, make_mgp_offer, parse_mgp_claims
 from defserve.client.replies import Json
 from defserve.errors import InvalidParams, MethodNotFound, PeerError, PeerGone, PeerTimeout
-from defserve.protocols.mgp.terms import SECTIONS
+from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME
 from defserve.protocols.mgp.vocabulary import (
-    GRANT_KEYS,
+    GRANT_META_KEYS,
     PermissionRequest,
     PermissionStatus,
+    expand_permission,
     is_permission,
-    meant_by,
 )
 from defserve.proxying import boundary
-from defserve.proxying.boundary import too_busy
-from defserve.proxying.channel import Channel, Front
-from defserve.proxying.mounted import RestartPolicy, RestartRefusal, RestartsByKey
-from defserve.proxying.targets import Per
+from defserve.proxying.boundary import make_busy_error
+from defserve.proxying.channel import BackendChannel, FrontClient
+from defserve.proxying.mounted import RestartCountersByKey, RestartPolicy, RestartRefusal
+from defserve.proxying.targets import ChannelSharing
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS: Final = 5.0
 """How long a call waits for a backend that is being restarted."""
-CLEAN_EXIT: Final = "exited with code 0"
+CLEAN_EXIT_REASON: Final = "exited with code 0"
 
 log = logging.getLogger("defserve.proxying")
 
 
-class Conversations:
+class BackendChannels:
     """`main` is the backend's own conversation, while it is connected. `pool` has those that belong to a front each.
 
     `opened` is called with each new conversation of a front; a backend that sleeps is woken by `wake`.
@@ -58,35 +58,35 @@ class Conversations:
         self, server: MountedServer, state: BackendState, owner: Backend, policy: Callable[[], RestartPolicy]
     ) -> None:
         self._server, self._state, self._owner = server, state, owner
-        self._restarts = RestartsByKey(policy)
-        self.main: Channel | None = None
+        self._restarts = RestartCountersByKey(policy)
+        self.main: BackendChannel | None = None
         self.pool = self._new_pool()
-        self.ended: Callable[[Front], None] = lambda front: None
+        self.ended: Callable[[FrontClient], None] = lambda front: None
         """Called with the front of each conversation that ends."""
-        self.opened: Callable[[Channel, Front], Awaitable[None]]
+        self.opened: Callable[[BackendChannel, FrontClient], Awaitable[None]]
         self.wake: Callable[[], Awaitable[None]] | None = None
 
     @property
-    def per(self) -> Per:
+    def per(self) -> ChannelSharing:
         """Who shares a conversation. A server that keeps no session and is no child has nothing to share."""
-        given: Per | None = self._server.target.per
+        given: ChannelSharing | None = self._server.target.per
         if given is not None:
             return given
         is_stateless = self.main is not None and self.main.stateless
         return "shared" if is_stateless and not self._server.target.isolates else "client"
 
-    def all(self) -> list[Channel]:
+    def all(self) -> list[BackendChannel]:
         """Every open conversation."""
         return [*self.pool.all(), *([self.main] if self.main is not None else [])]
 
-    def at_hand(self, front: Front) -> Channel | None:
+    def at_hand(self, front: FrontClient) -> BackendChannel | None:
         """The conversation that a front's call takes, if nothing has to be waited for."""
         now = self._state.now
         if now != "draining" and (known := self.pool.find_open_channel(front)) is not None:
             return known
         return self.main if now == "connected" and self.wake is None and self.per == "shared" else None
 
-    async def of(self, front: Front) -> Channel:
+    async def of(self, front: FrontClient) -> BackendChannel:
         """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
         state = self._state
         if (channel := self.at_hand(front)) is not None:
@@ -99,20 +99,20 @@ class Conversations:
                 await state.ready(WAIT_SECONDS)
         main = self.main
         if state.now != "connected" or main is None:
-            raise boundary.not_connected(self._server.id, state.now)
+            raise boundary.make_not_connected_error(self._server.id, state.now)
         per = self.per
         if per == "shared":
             return main
         return await self.pool.get(front if per == "client" else front._replace(key=None))
 
-    def find_open_channel(self, front: Front) -> Channel | None:
+    def find_open_channel(self, front: FrontClient) -> BackendChannel | None:
         """The conversation that a front's call would take, if it is open."""
         return self.main if self.per == "shared" else self.pool.find_open_channel(front)
 
-    async def open(self, front: Front | None) -> Channel:
+    async def open(self, front: FrontClient | None) -> BackendChannel:
         """Open one more. Raises PeerError."""
         server = self._server
-        channel = Channel(self._owner, front, self._own_offer() if front is None else self._front_offer())
+        channel = BackendChannel(self._owner, front, self._own_offer() if front is None else self._front_offer())
         link = await server.target.link(server.take_stderr)
         # The era that the first conversation found saves the others a probe.
         await channel.open(link, server.target.version or (server.era if front is not None else None))
@@ -125,9 +125,9 @@ class Conversations:
                 raise
         return channel
 
-    async def _begin_grants(self, channel: Channel, decides: Decide) -> None:
+    async def _begin_grants(self, channel: BackendChannel, decides: DecidePermissions) -> None:
         """A server that asks for permissions is told what was decided about them."""
-        names = permissions_of(parse_mgp_claims(channel.terms, SECTIONS))
+        names = permissions_of(parse_mgp_claims(channel.terms, MGP_SECTIONS_BY_NAME))
         if not names:
             return
         channel.grants = ChannelGrants(names, decides, None if channel.stateless else channel.request)
@@ -139,25 +139,25 @@ class Conversations:
         said = self._server.said
         if self._server.decides is None or said is None or not permissions_of(said):
             return {}
-        return mgp_offer((next(name for name in EXTENSIONS if name in said.extensions),))
+        return make_mgp_offer((next(name for name in EXTENSIONS if name in said.extensions),))
 
     def _own_offer(self) -> dict[str, dict[str, Any]]:
         """What the backend's own conversation offers of MGP."""
-        offer = mgp_offer(self._server.options.mgp) if self._server.options.mgp else {}
+        offer = make_mgp_offer(self._server.options.mgp) if self._server.options.mgp else {}
         if not self._server.offers_mgp_in_sessions:
             offer.pop("handshake", None)
         return offer
 
-    def replace(self, main: Channel) -> tuple[Channel | None, Pool]:
+    def replace(self, main: BackendChannel) -> tuple[BackendChannel | None, ChannelPool]:
         """New calls take this one, and others of its kind. Gives what they took before."""
         old, pool = self.main, self.pool
         self.main, self.pool = main, self._new_pool()
         return old, pool
 
-    def lost(self, channel: Channel, reason: PeerGone) -> None:
+    def lost(self, channel: BackendChannel, reason: PeerGone) -> None:
         """The backend has left the conversation of a front."""
         self.pool.drop(channel)
-        if CLEAN_EXIT not in reason.message:
+        if CLEAN_EXIT_REASON not in reason.message:
             self._record_failure(channel.front)
 
     def on_session_closed(self, session: Session) -> None:
@@ -173,16 +173,16 @@ class Conversations:
         """An operator asked for a start."""
         self._restarts.drop_failures()
 
-    def _new_pool(self) -> Pool:
+    def _new_pool(self) -> ChannelPool:
         options = self._server.options
-        pool = Pool(self._server.id, self._open_for, most=options.children, idle=options.idle)
+        pool = ChannelPool(self._server.id, self._open_for, most=options.children, idle=options.idle)
         pool.ended = lambda front: self.ended(front)
         return pool
 
-    async def _open_for(self, front: Front) -> Channel:
+    async def _open_for(self, front: FrontClient) -> BackendChannel:
         wait = self._restarts.wait(front.key)
         if isinstance(wait, RestartRefusal):
-            raise boundary.not_connected(self._server.id, "error", f"{wait.reason}: {wait.text}")
+            raise boundary.make_not_connected_error(self._server.id, "error", f"{wait.reason}: {wait.text}")
         if wait:  # its process failed, and may have the next one then
             await asyncio.sleep(wait)
         try:
@@ -190,7 +190,7 @@ class Conversations:
         except PeerError as error:
             self._record_failure(front)
             log.warning("server %r did not open for a client: %s", self._server.id, self._server.hidden(error.message))
-            raise boundary.not_connected(self._server.id, "error") from None
+            raise boundary.make_not_connected_error(self._server.id, "error") from None
         try:
             await self.opened(channel, front)
         except BaseException:
@@ -199,7 +199,7 @@ class Conversations:
             raise
         return channel
 
-    def _record_failure(self, front: Front | None) -> None:
+    def _record_failure(self, front: FrontClient | None) -> None:
         if front is not None and front.key is not None and self._server.target.isolates:
             self._restarts.record_failure(front.key)
 
@@ -213,41 +213,41 @@ SHARE_OF_ONE = 3
 """Quarters of the conversations that one caller may have, so that it cannot keep out the others."""
 
 
-class Pool:
+class ChannelPool:
     """The conversations that belong to one front each. They end when they are idle, and when their front leaves."""
 
     def __init__(
         self,
         id: str,
-        open: Callable[[Front], Awaitable[Channel]],
+        open: Callable[[FrontClient], Awaitable[BackendChannel]],
         *,
         most: int = MAX_CHANNELS,
         idle: float = IDLE_SECONDS,
     ) -> None:
-        self.ended: Callable[[Front], None] = lambda front: None
+        self.ended: Callable[[FrontClient], None] = lambda front: None
         """Called with the front of each conversation that ends."""
         self._id, self._open, self.most, self.idle = id, open, most, idle
-        self._opening: dict[Hashable, asyncio.Task[Channel]] = {}
-        self._opening_fronts: dict[Hashable, Front] = {}
+        self._opening: dict[Hashable, asyncio.Task[BackendChannel]] = {}
+        self._opening_fronts: dict[Hashable, FrontClient] = {}
         self._unwanted: set[Hashable] = set()
         self._opening_for: Counter[str] = Counter()
-        self._channels: dict[Hashable, Channel] = {}
-        self._single: set[Channel] = set()
+        self._channels: dict[Hashable, BackendChannel] = {}
+        self._single: set[BackendChannel] = set()
         self._tasks = BackgroundTasks()
         self._sweeper: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._channels) + len(self._single) + self._opening_for.total()
 
-    def all(self) -> list[Channel]:
+    def all(self) -> list[BackendChannel]:
         return [*self._channels.values(), *self._single]
 
-    def find_open_channel(self, front: Front) -> Channel | None:
+    def find_open_channel(self, front: FrontClient) -> BackendChannel | None:
         """The open conversation of a front."""
         channel = self._channels.get(front.place) if front.key is not None else None
         return channel if channel is not None and channel.gone is None else None
 
-    async def get(self, front: Front) -> Channel:
+    async def get(self, front: FrontClient) -> BackendChannel:
         """The conversation of a front, opened if there is none. A front without a key gets one for a single call."""
         if (channel := self.find_open_channel(front)) is not None:
             return channel
@@ -270,7 +270,7 @@ class Pool:
         # Shielded: others may wait for the same one.
         return await asyncio.shield(task)
 
-    async def _open_for_key(self, key: Hashable, front: Front) -> Channel:
+    async def _open_for_key(self, key: Hashable, front: FrontClient) -> BackendChannel:
         try:
             channel = await self._open_within_limit(front)
         finally:
@@ -285,7 +285,7 @@ class Pool:
             self._sweep_later()
         return channel
 
-    async def _open_within_limit(self, front: Front) -> Channel:
+    async def _open_within_limit(self, front: FrontClient) -> BackendChannel:
         """Open one that counts already. Processes take a while to end, and there must not be too many of those."""
         try:
             while len(self._tasks) >= self.most:
@@ -296,13 +296,13 @@ class Pool:
             if not self._opening_for[front.principal]:
                 del self._opening_for[front.principal]
 
-    def _on_channel_idle(self, channel: Channel) -> None:
+    def _on_channel_idle(self, channel: BackendChannel) -> None:
         """No call is under way. A conversation that was opened for one call alone ends."""
         if channel in self._single:
             self._single.discard(channel)
             self._end(channel)
 
-    def drop(self, channel: Channel) -> None:
+    def drop(self, channel: BackendChannel) -> None:
         """Forget a conversation that has ended by itself."""
         self._single.discard(channel)
         for key, kept in list(self._channels.items()):
@@ -310,12 +310,12 @@ class Pool:
                 del self._channels[key]
         self._end(channel)
 
-    def end(self, front: Front) -> None:
+    def end(self, front: FrontClient) -> None:
         """A front wants nothing more."""
         if (channel := self._channels.pop(front.place, None)) is not None:
             self._end(channel)
 
-    def end_of(self, which: Callable[[Front], bool]) -> None:
+    def end_of(self, which: Callable[[FrontClient], bool]) -> None:
         """Fronts have left, or may no longer be served: what was opened for them ends."""
         for key, channel in list(self._channels.items()):
             if channel.front is not None and which(channel.front):
@@ -340,7 +340,7 @@ class Pool:
             self._end(channel)
         await asyncio.gather(*opening, *self._tasks, return_exceptions=True)
 
-    def _make_room(self, front: Front) -> None:
+    def _make_room(self, front: FrontClient) -> None:
         """End an idle conversation if there are too many: one of the same caller, or of the one with the most."""
         each = self._opening_for + Counter(_principal(channel) for channel in self.all())
         share = -(-self.most * SHARE_OF_ONE // 4)
@@ -357,10 +357,10 @@ class Pool:
             most = (
                 f"{share} of its {self.most} conversations are in use by you" if is_greedy and share < self.most else ""
             )
-            raise too_busy(self._id, most or f"all of its {self.most} conversations are in use")
+            raise make_busy_error(self._id, most or f"all of its {self.most} conversations are in use")
         self._end(self._channels.pop(min(idle, key=lambda one: one[:2])[2]))
 
-    def _end(self, channel: Channel) -> None:
+    def _end(self, channel: BackendChannel) -> None:
         if channel.front is not None:
             self.ended(channel.front)
         self._tasks.start(channel.aclose())
@@ -379,7 +379,7 @@ class Pool:
         self._sweep_later()
 
 
-def _principal(channel: Channel) -> str:
+def _principal(channel: BackendChannel) -> str:
     return channel.front.principal if channel.front is not None else ""
 
 
@@ -389,7 +389,7 @@ def _principal(channel: Channel) -> str:
 # sessions, each call carries what its caller may use.
 
 
-Decide: TypeAlias = "Callable[[Call | None, Iterable[str]], Mapping[str, PermissionStatus]]"
+DecidePermissions: TypeAlias = "Callable[[Call | None, Iterable[str]], Mapping[str, PermissionStatus]]"
 """What may be used in a call of the permissions that are named. Without a call: by whoever is known."""
 
 EXTENSIONS: Final = ("permissions", "security")
@@ -397,7 +397,7 @@ EXTENSIONS: Final = ("permissions", "security")
 TELL_SECONDS: Final = 5.0
 
 
-def permissions_of(said: SaidMgp) -> tuple[str, ...]:
+def permissions_of(said: MgpClaims) -> tuple[str, ...]:
     """The permissions that a server wants to be told of."""
     wants = said.version is not None and "permissions" in said.sections
     return tuple(name for name in said.permissions if is_permission(name)) if wants else ()
@@ -406,7 +406,9 @@ def permissions_of(said: SaidMgp) -> tuple[str, ...]:
 class ChannelGrants:
     """What one conversation was told. `request` sends a request of ours in it; it is None without a session."""
 
-    def __init__(self, names: Sequence[str], decide: Decide, request: Callable[[str, Json, float], Any] | None) -> None:
+    def __init__(
+        self, names: Sequence[str], decide: DecidePermissions, request: Callable[[str, Json, float], Any] | None
+    ) -> None:
         self._names, self._decide, self._request = names, decide, request
         self._told: dict[str, Grant] = {}
         self._last: Call | None = None
@@ -423,7 +425,7 @@ class ChannelGrants:
             if changed := {name: grant for name, grant in decided.items() if self._told.get(name) != grant}:
                 # A server that does not answer is not asked twice: what it may not do is refused here in any case.
                 with suppress(PeerTimeout):
-                    await tell_grants(self._send, str(uuid4()), changed, "kernel")
+                    await send_grants(self._send, str(uuid4()), changed, "kernel")
                 self._told.update(changed)
 
     async def refresh(self) -> None:
@@ -433,12 +435,12 @@ class ChannelGrants:
 
     def meta(self, call: Call) -> Json:
         """What a call without a session carries in `_meta`."""
-        return {GRANT_KEYS[0]: {name: grant.wire() for name, grant in self._grants(call).items()}}
+        return {GRANT_META_KEYS[0]: {name: grant.wire() for name, grant in self._grants(call).items()}}
 
     def offering(self, offers: Json) -> Json:
         """What a front offers, and what belongs to the grants of a call."""
         if self._offers is None or self._offers[0] is not offers:
-            self._offers = offers, merge_objects(offers, mgp_offer(EXTENSIONS[:1])["stateless"])
+            self._offers = offers, merge_objects(offers, make_mgp_offer(EXTENSIONS[:1])["stateless"])
         return self._offers[1]
 
     def reply(self, method: str, params: Json, call: Call | None) -> Json:
@@ -448,7 +450,7 @@ class ChannelGrants:
         asked = PermissionRequest.from_wire(params)
         if not asked.permissions:
             raise InvalidParams("Invalid params: permissions must not be empty")
-        meant = [permission for name in asked.permissions for permission in meant_by(name)]
+        meant = [permission for name in asked.permissions for permission in expand_permission(name)]
         return asked.answer(self._decide(call or self._last, meant))
 
     def _grants(self, call: Call | None) -> dict[str, Grant]:

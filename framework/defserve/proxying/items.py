@@ -9,30 +9,42 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.binding.arguments import Arguments
-from defserve.binding.json_schemas import with_properties
-from defserve.binding.results import Returns, pack_any
-from defserve.binding.signature import Docs, Signature
-from defserve.client.mgp.server_claims import tool_security
-from defserve.client.replies import Json, object_of, text_of
+from defserve.binding.arguments import ArgumentsSchema
+from defserve.binding.json_schemas import ensure_properties
+from defserve.binding.results import ResultPacker, pack_untyped_result
+from defserve.binding.signature import ParsedDocstring, Signature
+from defserve.client.mgp.server_claims import parse_tool_security
+from defserve.client.replies import Json, object_or_empty, string_or_none
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import InvalidParams, UsageError
 from defserve.limits import Limits
-from defserve.protocols.mcp.app_policy import APPS, FOR_VIEWS, MIME_TYPE, SCHEME, offers_apps
-from defserve.protocols.mcp.apps import with_prefix
-from defserve.protocols.mcp.errors import RESOURCE_NOT_FOUND, SERVER_KEY, VENDOR, ResourceNotFound, missing_in
+from defserve.protocols.mcp.app_policy import (
+    APP_FACET_NAME,
+    APP_MIME_TYPE,
+    UI_URI_SCHEME,
+    VIEW_ONLY_FACET,
+    can_show_apps,
+)
+from defserve.protocols.mcp.apps import prefix_view_names
+from defserve.protocols.mcp.errors import (
+    DEFSERVE_NAMESPACE,
+    RESOURCE_NOT_FOUND_CODE,
+    SERVER_ID_META_KEY,
+    ResourceNotFound,
+    find_no_back_channel_error,
+)
 from defserve.protocols.mcp.function import Function
-from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, read_answers
-from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
+from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, read_input_answers
+from defserve.protocols.mcp.lifecycle import Dialect, build_cache_hints, get_dialect
 from defserve.protocols.mcp.prompts import Prompt, PromptOptions
 from defserve.protocols.mcp.resources import Resource, ResourceCache, ResourceOptions
 from defserve.protocols.mcp.tools import Tool, ToolOptions
-from defserve.protocols.mcp.transforms import Prefix, TransformedArguments
+from defserve.protocols.mcp.transforms import MountPrefix, TransformedArguments
 from defserve.protocols.mgp.security import Security, ToolSecurity
-from defserve.protocols.mgp.terms import NAME, SECURITY_KEY
+from defserve.protocols.mgp.terms import MGP_NAME, SECURITY_META_KEY
 from defserve.protocols.mgp.vocabulary import is_permission
-from defserve.proxying.boundary import RelayedError, keep_warnings, make_malformed_error, shape_result
-from defserve.proxying.relay import must_be_task
+from defserve.proxying.boundary import RelayedError, adapt_result, keep_warning_hints, make_malformed_error
+from defserve.proxying.relay import is_task_only
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -44,7 +56,7 @@ if TYPE_CHECKING:
 UI, RESOURCE_URI, FLAT_UI = "ui", "resourceUri", "ui/resourceUri"
 
 
-def prefix_tool_result(result: Json, prefix: Prefix) -> Json:
+def prefix_tool_result(result: Json, prefix: MountPrefix) -> Json:
     """`CallToolResult`: links and embedded resources in its content."""
     content = result.get("content")
     if prefix.text and is_array(content):
@@ -55,7 +67,7 @@ def prefix_tool_result(result: Json, prefix: Prefix) -> Json:
     return result
 
 
-def prefix_prompt_result(result: Json, prefix: Prefix) -> Json:
+def prefix_prompt_result(result: Json, prefix: MountPrefix) -> Json:
     """`GetPromptResult`: links and embedded resources in its messages."""
     if prefix.text:
         for message in _objects(result.get("messages")):
@@ -65,17 +77,17 @@ def prefix_prompt_result(result: Json, prefix: Prefix) -> Json:
     return result
 
 
-def prefix_contents(result: Json, prefix: Prefix) -> Json:
+def prefix_contents(result: Json, prefix: MountPrefix) -> Json:
     """`ReadResourceResult`. A view with our bridge finds its tools under the prefix."""
     if prefix.text:
         for content in _objects(result.get("contents")):
             _prefix_members(content, "uri", prefix)
-            if content.get("mimeType") == MIME_TYPE and isinstance(content.get("text"), str):
-                content["text"] = with_prefix(content["text"], prefix)
+            if content.get("mimeType") == APP_MIME_TYPE and isinstance(content.get("text"), str):
+                content["text"] = prefix_view_names(content["text"], prefix)
     return result
 
 
-def prefix_listed_tool(tool: Json, prefix: Prefix) -> Json:
+def prefix_listed_tool(tool: Json, prefix: MountPrefix) -> Json:
     """A tool of a list: the resource that shows it. The given objects are not changed."""
     meta = tool.get("_meta")
     if not prefix.text or not isinstance(meta, dict):
@@ -89,7 +101,7 @@ def prefix_listed_tool(tool: Json, prefix: Prefix) -> Json:
     return {**tool, "_meta": renamed}
 
 
-def prefix_skill(entry: Json, prefix: Prefix) -> Json:
+def prefix_skill(entry: Json, prefix: MountPrefix) -> Json:
     """A skill of a list: its own URI and those of its files. The given objects are not changed."""
     if not prefix.text:
         return entry
@@ -101,7 +113,7 @@ def prefix_skill(entry: Json, prefix: Prefix) -> Json:
     return renamed
 
 
-def prefix_directory(result: Json, prefix: Prefix) -> Json:
+def prefix_directory(result: Json, prefix: MountPrefix) -> Json:
     """`ReadDirectoryResult`: what a folder of a skill holds."""
     if prefix.text:
         for child in _objects(result.get("resources")):
@@ -109,7 +121,7 @@ def prefix_directory(result: Json, prefix: Prefix) -> Json:
     return result
 
 
-def _prefix_block(block: Json, prefix: Prefix) -> None:
+def _prefix_block(block: Json, prefix: MountPrefix) -> None:
     kind = block.get("type")
     if kind == "resource_link":
         _prefix_members(block, "uri", prefix)
@@ -117,7 +129,7 @@ def _prefix_block(block: Json, prefix: Prefix) -> None:
         _prefix_members(block["resource"], "uri", prefix)
 
 
-def _prefix_members(value: Json, member: str, prefix: Prefix) -> None:
+def _prefix_members(value: Json, member: str, prefix: MountPrefix) -> None:
     if isinstance(value.get(member), str):
         value[member] = prefix.uri(value[member])
 
@@ -129,14 +141,14 @@ def _objects(value: Any) -> list[Json]:
 # -- Tools, resources and prompts of a backend, as items of this server. Their listings are kept as they came.
 
 
-IN_META: Final = VENDOR + "security"
+IN_META: Final = DEFSERVE_NAMESPACE + "security"
 ANNOTATION: Final = "x-mcp-header"
 
 # Members of a listed item, and the feature that a version must have to be shown them.
 NEEDS: Final[Mapping[str, str]] = {"title": "titles", "icons": "icons", "_meta": "meta"}
 
 
-class RawArguments(Arguments):
+class RawArguments(ArgumentsSchema):
     """The arguments of a tool elsewhere. They are not checked here: that server checks them."""
 
     __slots__ = ("_raw",)
@@ -165,7 +177,7 @@ class RelayedFunction(Function):
     def __init__(
         self, name: str, arguments: RawArguments, send: Callable[[Call, Json], Coroutine[Any, Any, Any]]
     ) -> None:
-        self.signature = Signature(_elsewhere, name, (), (), None, "async", Docs(None))
+        self.signature = Signature(_elsewhere, name, (), (), None, "async", ParsedDocstring(None))
         self.arguments, self.injection, self.inline, self.send = arguments, None, False, send
 
     @property
@@ -207,20 +219,20 @@ class RemoteTool(OfBackend, Tool):
 
     def __init__(self, backend: Backend, name: str, raw: Json) -> None:
         self.backend, self.inner, self.raw, self.fronts = backend, str(raw["name"]), raw, None
-        self.must_be_task = must_be_task(raw)
+        self.must_be_task = is_task_only(raw)
         options = ToolOptions(
             name=name,
-            title=text_of(raw.get("title")),
-            description=text_of(raw.get("description")) or "",
-            annotations=keep_warnings(object_of(raw.get("annotations"))) or None,
+            title=string_or_none(raw.get("title")),
+            description=string_or_none(raw.get("description")) or "",
+            annotations=keep_warning_hints(object_or_empty(raw.get("annotations"))) or None,
             timeout=backend.timeout,
         )
-        function = RelayedFunction(name, RawArguments(object_of(raw.get("inputSchema"))), self._send)
-        super().__init__(name, options, function, Returns(pack_any), None)
-        visible_to = object_of(object_of(raw.get("_meta")).get("ui")).get("visibility")
+        function = RelayedFunction(name, RawArguments(object_or_empty(raw.get("inputSchema"))), self._send)
+        super().__init__(name, options, function, ResultPacker(pack_untyped_result), None)
+        visible_to = object_or_empty(object_or_empty(raw.get("_meta")).get("ui")).get("visibility")
         if is_array(visible_to) and "model" not in visible_to:
-            self.facets[APPS] = FOR_VIEWS
-        if "security" in raw or SECURITY_KEY in object_of(raw.get("_meta")):
+            self.facets[APP_FACET_NAME] = VIEW_ONLY_FACET
+        if "security" in raw or SECURITY_META_KEY in object_or_empty(raw.get("_meta")):
             apply_warnings(self)
 
     def _send(self, call: Call, arguments: Json) -> Coroutine[Any, Any, Json]:
@@ -230,8 +242,8 @@ class RemoteTool(OfBackend, Tool):
         return self.backend.relay(call, "tools/call", params)
 
     def result(self, call: Call, value: Any) -> Json:
-        dialect = dialect_of(call)
-        if dialect.stateless and "isError" in value and (missing := missing_in(value)) is not None:
+        dialect = get_dialect(call)
+        if dialect.stateless and "isError" in value and (missing := find_no_back_channel_error(value)) is not None:
             # A session's server can only say so in a result. Without sessions it is an error of the protocol.
             raise missing
         if type(value.get("content")) is not list:
@@ -239,7 +251,7 @@ class RemoteTool(OfBackend, Tool):
                 raise make_malformed_error(self.backend.id, "content")
             if value.get("resultType") != "task":
                 value["content"] = []
-        return shape_result(prefix_tool_result(value, self.backend.prefix), dialect)
+        return adapt_result(prefix_tool_result(value, self.backend.prefix), dialect)
 
     def copy_as(self, name: str) -> RemoteTool:
         renamed = RemoteTool(self.backend, name, self.raw)
@@ -252,14 +264,14 @@ class RemoteTool(OfBackend, Tool):
         if isinstance(self.function.arguments, TransformedArguments):
             described["inputSchema"] = self.function.arguments.schema
         if is_object(listed := described.get("inputSchema")):
-            described["inputSchema"] = with_properties(listed)
+            described["inputSchema"] = ensure_properties(listed)
         if self.options.description:
             described["description"] = self.options.description
         described.pop("execution", None)  # whether it is a task there is nothing that a client here can ask for
         output = described.get("outputSchema")
         if output is not None and (
             "structured" not in dialect.has
-            or ("any_structured" not in dialect.has and object_of(output).get("type") != "object")
+            or ("any_structured" not in dialect.has and object_or_empty(output).get("type") != "object")
         ):
             del described["outputSchema"]
         # What this server makes of its hints and its security counts, not what it said itself: without warnings there
@@ -268,8 +280,8 @@ class RemoteTool(OfBackend, Tool):
         if "tool_annotations" in dialect.has and self.options.annotations:
             described["annotations"] = dict(self.options.annotations)
         described.pop("security", None)
-        if IN_META in object_of(described.get("_meta")):
-            meta = {name: value for name, value in object_of(described.pop("_meta")).items() if name != IN_META}
+        if IN_META in object_or_empty(described.get("_meta")):
+            meta = {name: value for name, value in object_or_empty(described.pop("_meta")).items() if name != IN_META}
             described |= {"_meta": meta} if meta else {}
         return prefix_listed_tool(described, self.backend.prefix)
 
@@ -292,7 +304,9 @@ class RemotePrompt(OfBackend, Prompt):
 
     def __init__(self, backend: Backend, name: str, raw: Json) -> None:
         self.backend, self.inner, self.raw, self.fronts = backend, str(raw["name"]), raw, None
-        options = PromptOptions(name=name, description=text_of(raw.get("description")) or "", timeout=backend.timeout)
+        options = PromptOptions(
+            name=name, description=string_or_none(raw.get("description")) or "", timeout=backend.timeout
+        )
         super().__init__(name, options, RelayedFunction(name, RawArguments({}), self._send), None)
 
     def _send(self, call: Call, arguments: Json) -> Coroutine[Any, Any, Json]:
@@ -301,7 +315,7 @@ class RemotePrompt(OfBackend, Prompt):
     def result(self, call: Call, value: Any) -> Json:
         if not is_array(value.get("messages")):
             raise make_malformed_error(self.backend.id, "messages")
-        return shape_result(prefix_prompt_result(value, self.backend.prefix), dialect_of(call))
+        return adapt_result(prefix_prompt_result(value, self.backend.prefix), get_dialect(call))
 
     async def complete(self, call: Call, params: Json) -> Json:
         """`CompleteResult` for one of its arguments."""
@@ -324,14 +338,14 @@ class RemoteResource(OfBackend, Resource):
     def __init__(self, backend: Backend, uri: str, raw: Json, template: UriTemplate | None = None) -> None:
         self.backend, self.raw, self.fronts = backend, raw, None
         options = ResourceOptions(
-            name=text_of(raw.get("name")) or uri,
-            description=text_of(raw.get("description")) or "",
-            mime_type=text_of(raw.get("mimeType")),
+            name=string_or_none(raw.get("name")) or uri,
+            description=string_or_none(raw.get("description")) or "",
+            mime_type=string_or_none(raw.get("mimeType")),
             timeout=backend.timeout,
         )
         super().__init__(uri, options, RelayedFunction(uri, RawArguments({}), self._send), template, None)
-        if uri.startswith(SCHEME):
-            self.facets[APPS] = FOR_VIEWS
+        if uri.startswith(UI_URI_SCHEME):
+            self.facets[APP_FACET_NAME] = VIEW_ONLY_FACET
 
     def _send(self, call: Call, arguments: Json) -> Coroutine[Any, Any, Json]:
         return self.backend.relay(call, "resources/read", arguments)
@@ -339,8 +353,8 @@ class RemoteResource(OfBackend, Resource):
     async def read_contents(self, call: Call, uri: str, values: Json, cache: ResourceCache) -> Json:
         seconds = self.begin(call)
         if not ANSWER_PARAMS.isdisjoint(call.params):
-            await read_answers(call)
-        prefix, dialect = self.backend.prefix, dialect_of(call)
+            await read_input_answers(call)
+        prefix, dialect = self.backend.prefix, get_dialect(call)
         inner = prefix.inner_uri(uri)
         try:
             found = await self.function.run(call, {"uri": inner}, seconds)
@@ -350,16 +364,16 @@ class RemoteResource(OfBackend, Resource):
             raise ResourceNotFound(uri) from None  # its code depends on the version of the front
         if not is_array(found.get("contents")):
             raise make_malformed_error(self.backend.id, "contents")
-        told = shape_result(prefix_contents(found, prefix), dialect)
-        if call.terms.offer is not None and offers_apps(call.terms.offer.capabilities):
+        told = adapt_result(prefix_contents(found, prefix), dialect)
+        if call.terms.offer is not None and can_show_apps(call.terms.offer.capabilities):
             told = {**told, "contents": [self._add_server_key(content) for content in told["contents"]]}
-        return {**dialect_cache_hints(dialect), **told}
+        return {**build_cache_hints(dialect), **told}
 
     def _add_server_key(self, content: Any) -> Any:
         """A content that says whose it is, for a host of views. What it says itself does not count."""
         if not is_object(content):
             return content
-        return {**content, "_meta": {**object_of(content.get("_meta")), SERVER_KEY: self.backend.id}}
+        return {**content, "_meta": {**object_or_empty(content.get("_meta")), SERVER_ID_META_KEY: self.backend.id}}
 
     async def complete(self, call: Call, params: Json) -> Json:
         """`CompleteResult` for one of its variables."""
@@ -375,7 +389,7 @@ class RemoteResource(OfBackend, Resource):
 
 def _says_not_found(error: RelayedError, uri: str | None) -> bool:
     """Whether a backend has no such resource: -32002 with a handshake; without, -32602 with the URI."""
-    return error.code == RESOURCE_NOT_FOUND or (error.code == InvalidParams.code and error.data.get("uri") == uri)
+    return error.code == RESOURCE_NOT_FOUND_CODE or (error.code == InvalidParams.code and error.data.get("uri") == uri)
 
 
 async def complete(backend: Backend, call: Call, params: Json) -> Json:
@@ -383,7 +397,7 @@ async def complete(backend: Backend, call: Call, params: Json) -> Json:
     known = {name: params[name] for name in ("ref", "argument", "context") if name in params}
     seconds = backend.timeout or call.session.composition.limits.tool
     result = await call.engine.within(call, seconds, backend.relay(call, "completion/complete", known))
-    return shape_result(result, dialect_of(call))
+    return adapt_result(result, get_dialect(call))
 
 
 def _filter_members(raw: Json, dialect: Dialect) -> Json:
@@ -422,11 +436,11 @@ class RemoteSkill(RemoteResource):
 
 def apply_warnings(tool: RemoteTool) -> None:
     """Treat a tool as one of ours that says the same. Raises UsageError if it contradicts itself."""
-    listed = tool_security(tool.inner, tool.raw)
+    listed = parse_tool_security(tool.inner, tool.raw)
     permissions = tuple(name for name in listed.permissions or () if is_permission(name))
     if not listed.security or not (listed.risk == "dangerous" or permissions or listed.confirmation_required):
         return
     risk: Any = "moderate" if listed.risk == "safe" else listed.risk
     security = Security(risk, permissions, confirm=listed.confirmation_required or None, where=tool.where)
-    tool.facets[NAME] = ToolSecurity(security, ())
+    tool.facets[MGP_NAME] = ToolSecurity(security, ())
     tool.is_dangerous = risk == "dangerous"

@@ -21,22 +21,22 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from defserve.base.backoff import compute_backoff
-from defserve.base.hidden_characters import is_plain
-from defserve.client.mgp.server_claims import SaidMgp, parse_mgp_claims
+from defserve.base.hidden_characters import is_printable_line
+from defserve.client.mgp.server_claims import MgpClaims, parse_mgp_claims
 from defserve.client.replies import Json
 from defserve.errors import UsageError
-from defserve.protocols.mcp.transforms import Prefix
-from defserve.proxying.targets import Secrets, Target
+from defserve.protocols.mcp.transforms import MountPrefix
+from defserve.proxying.targets import BackendSecrets, Target
 
 if TYPE_CHECKING:
     from defserve.client.eras import SessionTerms
     from defserve.core.call import Call
     from defserve.core.session import PeerIdentity, Session
     from defserve.protocols.mcp.transforms import Transform
-    from defserve.proxying.conversations import Decide
+    from defserve.proxying.conversations import DecidePermissions
 
 
-MAX_NAME: Final = 64
+MAX_NAME_LENGTH: Final = 64
 """Several model APIs take no longer names."""
 HASH_LENGTH: Final = 6
 NAME_ALPHABET: Final = re.compile(r"[A-Za-z0-9_./-]+")
@@ -72,26 +72,26 @@ class ToolChoice:
         return self.rename.get(name, name)
 
 
-def outer_name(prefix: Prefix, name: str) -> str:
+def make_outer_name(prefix: MountPrefix, name: str) -> str:
     """The name outside. If it were too long, the prefix is shortened to a part of it and a hash, always the same."""
     whole = prefix.name(name)
-    if len(whole) <= MAX_NAME or not prefix.text:
+    if len(whole) <= MAX_NAME_LENGTH or not prefix.text:
         return whole
     digest = sha256(prefix.text.encode()).hexdigest()[:HASH_LENGTH]
-    room = MAX_NAME - len(name) - HASH_LENGTH - 1
+    room = MAX_NAME_LENGTH - len(name) - HASH_LENGTH - 1
     return f"{prefix.text[: max(room, 0)]}{digest}_{name}"
 
 
-def problem_of(name: Any) -> str | None:
+def find_name_problem(name: Any) -> str | None:
     """Why a name cannot be offered."""
     if not isinstance(name, str) or not name:
         return "it has no name"
-    if len(name) > 4 * MAX_NAME:
-        return f"its name is longer than {4 * MAX_NAME} characters"
-    return None if is_plain(name) else "its name has characters that cannot be seen"
+    if len(name) > 4 * MAX_NAME_LENGTH:
+        return f"its name is longer than {4 * MAX_NAME_LENGTH} characters"
+    return None if is_printable_line(name) else "its name has characters that cannot be seen"
 
 
-def tool_name_problem(name: str) -> str | None:
+def find_tool_name_problem(name: str) -> str | None:
     """Why a tool cannot be listed by this name. MCP's alphabet has no letters that look like others."""
     if NAME_ALPHABET.fullmatch(name) is not None:
         return None
@@ -132,15 +132,15 @@ class MountedServer:
     def __init__(self, id: str, target: Target, options: BackendOptions) -> None:
         self.id, self.options = id, options
         self.target: Target = target
-        self.secrets: Secrets = target.secrets
-        self.prefix, self.timeout = Prefix(options.prefix), options.timeout
+        self.secrets: BackendSecrets = target.secrets
+        self.prefix, self.timeout = MountPrefix(options.prefix), options.timeout
         self.era: str | None = None
         self.info: Json = {}
         self.instructions: str | None = None
         self.hides_instructions = False
         """Whether nobody is shown its instructions, until an operator has read them."""
         self.capabilities: Json = {}
-        self.said: SaidMgp | None = None
+        self.said: MgpClaims | None = None
         self.on_lifecycle: Callable[[Json], None] | None = None
         """Called when it tells of a state of its own (MGP §11.4)."""
         self.on_renewed: Callable[[str], None] | None = None
@@ -148,7 +148,7 @@ class MountedServer:
         """Called with the reason when another process or connection has taken its place without a gap."""
         self.open_to: Callable[[Session, PeerIdentity | None], bool] | None = None
         """Whether a caller may use the server at all. None: everybody may."""
-        self.decides: Decide | None = None
+        self.decides: DecidePermissions | None = None
         """What it is told of the permissions that it needs (MGP §3). None: it is told nothing."""
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self.on_stderr: Callable[[str], None] | None = None
@@ -172,7 +172,7 @@ class MountedServer:
         is_asked = self.options.mgp and (terms.stateless or self.offers_mgp_in_sessions)
         self.set_claims(terms.instructions, parse_mgp_claims(terms, self.options.mgp) if is_asked else None)
 
-    def set_claims(self, instructions: str | None, said: SaidMgp | None) -> None:
+    def set_claims(self, instructions: str | None, said: MgpClaims | None) -> None:
         self.instructions, self.said = instructions, said
         if self.on_claims is not None:
             self.on_claims()
@@ -201,12 +201,14 @@ class MountedServer:
 # -- The state that a server behind this one is in (MGP §11.2), and who is told when it changes.
 
 
-State: TypeAlias = Literal["registered", "connecting", "connected", "draining", "disconnected", "restarting", "error"]
+BackendStateName: TypeAlias = Literal[
+    "registered", "connecting", "connected", "draining", "disconnected", "restarting", "error"
+]
 
-ASLEEP: Final = "asleep; the next call starts it"
+ASLEEP_REASON: Final = "asleep; the next call starts it"
 
 # What clients are told. Why a server failed is for operators: its last words name paths, commands and more.
-TOLD: Final[Mapping[State, str]] = {
+STATE_DESCRIPTIONS: Final[Mapping[BackendStateName, str]] = {
     "registered": "it has not been started",
     "connecting": "it is being started",
     "connected": "it is connected",
@@ -220,11 +222,11 @@ log = logging.getLogger("defserve.proxying")
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class BackendTransition:
     """A backend went from one state to another. `reason` is for people, without secrets."""
 
-    previous: State
-    new: State
+    previous: BackendStateName
+    new: BackendStateName
     reason: str
 
 
@@ -233,17 +235,17 @@ class BackendState:
 
     def __init__(self, id: str) -> None:
         self._id = id
-        self.now: State = "registered"
+        self.now: BackendStateName = "registered"
         self.note = ""
         self.since = time.time()
-        self._watchers: dict[object, Callable[[Transition], None]] = {}
+        self._watchers: dict[object, Callable[[BackendTransition], None]] = {}
         self.join_loop()
 
     def join_loop(self) -> None:
         """Belong to the event loop that comes next: what waits must wait on that one."""
         self.settled = asyncio.Event()
 
-    def enter(self, state: State, reason: str) -> None:
+    def enter(self, state: BackendStateName, reason: str) -> None:
         """The backend is in this state from now on."""
         previous, self.now = self.now, state
         self.since = time.time()
@@ -254,7 +256,7 @@ class BackendState:
         if state == "connected":
             self.note = ""
         log.log(logging.WARNING if state == "error" else logging.INFO, "server %r: %s (%s)", self._id, state, reason)
-        transition = Transition(previous, state, reason)
+        transition = BackendTransition(previous, state, reason)
         for changed in list(self._watchers.values()):
             try:
                 changed(transition)
@@ -266,7 +268,7 @@ class BackendState:
         if self.now == "connected":
             self.settled.clear()
 
-    def watch(self, changed: Callable[[Transition], None]) -> Callable[[], None]:
+    def watch(self, changed: Callable[[BackendTransition], None]) -> Callable[[], None]:
         """Call `changed` after each change. Returns the function that ends it."""
         key = object()
         self._watchers[key] = changed
@@ -284,7 +286,7 @@ class BackendState:
 
 
 RestartStrategy: TypeAlias = Literal["never", "on_failure", "always"]
-STRATEGIES: Final[tuple[RestartStrategy, ...]] = get_args(RestartStrategy)
+RESTART_STRATEGIES: Final[tuple[RestartStrategy, ...]] = get_args(RestartStrategy)
 
 JITTER: Final = 0.2
 """A wait is at most this share shorter than the back-off says, so that servers do not all start at the same moment."""
@@ -295,7 +297,7 @@ MAX_RESTARTS: Final = 1000
 MAX_KEYS: Final = 1000
 
 
-class Exit(StrEnum):
+class ServerExit(StrEnum):
     """How a server ended."""
 
     CLEAN = "clean"
@@ -321,8 +323,10 @@ class RestartPolicy:
     cap: float = 30
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise UsageError(f"a restart policy cannot be {self.strategy!r}", fix=f"use one of {', '.join(STRATEGIES)}")
+        if self.strategy not in RESTART_STRATEGIES:
+            raise UsageError(
+                f"a restart policy cannot be {self.strategy!r}", fix=f"use one of {', '.join(RESTART_STRATEGIES)}"
+            )
         if self.max_restarts is not None and not 0 <= self.max_restarts <= MAX_RESTARTS:
             raise UsageError(
                 f"max_restarts cannot be {self.max_restarts}", fix=f"give a number from 0 to {MAX_RESTARTS}"
@@ -350,7 +354,7 @@ class RestartRefusal:
     text: str
 
 
-class Restarts:
+class RestartCounter:
     """The restarts of one server. `policy` may be replaced at any time.
 
     A successful start does not clear the count: only time and an operator do. So a server that dies soon after each
@@ -376,12 +380,12 @@ class Restarts:
             self._times.popleft()
         return len(self._times)
 
-    def after(self, exit: Exit) -> float | RestartRefusal:
+    def after(self, exit: ServerExit) -> float | RestartRefusal:
         """The seconds to wait before the next start, which is counted; or why there is none."""
         policy = self.policy
-        if exit is Exit.STOPPED:
+        if exit is ServerExit.STOPPED:
             return RestartRefusal(RefusalReason.STOPPED, "an operator stopped it")
-        if policy.strategy == "never" or (policy.strategy == "on_failure" and exit is Exit.CLEAN):
+        if policy.strategy == "never" or (policy.strategy == "on_failure" and exit is ServerExit.CLEAN):
             return RestartRefusal(RefusalReason.POLICY, f"its restart policy is {policy.strategy}")
         count = self.recent
         if policy.max_restarts is not None and count >= policy.max_restarts:
@@ -396,7 +400,7 @@ class Restarts:
         self._times.clear()
 
 
-class RestartsByKey:
+class RestartCountersByKey:
     """The same for processes of which each belongs to somebody: a client whose process fails harms no other client.
 
     `policy` gives the policy of the moment. What is known of a key that was not used for long may be forgotten.
@@ -404,13 +408,13 @@ class RestartsByKey:
 
     def __init__(self, policy: Callable[[], RestartPolicy], clock: Callable[[], float] = time.monotonic) -> None:
         self._policy, self._clock = policy, clock
-        self._known: dict[Hashable, tuple[Restarts, float | RestartRefusal]] = {}
+        self._known: dict[Hashable, tuple[RestartCounter, float | RestartRefusal]] = {}
 
     def record_failure(self, key: Hashable) -> None:
         """The process of this key has failed."""
-        restarts = self._known.pop(key)[0] if key in self._known else Restarts(self._policy(), self._clock)
+        restarts = self._known.pop(key)[0] if key in self._known else RestartCounter(self._policy(), self._clock)
         restarts.policy = self._policy()
-        verdict = restarts.after(Exit.FAILED)
+        verdict = restarts.after(ServerExit.FAILED)
         while len(self._known) >= MAX_KEYS:
             del self._known[next(iter(self._known))]
         self._known[key] = restarts, verdict if isinstance(verdict, RestartRefusal) else self._clock() + verdict

@@ -8,27 +8,27 @@ from contextlib import asynccontextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from defserve.client.replies import Json, object_of
+from defserve.client.replies import Json, object_or_empty
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Listener
 from defserve.core.registry import Registry
 from defserve.errors import UsageError, did_you_mean
-from defserve.protocols.mcp.app_policy import offers_apps
-from defserve.protocols.mcp.asking.client_requests import Parking
-from defserve.protocols.mcp.errors import SERVER_KEY
-from defserve.protocols.mcp.lifecycle import dialect_cache_hints, dialect_of
-from defserve.protocols.mcp.skills import EXTENSION, ListedSkill, manifests_above
-from defserve.protocols.mcp.tasks.extension import TaskLost, TasksElsewhere
-from defserve.protocols.mcp.transforms import Prefix
+from defserve.protocols.mcp.app_policy import can_show_apps
+from defserve.protocols.mcp.asking.client_requests import ParkedWorkRegistry
+from defserve.protocols.mcp.errors import SERVER_ID_META_KEY
+from defserve.protocols.mcp.lifecycle import build_cache_hints, get_dialect
+from defserve.protocols.mcp.skills import SKILLS_EXTENSION_ID, ListedSkill, list_possible_manifest_uris
+from defserve.protocols.mcp.tasks.extension import RemoteTasks, TaskLost
+from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.proxying import boundary, items
-from defserve.proxying.backend import Backend, summary
-from defserve.proxying.boundary import QUOTE_MARK, find_hidden_name, quote_lines, readable, shape_result
-from defserve.proxying.calls import SERVER
+from defserve.proxying.backend import Backend, describe_backend_state
+from defserve.proxying.boundary import QUOTE_MARK, adapt_result, find_hidden_name, quote_lines, sanitize_listed_item
+from defserve.proxying.calls import TASK_SERVER_FIELD
 from defserve.proxying.catalogue import FrontRegistries
-from defserve.proxying.channel import front_of
+from defserve.proxying.channel import identify_front
 from defserve.proxying.items import RemoteResource, RemoteSkill
 from defserve.proxying.mounted import BackendOptions, ToolChoice
-from defserve.proxying.targets import Command, Remote, Target, target_of
+from defserve.proxying.targets import Command, Remote, Target, parse_target
 
 if TYPE_CHECKING:
     from defserve.core.messages import Params
@@ -61,8 +61,8 @@ class Mounts(Extension):
         self.backends: dict[str, Backend] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened_at = 0.0
-        self._parking = Parking()
-        self.tasks: TasksElsewhere | None = None
+        self._parking = ParkedWorkRegistry()
+        self.tasks: RemoteTasks | None = None
         """Who keeps the tasks of backends. Set before serving begins."""
         front.mcp.resources.unlisted = self._find_unlisted_resource
         front.mcp.lifecycle.more_instructions = self._instructions
@@ -78,7 +78,7 @@ class Mounts(Extension):
             raise UsageError(
                 f"mount has no option {unknown!r}", fix=_of_target(unknown) or did_you_mean(unknown, known)
             )
-        return self.add(id, target_of(given), BackendOptions(prefix=prefix, tools=tools, **fields))
+        return self.add(id, parse_target(given), BackendOptions(prefix=prefix, tools=tools, **fields))
 
     def add(self, id: str | None, target: Target, options: BackendOptions) -> Backend:
         """Declare a backend. Raises UsageError if the name is taken. While serving, call its `start`."""
@@ -90,7 +90,7 @@ class Mounts(Extension):
         self.reserve_prefix(id, backend.prefix)
         return backend
 
-    def reserve_prefix(self, id: str, prefix: Prefix) -> None:
+    def reserve_prefix(self, id: str, prefix: MountPrefix) -> None:
         """Names with this prefix are those of one server; backends that offer such names have them taken out."""
         self._front.mounted.add(id, prefix)
         for backend in self.backends.values():
@@ -104,19 +104,19 @@ class Mounts(Extension):
 
     def visible(self, call: Call, item: Any) -> bool:
         fronts: set[Hashable] | None = getattr(item, "fronts", None)
-        return fronts is None or front_of(call).key in fronts
+        return fronts is None or identify_front(call).key in fronts
 
     def view(self, call: Call) -> object:
         private = [backend for backend in self.backends.values() if backend.catalogue.private]
-        key = front_of(call).key if private else None
+        key = identify_front(call).key if private else None
         own = key if any(key in backend.catalogue.private for backend in private) else None
-        names_servers = call.terms.offer is not None and offers_apps(call.terms.offer.capabilities)
+        names_servers = call.terms.offer is not None and can_show_apps(call.terms.offer.capabilities)
         return FrontView(own, names_servers) if own is not None or names_servers else None
 
     def describe(self, item: Any, view: object) -> Mapping[str, Any]:
         """A host of views is told whose an item is: a view reaches those of its own server."""
         is_named = isinstance(view, FrontView) and view.names_servers and item.server_id is not None
-        return {"_meta": {SERVER_KEY: item.server_id}} if is_named else {}
+        return {"_meta": {SERVER_ID_META_KEY: item.server_id}} if is_named else {}
 
     def session_closed(self, session: Session) -> None:
         for backend in self.backends.values():
@@ -167,7 +167,7 @@ class Mounts(Extension):
         for backend in self.backends.values():
             # Nobody knows what it has. That it does not run says more than that there is no such name.
             if not backend.is_known and backend.prefix.text and backend.may_have(name) and backend.serves(call):
-                raise boundary.not_connected(backend.id, backend.state)
+                raise boundary.make_not_connected_error(backend.id, backend.state)
         return bool(opening)
 
     def owner(self, uri: str, able: Callable[[Backend], bool]) -> Backend | None:
@@ -221,14 +221,14 @@ class Mounts(Extension):
 
     async def ask_task(self, call: Call, where: Params, method: str, params: Params) -> Params:
         """See `TaskServers`."""
-        backend = self.backends.get(where[SERVER])
+        backend = self.backends.get(where[TASK_SERVER_FIELD])
         if backend is None:
             raise TaskLost
         return await backend.ask_task(call, where, method, params)
 
     def release_task(self, where: Params) -> None:
         """See `TaskServers`."""
-        if (backend := self.backends.get(where[SERVER])) is not None:
+        if (backend := self.backends.get(where[TASK_SERVER_FIELD])) is not None:
             backend.release_task(where)
 
     async def _keep_task(self, call: Call, created: Params, where: Params) -> Params:
@@ -250,7 +250,11 @@ class Mounts(Extension):
 
         Who may not use a backend does not hear of it.
         """
-        down = {id: summary(one) for id, one in self.backends.items() if one.state != "connected" and one.serves(call)}
+        down = {
+            id: describe_backend_state(one)
+            for id, one in self.backends.items()
+            if one.state != "connected" and one.serves(call)
+        }
         return {STATES_KEY: down} if down else {}
 
     def _roots_changed(self, session: Session, params: Params) -> None:
@@ -290,16 +294,16 @@ class RemoteSkills:
 
     async def get(self, call: Call, uri: str) -> Json | None:
         """A listed skill is told as it is listed: that is what was compared with what an operator has approved."""
-        dialect, visible = dialect_of(call), call.session.composition.visible
+        dialect, visible = get_dialect(call), call.session.composition.visible
         listed = self._registry.get(uri)
         if isinstance(listed, RemoteSkill):
             is_shown = visible(call, listed)
-            return {**dialect_cache_hints(dialect), "skill": listed.entry(dialect)} if is_shown else None
+            return {**build_cache_hints(dialect), "skill": listed.entry(dialect)} if is_shown else None
         backend = self._owner(call, uri)
         if backend is None or (inner := backend.prefix.inner_uri(uri)) is None:
             return None
         found = await _ask(backend, call, backend.relay(call, "skills/get", {"uri": inner}))
-        raw = readable(object_of(found.get("skill")))
+        raw = sanitize_listed_item(object_or_empty(found.get("skill")))
         if find_hidden_name(raw) is not None:
             return None
         skill = RemoteSkill(backend, uri, raw)
@@ -310,7 +314,7 @@ class RemoteSkills:
         backend = self._owner(call, uri)
         if backend is None or (inner := backend.prefix.inner_uri(uri)) is None:
             return None
-        skills = object_of(object_of(backend.capabilities.get("extensions")).get(EXTENSION))
+        skills = object_or_empty(object_or_empty(backend.capabilities.get("extensions")).get(SKILLS_EXTENSION_ID))
         if not skills.get("directoryRead"):
             return None
         params = {"uri": inner} if cursor is None else {"uri": inner, "cursor": cursor}
@@ -329,11 +333,12 @@ class RemoteSkills:
         if known is not None:
             return known.backend  # pyright: ignore[reportReturnType]
         return self._backends.owner(
-            uri, lambda one: EXTENSION in object_of(one.capabilities.get("extensions")) and one.serves(call)
+            uri,
+            lambda one: SKILLS_EXTENSION_ID in object_or_empty(one.capabilities.get("extensions")) and one.serves(call),
         )
 
     def _holder(self, uri: str, may: Callable[[RemoteSkill], bool]) -> RemoteSkill | None:
-        for place in (uri, *manifests_above(uri)):
+        for place in (uri, *list_possible_manifest_uris(uri)):
             skill = self._registry.get(place)
             if isinstance(skill, RemoteSkill) and may(skill):
                 return skill
@@ -342,6 +347,6 @@ class RemoteSkills:
 
 async def _ask(backend: Backend, call: Call, work: Coroutine[Any, Any, Json]) -> Json:
     """A result of a backend for a front of another version."""
-    dialect, seconds = dialect_of(call), backend.timeout or call.session.composition.limits.tool
+    dialect, seconds = get_dialect(call), backend.timeout or call.session.composition.limits.tool
     found = await call.engine.within(call, seconds, work)
-    return {**dialect_cache_hints(dialect), **shape_result(found, dialect)}
+    return {**build_cache_hints(dialect), **adapt_result(found, dialect)}

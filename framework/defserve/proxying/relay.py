@@ -17,26 +17,43 @@ from secrets import token_urlsafe
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.client.answers import MAX_INPUT_ROUNDS
-from defserve.client.replies import Json, UnreadableReply, number_of, object_of
-from defserve.client.tasks import MAX_POLL_SECONDS, MIN_POLL_SECONDS, OVER, POLL_SECONDS, needs_tasks
+from defserve.client.replies import Json, UnreadableReply, number_or_none, object_or_empty
+from defserve.client.tasks import (
+    FINAL_TASK_STATUSES,
+    MAX_POLL_SECONDS,
+    MIN_POLL_SECONDS,
+    POLL_SECONDS,
+    is_task_required_error,
+)
 from defserve.core.call import Call
-from defserve.core.messages import Encoded
+from defserve.core.messages import EncodedJson
 from defserve.errors import PeerError, ProtocolError
-from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE, ParkedWork, Parking, ask_parked, find_parked_work
+from defserve.protocols.mcp.asking.client_requests import (
+    ANSWER_CHECKS,
+    ParkedWork,
+    ParkedWorkRegistry,
+    ask_for_parked_work,
+    find_parked_work,
+)
 from defserve.protocols.mcp.asking.round_trips import RoundTrips
-from defserve.protocols.mcp.errors import ERROR_KEY, no_back_channel
-from defserve.protocols.mcp.lifecycle import dialect_of
-from defserve.protocols.mcp.reporting import log_threshold, pass_on_log, progress_token
-from defserve.protocols.mcp.tasks.records import EXTENSION
-from defserve.protocols.mgp.terms import CONFIRMED_KEY, PersonalYes
+from defserve.protocols.mcp.errors import ERROR_META_KEY, build_no_back_channel_detail
+from defserve.protocols.mcp.lifecycle import get_dialect
+from defserve.protocols.mcp.reporting import get_log_threshold, read_progress_token, relay_log_message
+from defserve.protocols.mcp.tasks.records import TASKS_EXTENSION_ID
+from defserve.protocols.mgp.terms import CONFIRMED_META_KEY, PersonConfirmedMarker
 from defserve.proxying import boundary
-from defserve.proxying.boundary import ROUNDS, filter_front_meta, with_asker
-from defserve.proxying.channel import NO_YES, QUESTIONS, Channel, is_confirmation
+from defserve.proxying.boundary import ROUND_TRIP_FIELDS, add_asker_to_question, filter_front_meta
+from defserve.proxying.channel import (
+    CANNOT_CONFIRM_REASON,
+    QUESTION_CAPABILITIES,
+    BackendChannel,
+    is_confirmation_question,
+)
 
 if TYPE_CHECKING:
     from defserve.core.messages import Reply, Request
     from defserve.proxying.calls import HeldChannels
-    from defserve.proxying.channel import Front
+    from defserve.proxying.channel import FrontClient
     from defserve.proxying.mounted import MountedServer
 
 
@@ -52,7 +69,7 @@ class RelayContext(NamedTuple):
     """
 
     server: MountedServer
-    parking: Parking
+    parking: ParkedWorkRegistry
     held: HeldChannels
     tasks: HeldChannels
 
@@ -70,7 +87,12 @@ class RelayedCall:
     )  # fmt: skip
 
     def __init__(
-        self, context: RelayContext, call: Call, channel: Channel, front: Front, rounds: RoundTrips | None = None
+        self,
+        context: RelayContext,
+        call: Call,
+        channel: BackendChannel,
+        front: FrontClient,
+        rounds: RoundTrips | None = None,
     ) -> None:
         self._context, self.server = context, context.server
         self.call, self.channel, self.front, self._rounds = call, channel, front, rounds
@@ -93,7 +115,7 @@ class RelayedCall:
             return await self._context.parking.run(call.root, lambda work: self._run_parked(work, method, params))
         channel.begin(self)
         try:
-            level = log_threshold(call)
+            level = get_log_threshold(call)
             if channel.lacks_level(level):
                 await channel.want_level(level)
             if channel.grants is not None:
@@ -101,7 +123,7 @@ class RelayedCall:
             request = self._request(method, params, level)
             pending = conversation.post(method, request, self)
             if pending is None:
-                reply = await channel.forward(method, object_of(request), self)
+                reply = await channel.forward(method, object_or_empty(request), self)
             else:
                 try:
                     if pending.unsent is not None:
@@ -113,13 +135,13 @@ class RelayedCall:
             result = self._result(reply)
             if stateless:
                 if result.get("resultType", COMPLETE) != COMPLETE:
-                    if isinstance(request, Encoded):
+                    if isinstance(request, EncodedJson):
                         request = channel.with_meta(params, NOTHING, self._offers(method), level)
                     result = await self._in_rounds(method, request, result)
             elif "task" in params:
-                result = await self._old_outcome(object_of(result.get("task")))
+                result = await self._old_outcome(object_or_empty(result.get("task")))
         except (PeerError, ProtocolError) as error:
-            if not (stateless and self.front.waits and method == "tools/call" and needs_tasks(error)):
+            if not (stateless and self.front.waits and method == "tools/call" and is_task_required_error(error)):
                 raise
             # It was refused before it ran.
             return await self._as_task(method, params)
@@ -127,14 +149,17 @@ class RelayedCall:
             if not self._is_held:
                 channel.end(self)
         if self.lacks is not None and result.get("isError") is True:
-            result["_meta"] = {**object_of(result.get("_meta")), ERROR_KEY: no_back_channel({self.lacks: {}})}
+            result["_meta"] = {
+                **object_or_empty(result.get("_meta")),
+                ERROR_META_KEY: build_no_back_channel_detail({self.lacks: {}}),
+            }
         if not stateless:
-            for member in ROUNDS:
+            for member in ROUND_TRIP_FIELDS:
                 # They mean nothing in its era. A front of the other one would take them for ours.
                 result.pop(member, None)
         return result
 
-    def _request(self, method: str, params: Json, level: str | None) -> Json | Encoded:
+    def _request(self, method: str, params: Json, level: str | None) -> Json | EncodedJson:
         """The params as the backend gets them; encoded, if they hold nothing that only this call has."""
         channel, front, call = self.channel, self.front, self.call
         passed = self._build_backend_meta()
@@ -154,7 +179,7 @@ class RelayedCall:
         """What the backend gets of the front's `_meta`; and that a person has confirmed the call, if that is so."""
         call = self.call
         passed = filter_front_meta(call.params["_meta"]) if "_meta" in call.params else NOTHING
-        return {**passed, CONFIRMED_KEY: True} if call.peek(PersonalYes) is not None else passed
+        return {**passed, CONFIRMED_META_KEY: True} if call.peek(PersonConfirmedMarker) is not None else passed
 
     def _offers(self, method: str) -> Json:
         """What the front lets the backend do with this request."""
@@ -171,7 +196,7 @@ class RelayedCall:
     async def _as_task(self, method: str, params: Json) -> Json:
         """A call that can only be a task: we take the task, and give its result as that of the call."""
         channel, offers = self.channel, with_tasks(self.front.offers)
-        request = channel.with_meta(params, self._build_backend_meta(), offers, log_threshold(self.call))
+        request = channel.with_meta(params, self._build_backend_meta(), offers, get_log_threshold(self.call))
         result = self._result(await channel.forward(method, request, self))
         if result.get("resultType", COMPLETE) != COMPLETE:
             result = await self._in_rounds(method, request, result, is_wanted=True)
@@ -190,10 +215,10 @@ class RelayedCall:
             self.abandon(created)
             raise
         if found.get("status") == "failed":
-            raise boundary.make_relayed_error(self.server.id, object_of(found.get("error")), self.server.secrets)
+            raise boundary.make_relayed_error(self.server.id, object_or_empty(found.get("error")), self.server.secrets)
         if found.get("status") == "cancelled":
-            raise boundary.Misbehaved(f"server {self.server.id!r} cancelled the call")
-        return object_of(found.get("result"))
+            raise boundary.BackendMisbehaved(f"server {self.server.id!r} cancelled the call")
+        return object_or_empty(found.get("result"))
 
     async def _old_outcome(self, created: Json) -> Json:
         """The same for a task of 2025-11-25. Its result comes when it is there, and its questions on the way."""
@@ -205,7 +230,7 @@ class RelayedCall:
             raise
 
     async def _answers(self, asked: Json) -> Json:
-        return await self._ask_front(self._check_questions(object_of(self.server.secrets.clean(asked))))
+        return await self._ask_front(self._check_questions(object_or_empty(self.server.secrets.clean(asked))))
 
     async def _ask_front(self, requests: dict[str, Json]) -> Json:
         """The front's answers to questions that were checked and name who asks."""
@@ -217,13 +242,13 @@ class RelayedCall:
         """The result after further rounds, if the first one asks. `is_wanted`: we asked for a task ourselves."""
         waits, rounds = can_wait(self.call), 1
         while (kind := result.get("resultType", COMPLETE)) == "input_required":
-            requests = self._check_questions(object_of(self.server.secrets.clean(result.get("inputRequests"))))
+            requests = self._check_questions(object_or_empty(self.server.secrets.clean(result.get("inputRequests"))))
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
             if not waits:
                 kept = {SERVER: self.server.id, STATE: state, ASKED: list(requests), HELD: self._hold_channel()}
                 await self.call.root.local(RoundTrips).relay(self.call, requests, kept)
             if rounds == MAX_INPUT_ROUNDS:
-                raise boundary.Misbehaved(
+                raise boundary.BackendMisbehaved(
                     f"server {self.server.id!r} still asks for input after {MAX_INPUT_ROUNDS} rounds"
                 )
             rounds += 1
@@ -231,11 +256,11 @@ class RelayedCall:
             result = self._result(await self.channel.forward(method, complete, self))
         if kind == "task":
             if not is_wanted and not self._takes_tasks(method):
-                raise boundary.Misbehaved(f"server {self.server.id!r} began a task, and was not asked for one")
+                raise boundary.BackendMisbehaved(f"server {self.server.id!r} began a task, and was not asked for one")
             if not is_wanted:
                 self._hold_for(result)
         elif kind != COMPLETE:
-            raise boundary.Misbehaved(
+            raise boundary.BackendMisbehaved(
                 f"server {self.server.id!r} gave a result of the type {str(kind)[:64]!r}, which nobody offered"
             )
         return result
@@ -250,7 +275,7 @@ class RelayedCall:
         self._is_held = self.task_handle is not None
         if not self._is_held:
             self.abandon(created)
-            raise boundary.too_busy(self.server.id, "all of its conversations run tasks")
+            raise boundary.make_busy_error(self.server.id, "all of its conversations run tasks")
 
     def abandon(self, created: Json) -> None:
         """Nobody will ask for a task that has begun: have it cancelled."""
@@ -267,7 +292,7 @@ class RelayedCall:
 
     def _brought(self, rounds: RoundTrips) -> Json:
         """The answers that the front's request brings, and the backend's own state."""
-        kept = object_of(rounds.relayed)
+        kept = object_or_empty(rounds.relayed)
         if kept.get(SERVER) != self.server.id:
             # A backend may ask without a state. Then nothing shows what a stranger's answer was asked for.
             return {"inputResponses": rounds.unproven} if rounds.unproven and self.front.is_known else {}
@@ -278,13 +303,13 @@ class RelayedCall:
         """The questions, if this front has offered to answer all of them."""
         found: dict[str, Json] = {}
         for key, asked in requests.items():
-            request = object_of(asked)
+            request = object_or_empty(asked)
             method = str(request.get("method"))
-            if QUESTIONS.get(method) not in self.front.offers:
-                raise boundary.Misbehaved(
+            if QUESTION_CAPABILITIES.get(method) not in self.front.offers:
+                raise boundary.BackendMisbehaved(
                     f"server {self.server.id!r} asks for {method}, which its client did not offer"
                 )
-            found[key] = {**request, "method": method, "params": object_of(request.get("params"))}
+            found[key] = {**request, "method": method, "params": object_or_empty(request.get("params"))}
         self.refuse_strangers_yes(found)
         return self.name_asker(found)
 
@@ -292,8 +317,10 @@ class RelayedCall:
         """Questions by key, each of which says who asks."""
         named: dict[str, Json] = {}
         for key, asked in requests.items():
-            request = object_of(asked)
-            params = with_asker(self.server.id, str(request.get("method")), object_of(request.get("params")))
+            request = object_or_empty(asked)
+            params = add_asker_to_question(
+                self.server.id, str(request.get("method")), object_or_empty(request.get("params"))
+            )
             named[key] = {**request, "params": params}
         return named
 
@@ -301,9 +328,11 @@ class RelayedCall:
         """Raises Misbehaved if the backend asks somebody for a yes for whom nobody vouches."""
         if self.front.is_known:
             return
-        for asked in map(object_of, requests.values()):
-            if is_confirmation(str(asked.get("method")), object_of(asked.get("params"))):
-                raise boundary.Misbehaved(f"server {self.server.id!r} asks for a confirmation: {NO_YES}")
+        for asked in map(object_or_empty, requests.values()):
+            if is_confirmation_question(str(asked.get("method")), object_or_empty(asked.get("params"))):
+                raise boundary.BackendMisbehaved(
+                    f"server {self.server.id!r} asks for a confirmation: {CANNOT_CONFIRM_REASON}"
+                )
 
     # -- a backend that asks while the call runs ---------------------------------------------------------
 
@@ -324,9 +353,9 @@ class RelayedCall:
 
     async def ask(self, method: str, params: Json) -> Any:
         """Have the front answer a question of the backend."""
-        params = with_asker(self.server.id, method, self.server.secrets.clean(params))
+        params = add_asker_to_question(self.server.id, method, self.server.secrets.clean(params))
         if self._work is not None:
-            return await self._work.ask(method, params, ACCEPTABLE[method])
+            return await self._work.ask(method, params, ANSWER_CHECKS[method])
         return await ask_front(self.call, method, params)
 
     # -- what comes back ---------------------------------------------------------------------------------
@@ -339,17 +368,17 @@ class RelayedCall:
         """A notification came that belongs to this call."""
         call = self.call
         if method == "notifications/message":
-            pass_on_log(call, self.server.secrets.hidden_in(params))
-        elif method == "notifications/progress" and (token := progress_token(call)) is not None:
+            relay_log_message(call, self.server.secrets.hidden_in(params))
+        elif method == "notifications/progress" and (token := read_progress_token(call)) is not None:
             self._on_progress(params.get("progress"))
             told = {**self.server.secrets.clean(params), "progressToken": token}
-            if "progress_message" not in dialect_of(call).has:
+            if "progress_message" not in get_dialect(call).has:
                 told.pop("message", None)
             call.notify(method, told, replaces=("progress", token))
 
     def _on_progress(self, value: Any) -> None:
         """Progress that grows gives the call its time again."""
-        progress, timer = number_of(value), self.call.timer
+        progress, timer = number_or_none(value), self.call.timer
         if progress is not None and timer is not None and progress > self._progress:
             self._progress = progress
             timer.extend(self.call.session.composition.limits.tool_max)
@@ -362,20 +391,22 @@ class RelayedCall:
     def _result(self, reply: Reply) -> Json:
         if reply.error is not None:
             if isinstance(reply, UnreadableReply):
-                raise boundary.Misbehaved(f"server {self.server.id!r} gave an answer that cannot be read: {reply.why}")
+                raise boundary.BackendMisbehaved(
+                    f"server {self.server.id!r} gave an answer that cannot be read: {reply.why}"
+                )
             if self.channel.grants is not None:
-                boundary.raise_spoken(self.server.id, reply.error, self.server.secrets)
+                boundary.raise_mgp_error(self.server.id, reply.error, self.server.secrets)
             raise boundary.make_relayed_error(self.server.id, reply.error, self.server.secrets)
         secrets = self.server.secrets
         result = secrets.clean_reply(reply) if secrets.sure else reply.result
         if not isinstance(result, dict):
-            raise boundary.Misbehaved(f"server {self.server.id!r} gave a result that is not an object")
+            raise boundary.BackendMisbehaved(f"server {self.server.id!r} gave a result that is not an object")
         return result  # pyright: ignore[reportUnknownVariableType]
 
 
 def can_wait(call: Call) -> bool:
     """Whether a question can be answered while the call runs. Otherwise its request must end, and be repeated."""
-    if not dialect_of(call).stateless or find_parked_work(call) is not None:
+    if not get_dialect(call).stateless or find_parked_work(call) is not None:
         return True
     rounds = call.root.peek(RoundTrips)
     return rounds is not None and rounds.wait_for_answer is not None
@@ -383,15 +414,15 @@ def can_wait(call: Call) -> bool:
 
 def get_held_handle(rounds: RoundTrips, id: str) -> Any:
     """The handle of the conversation with a backend that was kept for this request."""
-    kept = object_of(rounds.relayed)
+    kept = object_or_empty(rounds.relayed)
     return kept.get(HELD) if kept.get(SERVER) == id else None
 
 
 async def ask_front(call: Call, method: str, params: Json) -> Any:
     """Have the client of a call that can wait answer a question of a backend."""
     if (work := find_parked_work(call)) is not None:
-        return await ask_parked(call, work, method, params, ACCEPTABLE[method], None)
-    if dialect_of(call).stateless:
+        return await ask_for_parked_work(call, work, method, params, ANSWER_CHECKS[method], None)
+    if get_dialect(call).stateless:
         rounds = call.root.local(RoundTrips)
         return await rounds.ask(call, *rounds.key_of(None, method, params), {"method": method, "params": params})
     if params.get("mode") == "url" and "elicitationId" not in params:
@@ -421,17 +452,17 @@ Ask = Callable[[str, Json], Awaitable[Json]]
 
 def with_tasks(offers: Json) -> Json:
     """What a front offers, and that tasks are taken."""
-    return {**offers, "extensions": {**object_of(offers.get("extensions")), EXTENSION: {}}}
+    return {**offers, "extensions": {**object_or_empty(offers.get("extensions")), TASKS_EXTENSION_ID: {}}}
 
 
 def has_tasks(capabilities: Json) -> bool:
     """Whether a server runs tasks of the extension."""
-    return EXTENSION in object_of(capabilities.get("extensions"))
+    return TASKS_EXTENSION_ID in object_or_empty(capabilities.get("extensions"))
 
 
-def must_be_task(tool: Json) -> bool:
+def is_task_only(tool: Json) -> bool:
     """Whether a listed tool of 2025-11-25 can only be called as a task."""
-    return object_of(tool.get("execution")).get("taskSupport") == "required"
+    return object_or_empty(tool.get("execution")).get("taskSupport") == "required"
 
 
 def read_task_id(created: Json) -> str:
@@ -445,10 +476,10 @@ def read_task_id(created: Json) -> str:
 async def await_task(created: Json, ask: Ask, answer: Callable[[Json], Awaitable[Json]]) -> Json:
     """The task of a call when it is over. `answer` gives the answers to its questions, by key."""
     id, found, answered = read_task_id(created), created, set[str]()
-    while found.get("status") not in OVER:
+    while found.get("status") not in FINAL_TASK_STATUSES:
         await asyncio.sleep(_poll_pause(found))
         found = await ask("tasks/get", {"taskId": id})
-        asked = object_of(found.get("inputRequests")) if found.get("status") == "input_required" else {}
+        asked = object_or_empty(found.get("inputRequests")) if found.get("status") == "input_required" else {}
         # An answer may not show in the task yet. It must not be given twice.
         if new := {key: request for key, request in asked.items() if key not in answered}:
             given = await answer(new)

@@ -11,16 +11,24 @@ from typing import TYPE_CHECKING, Final
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.errors import PeerError, PeerGone, PeerTimeout
-from defserve.protocols.mgp.lifecycle import DEFAULT_REASON, REASONS
-from defserve.proxying.catalogue import BackendCatalogue, Clash
-from defserve.proxying.conversations import CLEAN_EXIT, Conversations
-from defserve.proxying.mounted import ASLEEP, BackendState, Exit, MountedServer, RestartPolicy, RestartRefusal, Restarts
+from defserve.protocols.mgp.lifecycle import DEFAULT_SHUTDOWN_REASON, SHUTDOWN_REASONS
+from defserve.proxying.catalogue import BackendCatalogue, NameClash
+from defserve.proxying.conversations import CLEAN_EXIT_REASON, BackendChannels
+from defserve.proxying.mounted import (
+    ASLEEP_REASON,
+    BackendState,
+    MountedServer,
+    RestartCounter,
+    RestartPolicy,
+    RestartRefusal,
+    ServerExit,
+)
 
 if TYPE_CHECKING:
-    from defserve.proxying.backend import Changes
+    from defserve.proxying.backend import BackendChanges
     from defserve.proxying.calls import CallSlots
-    from defserve.proxying.channel import Channel
-    from defserve.proxying.conversations import Pool
+    from defserve.proxying.channel import BackendChannel
+    from defserve.proxying.conversations import ChannelPool
     from defserve.proxying.targets import Target
 
 
@@ -41,11 +49,11 @@ class BackendSupervision:
         self,
         server: MountedServer,
         state: BackendState,
-        conversations: Conversations,
+        conversations: BackendChannels,
         catalogue: BackendCatalogue,
-        changes: Changes,
+        changes: BackendChanges,
         room: CallSlots,
-        policy: Restarts,
+        policy: RestartCounter,
     ) -> None:
         self._server, self._state, self._conversations = server, state, conversations
         self._catalogue, self._changes, self._room, self._policy = catalogue, changes, room, policy
@@ -165,7 +173,7 @@ class BackendSupervision:
                 await self._drain("idle_timeout", 0)
             finally:
                 await self._close()
-                self._state.note = ASLEEP
+                self._state.note = ASLEEP_REASON
                 self._state.enter("disconnected", "idle_timeout")
 
     async def _wake(self) -> None:
@@ -189,7 +197,7 @@ class BackendSupervision:
             await self._room.empty(timeout)
             await self._tell_end(self._conversations.main, reason)
 
-    async def _retire(self, main: Channel | None, pool: Pool, reason: str, timeout: float) -> None:
+    async def _retire(self, main: BackendChannel | None, pool: ChannelPool, reason: str, timeout: float) -> None:
         """End conversations that take no new calls, when those under way are done or the time is over."""
         channels = [*pool.all(), *([main] if main is not None else [])]
         try:
@@ -203,12 +211,12 @@ class BackendSupervision:
             if main is not None:
                 await main.aclose()
 
-    async def _tell_end(self, main: Channel | None, reason: str) -> None:
+    async def _tell_end(self, main: BackendChannel | None, reason: str) -> None:
         """Tell a child that speaks MGP why it ends (§11.4). A server at an address is not ours to end."""
         said = self._server.said
         if main is None or said is None or "lifecycle" not in said.sections or not self._server.target.isolates:
             return
-        known = reason if reason in REASONS else DEFAULT_REASON
+        known = reason if reason in SHUTDOWN_REASONS else DEFAULT_SHUTDOWN_REASON
         with suppress(PeerError):
             params = {"reason": known, "timeout_ms": int(TELL_SECONDS * 1000)}
             await main.request("mgp/lifecycle/shutdown", params, TELL_SECONDS)
@@ -230,8 +238,8 @@ class BackendSupervision:
             self._state.note = note
             verdict = self._policy.after(exit)
             if isinstance(verdict, RestartRefusal):
-                reason = note if exit is Exit.STOPPED else f"{verdict.reason}: {note}"
-                self._state.enter("disconnected" if exit is Exit.CLEAN else "error", reason)
+                reason = note if exit is ServerExit.STOPPED else f"{verdict.reason}: {note}"
+                self._state.enter("disconnected" if exit is ServerExit.CLEAN else "error", reason)
                 return
             if self._state.now != "error":
                 self._state.enter("error", note)
@@ -239,7 +247,7 @@ class BackendSupervision:
             await asyncio.sleep(verdict)
             self.restarts += 1
 
-    async def _live(self) -> tuple[Exit, str]:
+    async def _live(self) -> tuple[ServerExit, str]:
         """One life of the backend: how it ended, and its last words."""
         conversations, hidden = self._conversations, self._server.hidden
         self.main_gone.clear()
@@ -254,15 +262,15 @@ class BackendSupervision:
             await self._until_gone()
             # Another one may have taken its place meanwhile.
             gone = conversations.main.gone
-            is_clean = gone is not None and CLEAN_EXIT in gone.message
-            return Exit.CLEAN if is_clean else Exit.FAILED, hidden(gone.message if gone else self._failed)
-        except Clash as clash:
-            return Exit.STOPPED, str(clash)
+            is_clean = gone is not None and CLEAN_EXIT_REASON in gone.message
+            return ServerExit.CLEAN if is_clean else ServerExit.FAILED, hidden(gone.message if gone else self._failed)
+        except NameClash as clash:
+            return ServerExit.STOPPED, str(clash)
         except PeerError as error:
-            return Exit.FAILED, hidden(error.message)
+            return ServerExit.FAILED, hidden(error.message)
         except Exception as error:
             log.exception("server %r could not be opened", self._server.id)
-            return Exit.FAILED, hidden(f"{type(error).__name__}: {error}")
+            return ServerExit.FAILED, hidden(f"{type(error).__name__}: {error}")
         finally:
             main, conversations.main = conversations.main, None
             self._state.unsettle()
@@ -279,7 +287,7 @@ class BackendSupervision:
         finally:
             beating.cancel()
 
-    def _silent(self, channel: Channel, reason: PeerGone) -> None:
+    def _silent(self, channel: BackendChannel, reason: PeerGone) -> None:
         """A conversation has ended without a word."""
         if channel is self._conversations.main:
             self.fail(self._server.hidden(reason.message))
@@ -292,7 +300,7 @@ class BackendSupervision:
         self._conversations.forget_restarts()
 
 
-def usual_policy(target: Target) -> RestartPolicy:
+def make_default_restart_policy(target: Target) -> RestartPolicy:
     """A child that fails is started again a few times; an address is tried for ever."""
     return RestartPolicy() if target.isolates else RestartPolicy("always", None)
 
@@ -312,8 +320,8 @@ class BackendHeartbeat:
 
     def __init__(
         self,
-        conversations: Conversations,
-        lost: Callable[[Channel, PeerGone], None],
+        conversations: BackendChannels,
+        lost: Callable[[BackendChannel, PeerGone], None],
         seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._conversations, self._lost, self._seconds = conversations, lost, seconds
@@ -329,7 +337,7 @@ class BackendHeartbeat:
         channels = [one for one in self._conversations.all() if one.pid is None and not one.stateless]
         await asyncio.gather(*(self._ping(channel) for channel in channels))
 
-    async def _ping(self, channel: Channel) -> None:
+    async def _ping(self, channel: BackendChannel) -> None:
         calls = set(channel.exchanges)
         try:
             await channel.request("ping", {}, self._seconds)

@@ -1,4 +1,4 @@
-"""Where a mounted server is: a command to start (`Command`), or an address (`Remote`). Secrets stay inside."""
+"""Where a mounted server is: a command to start (`Command`), or an address (`RemoteServer`). Secrets stay inside."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pydantic_core import to_json
 
 from defserve.base.redaction import is_secret_name, redact_text
 from defserve.client.replies import RawReply
-from defserve.client.targets import Remote as Address
-from defserve.client.targets import is_address
+from defserve.client.targets import RemoteServer as Address
+from defserve.client.targets import is_server_address
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
-    from defserve.client.link import ClientAuth, Link, Resolve
+    from defserve.client.link import ClientAuth, ClientLink, ResolveHost
     from defserve.core.messages import Reply
 
-Per: TypeAlias = Literal["client", "shared", "call"]
-PERS: Final[tuple[Per, ...]] = get_args(Per)
+ChannelSharing: TypeAlias = Literal["client", "shared", "call"]
+PERS: Final[tuple[ChannelSharing, ...]] = get_args(ChannelSharing)
 
 MASK: Final = "[redacted]"
 MIN_SECRET_LENGTH = 4
@@ -32,7 +32,7 @@ MAX_TEXT_LENGTH = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Secrets:
+class BackendSecrets:
     """The values that only the backend may see.
 
     All `values` are taken out of errors and logs. Results lose only those that are `sure`: a token, or what has the
@@ -43,7 +43,7 @@ class Secrets:
     sure: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, sure: Iterable[str | None], others: Iterable[str] = ()) -> Secrets:
+    def of(cls, sure: Iterable[str | None], others: Iterable[str] = ()) -> BackendSecrets:
         known = {value for value in sure if value is not None and len(value) >= MIN_SECRET_LENGTH}
         more = {value for value in others if len(value) >= 2 * MIN_SECRET_LENGTH}
         # The longest first: a secret may contain another.
@@ -60,7 +60,7 @@ class Secrets:
 
     def clean(self, value: Any) -> Any:
         """A JSON value without the secrets that are sure."""
-        return Secrets(self.sure).hidden_in(value) if self.sure else value
+        return BackendSecrets(self.sure).hidden_in(value) if self.sure else value
 
     @property
     def _spelled(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Secrets:
 
 
 class Remote(Address):
-    """A server at an address: `Remote("https://wiki.example.org/mcp", token=…)`.
+    """A server at an address: `RemoteServer("https://wiki.example.org/mcp", token=…)`.
 
     token    sent to this server as a bearer token, and shown to nobody else
     headers  further headers for this server
@@ -100,15 +100,15 @@ class Remote(Address):
         *,
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
-        per: Per | None = None,
+        per: ChannelSharing | None = None,
         version: str | None = None,
-        resolve: Resolve | None = None,
+        resolve: ResolveHost | None = None,
         auth: ClientAuth | None = None,
     ) -> None:
-        if not is_address(url):
+        if not is_server_address(url):
             raise UsageError(f"Remote({url!r}) is not an address", fix="write http://…, https://…, ws://… or wss://…")
         super().__init__(url, headers=headers, token=token, auth=auth)
-        self.per: Per | None = _check_per(per)
+        self.per: ChannelSharing | None = _check_per(per)
         self.version, self._resolve = version, resolve
 
     @property
@@ -119,7 +119,7 @@ class Remote(Address):
         return urlunsplit((parts.scheme, f"{parts.hostname or ''}{port}", parts.path, "", ""))
 
     @property
-    def secrets(self) -> Secrets:
+    def secrets(self) -> BackendSecrets:
         parts = urlsplit(self.url)
         headers = self._headers or {}
         # A header may be "Bearer secret": the secret alone must be recognised too.
@@ -127,14 +127,14 @@ class Remote(Address):
         pairs = [pair.partition("=") for pair in parts.query.split("&")]
         sure += [value for name, _, value in pairs if is_secret_name(name)]
         others = [*headers.values(), *(value for _, _, value in pairs)]
-        return Secrets.of((self._token, parts.password, *sure), others)
+        return BackendSecrets.of((self._token, parts.password, *sure), others)
 
     @property
     def isolates(self) -> bool:
         """Whether another conversation is another process."""
         return False
 
-    async def link(self, on_stderr: Callable[[str], None]) -> Link:
+    async def link(self, on_stderr: Callable[[str], None]) -> ClientLink:
         """Connect. Raises PeerError or PeerGone if there is no way to."""
         from defserve.client.targets import connect_url
 
@@ -163,14 +163,14 @@ class Command:
         *args: str | os.PathLike[str],
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
-        per: Per | None = None,
+        per: ChannelSharing | None = None,
         version: str | None = None,
     ) -> None:
         if not program:
             raise UsageError("Command() names no program", fix='write Command("uvx", "some-server")')
         self.program, self.args = os.fspath(program), tuple(os.fspath(arg) for arg in args)
         self.env, self.cwd = dict(env or {}), cwd
-        self.per: Per | None = _check_per(per)
+        self.per: ChannelSharing | None = _check_per(per)
         self.version = version
 
     @property
@@ -179,18 +179,18 @@ class Command:
         return os.path.basename(self.program) or self.program
 
     @property
-    def secrets(self) -> Secrets:
+    def secrets(self) -> BackendSecrets:
         flags = [value for name, value in zip(self.args, self.args[1:], strict=False) if is_secret_name(name)]
         pairs = [value for arg in self.args for name, _, value in [arg.partition("=")] if is_secret_name(name)]
         named = [value for name, value in self.env.items() if is_secret_name(name)]
-        return Secrets.of((*named, *flags, *pairs), self.env.values())
+        return BackendSecrets.of((*named, *flags, *pairs), self.env.values())
 
     @property
     def isolates(self) -> bool:
         """Whether another conversation is another process."""
         return True
 
-    async def link(self, on_stderr: Callable[[str], None]) -> Link:
+    async def link(self, on_stderr: Callable[[str], None]) -> ClientLink:
         """Start the child. Raises PeerGone if it cannot be started."""
         from defserve.client.links.stdio import ProcessLink
 
@@ -211,13 +211,13 @@ class Command:
 Target: TypeAlias = Remote | Command
 
 
-def target_of(given: str | Target | Address) -> Target:
+def parse_target(given: str | Target | Address) -> Target:
     """What `mount` was given: a text with `://` is an address, any other text is a command line."""
     if isinstance(given, Remote | Command):
         return given
     if isinstance(given, Address):
-        raise UsageError("defserve.client.Remote cannot be mounted", fix="use defserve.Remote(url, token=…)")
-    if is_address(given):
+        raise UsageError("defserve.client.RemoteServer cannot be mounted", fix="use defserve.Remote(url, token=…)")
+    if is_server_address(given):
         return Remote(given)
     try:
         words = shlex.split(given)
@@ -228,7 +228,7 @@ def target_of(given: str | Target | Address) -> Target:
     return Command(*words)
 
 
-def _check_per(per: Any) -> Per | None:
+def _check_per(per: Any) -> ChannelSharing | None:
     if per is not None and per not in PERS:
         raise UsageError(f"per={per!r} is not possible", fix=f"use one of {', '.join(PERS)}")
     return per

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.base.exports import lazy
+from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from defserve.sandbox.confinement import Layers, probe
     from defserve.sandbox.job import Outcome, SandboxLimits
     from defserve.sandbox.running import engines, run, run_async
 else:
-    __getattr__ = lazy(
+    __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.sandbox.confinement": "Layers probe",

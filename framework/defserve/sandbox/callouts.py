@@ -20,11 +20,11 @@ from pydantic_core import from_json
 
 from defserve.core.json_values import is_object
 from defserve.sandbox import frames
-from defserve.sandbox.job import Outcome, RunStop, SandboxLimits
-from defserve.sandbox.monty import GRACE, PATIENCE, describe_end, read_outcome
-from defserve.sandbox.workers import ENVELOPE, LEAVE_SECONDS, MontyWorker, WorkerGone, Workers
+from defserve.sandbox.job import Outcome, RunStopper, SandboxLimits
+from defserve.sandbox.monty import GRACE, PATIENCE, decode_outcome, make_worker_gone_outcome
+from defserve.sandbox.workers import LEAVE_SECONDS, MAX_ENVELOPE_BYTES, MontyWorker, SandboxPool, WorkerGone
 
-ErrorKind = Literal["RuntimeError", "PermissionError", "TimeoutError", "ValueError", "TypeError", "NameError"]
+ProgramErrorKind = Literal["RuntimeError", "PermissionError", "TimeoutError", "ValueError", "TypeError", "NameError"]
 
 # A snapshot is about as large as the heap of its program.
 SNAPSHOT_FACTOR = 4
@@ -33,7 +33,7 @@ _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True)
-class CallOut:
+class ProgramCall:
     """A call that a program makes: `id` names it, `line` is where it stands. A `deferred` one is awaited later.
 
     The arguments are JSON values. If they cannot be, there are none, and `problem` says what the program is to see.
@@ -45,11 +45,11 @@ class CallOut:
     kwargs: dict[str, Any]
     line: int
     deferred: bool
-    problem: tuple[ErrorKind, str] | None = None
+    problem: tuple[ProgramErrorKind, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class CallBudget:
+class ProgramCallBudget:
     """What the calls of one program may take. One more, or one byte more, ends it."""
 
     calls: int
@@ -63,20 +63,20 @@ class CallBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class ProgramPause:
     """A program waits: for the answer to `needs` or, if that is None, to any call that it has not got yet."""
 
-    calls: tuple[CallOut, ...]
+    calls: tuple[ProgramCall, ...]
     """The calls it has made since the last pause."""
     needs: int | None
 
 
-class Answer:
+class ProgramCallAnswer:
     """What a call gave: a JSON value, or an exception that the program may catch."""
 
     __slots__ = ("result",)
 
-    def __init__(self, value: Any = None, *, error: ErrorKind | None = None, message: str = "") -> None:
+    def __init__(self, value: Any = None, *, error: ProgramErrorKind | None = None, message: str = "") -> None:
         self.result: dict[str, Any] = (
             {"return_value": value} if error is None else {"exc_type": error, "message": message}
         )
@@ -89,32 +89,37 @@ class Answer:
             return json.dumps({"exc_type": "RuntimeError", "message": f"the result has no JSON form: {error}"})
 
 
-class Program:
+class SandboxProgram:
     """One run of a program. `is_known` says whether a name is a function of the host's. One thread at a time.
 
     `limits.seconds` bounds the time that it computes: what it waits for does not count.
     """
 
     def __init__(
-        self, workers: Workers, source: str, limits: SandboxLimits, is_known: Callable[[str], bool], budget: CallBudget
+        self,
+        workers: SandboxPool,
+        source: str,
+        limits: SandboxLimits,
+        is_known: Callable[[str], bool],
+        budget: ProgramCallBudget,
     ) -> None:
         self._workers, self._source, self._limits, self._is_known = workers, source, limits, is_known
         self._budget, self._made = budget, 0
         self._unanswered: dict[int, int] = {}  # id of a call → bytes of its arguments
         self._parts, self._room = list[str](), limits.output_bytes
         self._left = limits.seconds + PATIENCE
-        self._stop, self._turn = RunStop(), threading.Lock()
+        self._stop, self._turn = RunStopper(), threading.Lock()
         self._worker: MontyWorker | None = None
         self._kept: bytes | None = None
         self._ended: Outcome | None = None
-        names = ENVELOPE + 24 * len(source)  # the most that a name of the source takes in JSON, twice
+        names = MAX_ENVELOPE_BYTES + 24 * len(source)  # the most that a name of the source takes in JSON, twice
         self._most = {
             frames.CALL: budget.message_bytes + names,
             frames.NAME: names,
-            frames.WAITS: ENVELOPE,
+            frames.WAITS: MAX_ENVELOPE_BYTES,
             frames.OUTCOME: limits.output_bytes + names,
         }
-        self.unmade: tuple[CallOut, ...] = ()
+        self.unmade: tuple[ProgramCall, ...] = ()
         """Calls that it deferred, and did not wait for before its end."""
 
     @property
@@ -122,7 +127,7 @@ class Program:
         """What it has printed so far."""
         return "".join(self._parts)
 
-    def start(self) -> Pause | Outcome:
+    def start(self) -> ProgramPause | Outcome:
         """Run to the first pause, or to the end."""
         return self.resume({})
 
@@ -133,10 +138,10 @@ class Program:
                 try:
                     with worker.limit_time(self._limits.seconds + PATIENCE):
                         self._send(worker, frames.DUMP, {}, self._limits.seconds)
-                        room = SNAPSHOT_FACTOR * self._limits.memory_bytes + ENVELOPE
+                        room = SNAPSHOT_FACTOR * self._limits.memory_bytes + MAX_ENVELOPE_BYTES
                         _, self._kept = worker.receive({frames.SNAPSHOT: room})
                 except WorkerGone as gone:
-                    self._end_with(describe_end(gone))
+                    self._end_with(make_worker_gone_outcome(gone))
                 self._release_worker()
             return len(self._kept or b"")
 
@@ -156,7 +161,7 @@ class Program:
 
     # -- turns -------------------------------------------------------------------------------------------
 
-    def resume(self, answers: Mapping[int, Answer]) -> Pause | Outcome:
+    def resume(self, answers: Mapping[int, ProgramCallAnswer]) -> ProgramPause | Outcome:
         """Go on with answers to calls, by their ids, to the next pause or to the end."""
         with self._turn:
             if self._ended is None and self._stop.stopped:
@@ -164,16 +169,16 @@ class Program:
             if self._ended is None:
                 try:
                     step = self._take_turn(answers)
-                    if isinstance(step, Pause):
+                    if isinstance(step, ProgramPause):
                         return step
                     self._end_with(step)
                 except WorkerGone as gone:
-                    self._end_with(describe_end(gone))
+                    self._end_with(make_worker_gone_outcome(gone))
                 self._release_worker()
             assert self._ended is not None
             return self._ended
 
-    def _take_turn(self, answers: Mapping[int, Answer]) -> Pause | Outcome:
+    def _take_turn(self, answers: Mapping[int, ProgramCallAnswer]) -> ProgramPause | Outcome:
         given = ",".join(f'"{id}":{answer.write()}' for id, answer in answers.items())
         is_new = self._worker is None
         worker = self._worker = self._worker or self._workers.acquire_worker()
@@ -221,8 +226,8 @@ class Program:
     ) -> None:
         worker.send(kind, frames.join_parts({**message, "within": seconds}, rest))
 
-    def _listen(self, worker: MontyWorker) -> Pause | Outcome:
-        calls: list[CallOut] = []
+    def _listen(self, worker: MontyWorker) -> ProgramPause | Outcome:
+        calls: list[ProgramCall] = []
         while True:
             kind, data = worker.receive({**self._most, frames.PRINTED: self._room})
             if kind == frames.PRINTED:
@@ -233,23 +238,23 @@ class Program:
             elif kind == frames.NAME:
                 worker.send(frames.NAME, b"\x01" if self._is_known(data.decode("utf-8", "replace")) else b"\x00")
             elif kind == frames.WAITS:
-                return Pause(tuple(calls), frames.split_parts(data)[0]["needs"])
+                return ProgramPause(tuple(calls), frames.split_parts(data)[0]["needs"])
             else:
-                outcome = read_outcome(data)
+                outcome = decode_outcome(data)
                 if outcome:
                     self.unmade = tuple(calls)
                 return outcome
 
-    def _read_call(self, data: bytes) -> CallOut:
+    def _read_call(self, data: bytes) -> ProgramCall:
         header, text = frames.split_parts(data)
         self._made += 1
         if self._made > self._budget.calls:
             raise frames.FrameError("more calls than there may be")
         self._unanswered[header["id"]] = header["size"]
-        out = CallOut(header["id"], header["name"], (), {}, header["line"], header["deferred"])
+        out = ProgramCall(header["id"], header["name"], (), {}, header["line"], header["deferred"])
         if "problem" in header:
             kind, message = header["problem"]
-            return replace(out, problem=(cast("ErrorKind", kind), message))
+            return replace(out, problem=(cast("ProgramErrorKind", kind), message))
         given = from_json(text, allow_inf_nan=False)
         if not is_object(given):
             raise frames.FrameError("arguments that are no object")

@@ -100,9 +100,9 @@ def prepare(job: Mapping[str, Any], source: bytes) -> tuple[Compiler, dict[str, 
             continue
     level, inputs = job["level"], job["inputs"]
     if level in ("strict", "readonly"):
-        from defserve.guard.code.restricted import compile_restricted, namespace
+        from defserve.guard.code.restricted import compile_restricted, make_restricted_globals
 
-        names = namespace(level, job["allow"], trust=job["trust"], inputs=inputs)
+        names = make_restricted_globals(level, job["allow"], trust=job["trust"], inputs=inputs)
         # What the standard library makes for a class of the program has the names of its module: not ours, which
         # import. It uses these three built-ins.
         program = types.ModuleType("__main__")
@@ -217,15 +217,15 @@ def confine(layers: Layers, limits: Mapping[str, Any], library: list[str]) -> No
         return
     from defserve.sandbox import confinement
 
-    if confinement.machine():
-        confinement.prctl(confinement.DEATH_SIGNAL, int(signal.SIGKILL))
-        confinement.give_up_privileges()
+    if confinement.get_processor_name():
+        confinement.prctl(confinement.SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+        confinement.drop_privileges()
     if layers.landlock:
         confinement.restrict_files(layers.landlock, [*library, ZONES])
     # After the steps that need memory, and before the filter, which forbids setting limits.
     set_limits(limits, processes=MAX_THREADS if layers.seccomp else 0)
     if layers.seccomp:
-        confinement.install_filter(os.getpid())
+        confinement.install_syscall_filter(os.getpid())
 
 
 def set_limits(limits: Mapping[str, Any], *, processes: int) -> None:

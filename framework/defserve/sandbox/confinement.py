@@ -202,7 +202,7 @@ PASS: FilterInstruction = (BPF_RETURN, 0, 0, ALLOW)
 
 def has_seccomp() -> bool:
     """Whether this kernel takes a filter that refuses, and we know this processor's numbers."""
-    if not (processor := machine()):
+    if not (processor := get_processor_name()):
         return False
     try:
         syscall(SECCOMP_CALL[processor], ACTION_AVAILABLE, 0, ctypes.byref(ctypes.c_uint32(ERRNO)))
@@ -211,9 +211,9 @@ def has_seccomp() -> bool:
     return True
 
 
-def install_filter(pid: int) -> None:
+def install_syscall_filter(pid: int) -> None:
     """Filter this thread and all it starts. Cannot be undone. Needs `no_new_privs`."""
-    instructions = build_filter(machine(), pid)
+    instructions = build_filter(get_processor_name(), pid)
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
     text = ctypes.create_string_buffer(code, len(code))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(instructions), ctypes.addressof(text)))
@@ -257,7 +257,7 @@ def _verify_filter(check: ArgumentRule) -> list[FilterInstruction]:
 
 NO_NEW_PRIVS = 38
 SECCOMP = 22
-DEATH_SIGNAL = 1
+SET_PARENT_DEATH_SIGNAL = 1
 DROP_BOUNDING = 24
 AMBIENT, AMBIENT_CLEAR = 47, 4
 CAPSET = {"x86_64": 126, "aarch64": 91}
@@ -275,13 +275,13 @@ def prctl(option: int, *arguments: object) -> int:
     return _check_errno(_libc().prctl(ctypes.c_int(option), *longs))
 
 
-def machine() -> str:
+def get_processor_name() -> str:
     """The processor this 64-bit process runs on, as Linux spells it; empty if we do not know it."""
     name = os.uname().machine if hasattr(os, "uname") else ""
     return name if name in CAPSET and ctypes.sizeof(ctypes.c_void_p) == 8 else ""
 
 
-def give_up_privileges() -> None:
+def drop_privileges() -> None:
     """Drop all capabilities, now and for any later exec. A root user is then only the owner of root's files."""
     prctl(NO_NEW_PRIVS, 1)
     for capability in range(64):
@@ -295,7 +295,7 @@ def give_up_privileges() -> None:
     except OSError:
         pass
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    syscall(CAPSET[machine()], header, (ctypes.c_uint32 * 6)())
+    syscall(CAPSET[get_processor_name()], header, (ctypes.c_uint32 * 6)())
 
 
 @cache

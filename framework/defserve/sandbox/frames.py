@@ -23,7 +23,7 @@ class FrameError(Exception):
     """The other side sent what it may not send."""
 
 
-def send(file: IO[bytes], kind: bytes, data: bytes = b"", *, more: bool = False) -> None:
+def send_frame(file: IO[bytes], kind: bytes, data: bytes = b"", *, more: bool = False) -> None:
     """Write one frame. If `more` follow at once, it may wait for them."""
     file.write(HEADER.pack(kind, len(data)))
     file.write(data)
@@ -31,7 +31,7 @@ def send(file: IO[bytes], kind: bytes, data: bytes = b"", *, more: bool = False)
         file.flush()
 
 
-def receive(file: IO[bytes], most: Mapping[bytes, int] | None = None) -> tuple[bytes, bytes]:
+def receive_frame(file: IO[bytes], most: Mapping[bytes, int] | None = None) -> tuple[bytes, bytes]:
     """The next frame. Raises EOFError at the end of the pipe, FrameError for one that is not in the table or larger."""
     head = file.read(HEADER.size)
     if len(head) < HEADER.size:

@@ -22,14 +22,14 @@ from defserve.errors import Refused
 from defserve.guard.verdict import Violation
 from defserve.sandbox.confinement import Layers
 from defserve.sandbox.job import (
-    EXPLANATION,
-    MAX_REPR,
+    MAX_REPR_LENGTH,
+    STATUS_EXPLANATIONS,
     Outcome,
     RunStatus,
-    RunStop,
+    RunStopper,
     SandboxJob,
     SandboxLimits,
-    with_reason,
+    explain_program_error,
 )
 
 PACKAGE = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ REPORTED: dict[str, RunStatus] = {"ok": "ok", "error": "error", "memory": "memor
 MAX_ERROR = 16_000
 
 
-def execute(job: SandboxJob, layers: Layers, stop: RunStop) -> Outcome:
+def run_in_jail(job: SandboxJob, layers: Layers, stop: RunStopper) -> Outcome:
     """Run a judged job and wait for its end. Raises Refused if the process could not be confined; nothing ran then."""
     started = time.monotonic()
     with ExitStack() as ours, ExitStack() as its:
@@ -148,13 +148,13 @@ def _make_outcome(output: ChildOutput, code: int, layers: Layers, most: int) -> 
         return Outcome("rejected", violations=(Violation("hash", "The code is not the code that was judged"),))
     if startup.get("status") != "confined":
         status, error = ("memory", None) if startup.get("status") == "memory" else _explain_exit(code)
-        return Outcome(output.broke or status, error=EXPLANATION.get(output.broke or status, error))
+        return Outcome(output.broke or status, error=STATUS_EXPLANATIONS.get(output.broke or status, error))
     ran = Outcome("ok", stdout=output.stdout.decode("utf-8", "replace"), engine="jail", layers=layers.names)
     if output.broke is not None:
-        return replace(ran, status=output.broke, error=EXPLANATION[output.broke])
+        return replace(ran, status=output.broke, error=STATUS_EXPLANATIONS[output.broke])
     if code or not output.report:
         status, error = _explain_exit(code)
-        return replace(ran, status=status, error=EXPLANATION.get(status, error))
+        return replace(ran, status=status, error=STATUS_EXPLANATIONS.get(status, error))
     # The last line is ours: the child begins a new one, whatever a program wrote before.
     line = output.report.rpartition(b"\n")[2]
     return _apply_report(ran, _parse_report(line), most if len(line) > most else None)
@@ -169,13 +169,17 @@ def _apply_report(ran: Outcome, report: dict[str, Any] | None, most: int | None)
         return replace(ran, status="error", error="the program's value is nested too deeply or is not JSON")
     if status != "ok":
         said = report.get("error")
-        error = EXPLANATION.get(status) if said is None else with_reason(_remove_paths(str(said)[:MAX_ERROR]))
+        error = (
+            STATUS_EXPLANATIONS.get(status)
+            if said is None
+            else explain_program_error(_remove_paths(str(said)[:MAX_ERROR]))
+        )
         return replace(ran, status=status, error=error)
     value, is_repr = report.get("value"), report.get("is_repr") is True
     if is_repr:
-        value = str(value)[:MAX_REPR]
+        value = str(value)[:MAX_REPR_LENGTH]
     elif most is not None and len(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")) > most:
-        return replace(ran, status="output", error=EXPLANATION["output"])
+        return replace(ran, status="output", error=STATUS_EXPLANATIONS["output"])
     return replace(ran, value=value, is_repr=is_repr)
 
 

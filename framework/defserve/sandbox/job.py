@@ -65,7 +65,7 @@ class SandboxJob:
         return sha256(self.source).hexdigest()
 
 
-def make_job(
+def make_sandbox_job(
     source: str | bytes, level: CodeLevel, inputs: Mapping[str, Any] | None, limits: SandboxLimits | None
 ) -> SandboxJob:
     """A job from a caller's arguments. Raises UsageError for inputs that are not JSON or cannot be variables."""
@@ -87,7 +87,7 @@ def _variables(inputs: Mapping[str, Any]) -> str:
         raise UsageError(f"the inputs are not JSON: {error}", fix="pass plain data") from None
 
 
-class RunStop:
+class RunStopper:
     """Lets another thread end a run. When `done` is set, no process of the run is left."""
 
     def __init__(self) -> None:
@@ -128,9 +128,9 @@ class RunStop:
 RunStatus = Literal["ok", "rejected", "error", "timeout", "memory", "output", "killed"]
 
 # How many characters of a value's `repr` are reported.
-MAX_REPR = 1_000
+MAX_REPR_LENGTH = 1_000
 
-EXPLANATION: dict[RunStatus, str] = {
+STATUS_EXPLANATIONS: dict[RunStatus, str] = {
     "timeout": "the program ran out of time",
     "memory": "the program ran out of memory",
     "output": "the program printed or returned more than it may",
@@ -139,7 +139,7 @@ EXPLANATION: dict[RunStatus, str] = {
 NO_PACKAGES = "(the sandbox has modules of the standard library only, and none of the packages installed here)"
 
 
-def with_reason(error: str) -> str:
+def explain_program_error(error: str) -> str:
     """The text of a program's error. For a module that is not there it says why: it may well be installed."""
     is_missing = error.rpartition("\n")[2].startswith("ModuleNotFoundError")
     return f"{error}\n{NO_PACKAGES}" if is_missing else error

@@ -20,17 +20,17 @@ from typing import cast
 from pydantic_core import from_json
 
 from defserve.sandbox import frames
-from defserve.sandbox.job import EXPLANATION, Outcome, RunStatus, RunStop, SandboxJob, with_reason
-from defserve.sandbox.workers import ENVELOPE, MontyWorker, WorkerGone, Workers
+from defserve.sandbox.job import STATUS_EXPLANATIONS, Outcome, RunStatus, RunStopper, SandboxJob, explain_program_error
+from defserve.sandbox.workers import MAX_ENVELOPE_BYTES, MontyWorker, SandboxPool, WorkerGone
 
-VERSION = "1.4.0"
+MONTY_VERSION = "1.4.0"
 
 # The process below ends a program at its limit, and says so. If it has said nothing for so many seconds more, it is
 # killed. Each further turn of a program may take so many seconds of its own.
 PATIENCE, GRACE = 0.5, 0.05
 
 # For programs that call nothing: so many processes stay when nothing runs.
-_shared = Workers(kept=2)
+_shared = SandboxPool(kept=2)
 atexit.register(_shared.close)
 
 
@@ -42,12 +42,12 @@ def is_installed() -> bool:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("pydantic-monty") == VERSION
+        return version("pydantic-monty") == MONTY_VERSION
     except PackageNotFoundError:
         return False
 
 
-def execute(job: SandboxJob, stop: RunStop) -> Outcome:
+def run_in_monty(job: SandboxJob, stop: RunStopper) -> Outcome:
     """Run a judged job and wait for its end. A sleep takes no time in Monty."""
     worker = _shared.acquire_worker()
     started, printed = time.monotonic(), list[str]()
@@ -56,7 +56,7 @@ def execute(job: SandboxJob, stop: RunStop) -> Outcome:
         try:
             outcome = _converse(worker, job, printed)
         except WorkerGone as gone:
-            outcome = describe_end(gone)
+            outcome = make_worker_gone_outcome(gone)
         finally:
             stop.disarm()
     finally:
@@ -79,16 +79,20 @@ def _converse(worker: MontyWorker, job: SandboxJob, printed: list[str]) -> Outco
     with worker.limit_time(seconds + PATIENCE):
         worker.send(frames.RUN, frames.join_parts(task))
         while True:
-            kind, data = worker.receive({frames.PRINTED: room, frames.OUTCOME: limits.output_bytes + ENVELOPE})
+            kind, data = worker.receive(
+                {frames.PRINTED: room, frames.OUTCOME: limits.output_bytes + MAX_ENVELOPE_BYTES}
+            )
             if kind == frames.OUTCOME:
-                return read_outcome(data)
+                return decode_outcome(data)
             room -= len(data)
             printed.append(data.decode("utf-8", "replace"))
 
 
-def describe_end(gone: WorkerGone) -> Outcome:
+def make_worker_gone_outcome(gone: WorkerGone) -> Outcome:
     """The outcome of a program whose process is gone."""
-    return Outcome("timeout", error=EXPLANATION["timeout"]) if gone.timed_out else Outcome("killed", error=KILLED)
+    return (
+        Outcome("timeout", error=STATUS_EXPLANATIONS["timeout"]) if gone.timed_out else Outcome("killed", error=KILLED)
+    )
 
 
 KILLED = "the interpreter of the program was killed"
@@ -97,7 +101,7 @@ REPORTED: dict[str, RunStatus] = {
 }
 
 
-def read_outcome(data: bytes) -> Outcome:
+def decode_outcome(data: bytes) -> Outcome:
     """The outcome that a process reports. Raises FrameError for what is none."""
     header, text = frames.split_parts(data)
     status, error = REPORTED.get(header.get("status")), header.get("error")
@@ -105,5 +109,5 @@ def read_outcome(data: bytes) -> Outcome:
         raise frames.FrameError("an outcome without a status")
     if status == "ok":
         return Outcome("ok", value=from_json(text), is_repr=header.get("is_repr") is True)
-    said = with_reason(str(error)) if status == "error" else EXPLANATION.get(status, KILLED)
+    said = explain_program_error(str(error)) if status == "error" else STATUS_EXPLANATIONS.get(status, KILLED)
     return Outcome(status, error=said)

@@ -29,7 +29,13 @@ from pydantic_monty import (
 
 from defserve.sandbox import frames
 from defserve.sandbox.awaited import AwaitedCalls
-from defserve.sandbox.values import BadArguments, WrittenValue, measure_value, write_arguments, write_value
+from defserve.sandbox.values import (
+    EncodedValue,
+    UnencodableArguments,
+    encode_arguments,
+    encode_sandbox_value,
+    measure_value,
+)
 
 if TYPE_CHECKING:
     from pydantic_monty import ExternalResult, ExternalSettledResult, MontySession, ResourceLimits, SyncSnapshot
@@ -55,7 +61,7 @@ def main() -> None:
         feed_duration_limit_grace=GRACE,
         max_checkouts_per_worker=PROGRAMS_EACH,
     ) as pool:
-        frames.send(writer, frames.READY)
+        frames.send_frame(writer, frames.READY)
         with suppress(EOFError, BrokenPipeError):
             ProgramHost(pool, reader, writer).serve()
     os._exit(0)
@@ -89,13 +95,13 @@ class ProgramHost:
 
     def serve(self) -> None:
         """Until the pipe ends."""
-        turns: dict[bytes, Callable[[], WrittenValue | None]] = {
+        turns: dict[bytes, Callable[[], EncodedValue | None]] = {
             frames.RUN: self._run,
             frames.START: self._start,
             frames.RESUME: self._resume,
         }
         while True:
-            kind, data = frames.receive(self._reader)
+            kind, data = frames.receive_frame(self._reader)
             message, rest = frames.split_parts(data)
             set_alarm(message["within"] + LAST_GRACE)
             if kind in (frames.RUN, frames.START, frames.LOAD):
@@ -107,10 +113,10 @@ class ProgramHost:
                 assert self._session is not None
                 snapshot = self._session.dump()
                 self._leave()
-                frames.send(self._writer, frames.SNAPSHOT, snapshot)
+                frames.send_frame(self._writer, frames.SNAPSHOT, snapshot)
             elif kind == frames.LEAVE:
                 self._leave()
-                frames.send(self._writer, frames.LEAVE)
+                frames.send_frame(self._writer, frames.LEAVE)
             if kind in turns:
                 self._advance(turns[kind])
             set_alarm(0)
@@ -124,42 +130,42 @@ class ProgramHost:
 
     # -- turns -------------------------------------------------------------------------------------------
 
-    def _advance(self, turn: Callable[[], WrittenValue | None]) -> None:
+    def _advance(self, turn: Callable[[], EncodedValue | None]) -> None:
         """One turn, and how it ended."""
         try:
             done = turn()
         except MontyError as error:
             if self._printed.over:
-                done = WrittenValue("output")
+                done = EncodedValue("output")
             elif isinstance(error, MontyRuntimeError | MontySyntaxError):
                 done = describe_failure(error)
             else:
                 late = isinstance(error, MontyCrashedError) and error.timed_out
-                done = WrittenValue("timeout" if late else "killed")
+                done = EncodedValue("timeout" if late else "killed")
         except MemoryError:
-            done = WrittenValue("memory")
+            done = EncodedValue("memory")
         except (EOFError, BrokenPipeError):
             raise
         except Exception as error:
             text = f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
-            done = WrittenValue("error", error=f"a value cannot cross between the program and the server: {text}")
+            done = EncodedValue("error", error=f"a value cannot cross between the program and the server: {text}")
         if done is not None:
             self._leave()
             header = {"status": done.status, "is_repr": done.is_repr, "error": done.error}
-            frames.send(self._writer, frames.OUTCOME, frames.join_parts(header, done.text))
+            frames.send_frame(self._writer, frames.OUTCOME, frames.join_parts(header, done.text))
 
-    def _run(self) -> WrittenValue:
+    def _run(self) -> EncodedValue:
         """A program that calls nothing. Its result is its variable `result` or, without one, its last expression."""
         session, task = self._open(), self._task
         value = session.feed_run(task["source"], inputs=json.loads(task["inputs"]), print_callback=self._printed)
         with suppress(MontyRuntimeError):
             value = session.feed_run("result", print_callback=self._printed)
-        return write_value(value, task["value_bytes"])
+        return encode_sandbox_value(value, task["value_bytes"])
 
-    def _start(self) -> WrittenValue | None:
+    def _start(self) -> EncodedValue | None:
         return self._until_pause(self._open().feed_start(self._task["source"], print_callback=self._printed))
 
-    def _resume(self) -> WrittenValue | None:
+    def _resume(self) -> EncodedValue | None:
         if self._kept is not None:
             kept, self._kept = self._kept, None
             self._at = self._open().load_snapshot(kept, print_callback=self._printed)
@@ -190,7 +196,7 @@ class ProgramHost:
             with suppress(MontyError):
                 session.__exit__(None, None, None)
 
-    def _until_pause(self, at: SyncSnapshot) -> WrittenValue | None:
+    def _until_pause(self, at: SyncSnapshot) -> EncodedValue | None:
         while not isinstance(at, MontyComplete):
             if isinstance(at, FutureSnapshot):
                 return self._pause(at, None)
@@ -203,23 +209,23 @@ class ProgramHost:
                 name, start = str(at.function_name), at.position.start
                 deferred = at.allow_eager_await or self._awaited.is_deferred(start, name)
                 if (problem := self._report_call(at, name, self._awaited.line(start), deferred)) is not None:
-                    return WrittenValue("error", error=problem)
+                    return EncodedValue("error", error=problem)
                 if not deferred:
                     return self._pause(at, at.call_id)
                 pending: ExternalResult = {"future": ...}
                 at = at.resume(pending)
-        return write_value(self._find_value(at.output), self._task["value_bytes"])
+        return encode_sandbox_value(self._find_value(at.output), self._task["value_bytes"])
 
     def _pause(self, at: SyncSnapshot, needs: int | None) -> None:
         self._at = at
-        frames.send(self._writer, frames.WAITS, frames.join_parts({"needs": needs}))
+        frames.send_frame(self._writer, frames.WAITS, frames.join_parts({"needs": needs}))
 
     def _is_known(self, name: str) -> bool:
         """Whether a name is a function of the server's. It has told us those that it saw in the source."""
         if name in self._known:
             return True
-        frames.send(self._writer, frames.NAME, name.encode("utf-8", "replace"))
-        return frames.receive(self._reader)[1] == b"\x01"
+        frames.send_frame(self._writer, frames.NAME, name.encode("utf-8", "replace"))
+        return frames.receive_frame(self._reader)[1] == b"\x01"
 
     def _report_call(self, at: FunctionSnapshot, name: str, line: int, deferred: bool) -> str | None:
         """Charge a call to the budget when it is made, and tell the server. Else why the program ends.
@@ -240,10 +246,10 @@ class ProgramHost:
         self._unanswered[at.call_id] = size
         header: dict[str, Any] = {"id": at.call_id, "name": name, "line": line, "deferred": deferred, "size": size}
         try:
-            data = write_arguments(name, {"args": args, "kwargs": kwargs}, task["message_bytes"], task["depth"])
-        except BadArguments as bad:
+            data = encode_arguments(name, {"args": args, "kwargs": kwargs}, task["message_bytes"], task["depth"])
+        except UnencodableArguments as bad:
             data, header["problem"] = b"", [bad.kind, bad.message]
-        frames.send(self._writer, frames.CALL, frames.join_parts(header, data), more=True)
+        frames.send_frame(self._writer, frames.CALL, frames.join_parts(header, data), more=True)
         return None
 
     def _find_value(self, last: Any) -> Any:
@@ -271,7 +277,7 @@ class PrintedText:
         # A character that does not fit is left out as a whole.
         kept = data[: self._room].decode("utf-8", "ignore").encode()
         self._room -= len(data)
-        frames.send(self._writer, frames.PRINTED, kept)
+        frames.send_frame(self._writer, frames.PRINTED, kept)
         if self._room < 0:
             self.over = True
             # 0 would kill our own process group.
@@ -280,21 +286,21 @@ class PrintedText:
                     os.kill(self.worker, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
-def describe_failure(error: MontyRuntimeError | MontySyntaxError) -> WrittenValue:
+def describe_failure(error: MontyRuntimeError | MontySyntaxError) -> EncodedValue:
     """The end of a program that raised, or reached a limit of Monty's."""
     name, trace = type(error.exception()).__name__, error.traceback()
     # The error of a limit has no frames; an error of the program has the line it came from.
     if name == "TimeoutError" and not trace:
-        return WrittenValue("timeout")
+        return EncodedValue("timeout")
     if name == "MemoryError":
-        return WrittenValue("memory")
+        return EncodedValue("memory")
     lines = [
         f"  line {frame.line}"
         + (f", in {frame.function_name[:MAX_NAME]}" if frame.function_name not in (None, "<module>") else "")
         for frame in trace[-MAX_FRAMES:]
     ]
     head = ["Traceback (most recent call last):"] if lines else []
-    return WrittenValue("error", error="\n".join([*head, *lines, error.display("type-msg")[:MAX_MESSAGE]]))
+    return EncodedValue("error", error="\n".join([*head, *lines, error.display("type-msg")[:MAX_MESSAGE]]))
 
 
 def _make_function(name: str) -> Callable[[], None]:

@@ -19,7 +19,7 @@ from defserve.guard.code import judge
 from defserve.guard.code.allowed_names import CodeLevel
 from defserve.sandbox import confinement, jail, monty
 from defserve.sandbox.confinement import Layers
-from defserve.sandbox.job import NameList, Outcome, RunStop, SandboxJob, SandboxLimits, make_job
+from defserve.sandbox.job import NameList, Outcome, RunStopper, SandboxJob, SandboxLimits, make_sandbox_job
 
 RESTRICTED = ("strict", "readonly")
 
@@ -43,8 +43,8 @@ def run(
 
     Raises Refused if this system cannot contain the program, UsageError for inputs that are not JSON.
     """
-    job = replace(make_job(source, level, inputs, limits), allow=allow, block=block, trust=trust)
-    return _run(job, RunStop(), unsafe_without_jail)
+    job = replace(make_sandbox_job(source, level, inputs, limits), allow=allow, block=block, trust=trust)
+    return _run(job, RunStopper(), unsafe_without_jail)
 
 
 async def run_async(
@@ -62,8 +62,8 @@ async def run_async(
     import anyio
     from anyio.to_thread import run_sync
 
-    job = replace(make_job(source, level, inputs, limits), allow=allow, block=block, trust=trust)
-    stop = RunStop()
+    job = replace(make_sandbox_job(source, level, inputs, limits), allow=allow, block=block, trust=trust)
+    stop = RunStopper()
     try:
         return await run_sync(_run, job, stop, unsafe_without_jail, abandon_on_cancel=True)
     except anyio.get_cancelled_exc_class():
@@ -80,7 +80,7 @@ def engines() -> tuple[str, ...]:
     )
 
 
-def _run(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
+def _run(job: SandboxJob, stop: RunStopper, unsafe: bool) -> Outcome:
     if not stop.begin():
         return Outcome("killed", error="the run was cancelled before it began")
     try:
@@ -92,20 +92,20 @@ def _run(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
         stop.done.set()
 
 
-def _run_judged(job: SandboxJob, stop: RunStop, unsafe: bool) -> Outcome:
+def _run_judged(job: SandboxJob, stop: RunStopper, unsafe: bool) -> Outcome:
     available = confinement.probe()
     # Monty has its own modules, so it cannot provide the modules that an author trusts.
     if job.level in RESTRICTED and not job.trust and monty.is_installed():
-        outcome = monty.execute(job, stop)
+        outcome = monty.run_in_monty(job, stop)
         return (
             outcome if outcome.status != "error" or available.missing else _retry_in_jail(job, available, stop, outcome)
         )
     if available.missing and not (unsafe and available.rlimits):
         raise _containment_error(job.level, available.missing)
-    return jail.execute(job, available, stop)
+    return jail.run_in_jail(job, available, stop)
 
 
-def _retry_in_jail(job: SandboxJob, available: Layers, stop: RunStop, first: Outcome) -> Outcome:
+def _retry_in_jail(job: SandboxJob, available: Layers, stop: RunStopper, first: Outcome) -> Outcome:
     """Run a program that failed in Monty again in the jail, in the time that is left.
 
     Nothing it did in Monty has left the worker, so it may run again.
@@ -113,14 +113,16 @@ def _retry_in_jail(job: SandboxJob, available: Layers, stop: RunStop, first: Out
     spent = first.duration_ms / 1_000
     if stop.stopped or spent >= job.limits.seconds:
         return first
-    second = jail.execute(replace(job, limits=replace(job.limits, seconds=job.limits.seconds - spent)), available, stop)
+    second = jail.run_in_jail(
+        replace(job, limits=replace(job.limits, seconds=job.limits.seconds - spent)), available, stop
+    )
     return first if second.status == "timeout" else replace(second, duration_ms=first.duration_ms + second.duration_ms)
 
 
 def _containment_error(level: str, missing: tuple[str, ...]) -> Refused:
     fixes = ["run on Linux 5.13 or newer with Landlock and seccomp enabled"]
     if level in RESTRICTED:
-        fixes.insert(0, f"pip install pydantic-monty=={monty.VERSION}")
+        fixes.insert(0, f"pip install pydantic-monty=={monty.MONTY_VERSION}")
     fix = ", or ".join(fixes)
     return Refused(
         f"{level} code cannot be run here: nothing can contain it (missing: {', '.join(missing)}); {fix}",

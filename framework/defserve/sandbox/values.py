@@ -20,7 +20,7 @@ from defserve.core.json_values import is_array, is_object
 MAX_REPR = 1_000
 
 
-class WrittenValue(NamedTuple):
+class EncodedValue(NamedTuple):
     """A value as text, or what is to be said of it."""
 
     status: str
@@ -29,30 +29,30 @@ class WrittenValue(NamedTuple):
     error: str | None = None
 
 
-def write_value(value: Any, most: int) -> WrittenValue:
+def encode_sandbox_value(value: Any, most: int) -> EncodedValue:
     """The value that a program ended with, in at most so many bytes. What is not JSON is written as its `repr`."""
     if measure_value(value, most) > most:
-        return WrittenValue("output")
+        return EncodedValue("output")
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
         if len(text) > most:
-            return WrittenValue("output")
+            return EncodedValue("output")
         from_json(text)  # the server reads it so, which is stricter
-        return WrittenValue("ok", text)
+        return EncodedValue("ok", text)
     except (TypeError, ValueError, RecursionError):
         return _represent(value)
 
 
-def _represent(value: Any) -> WrittenValue:
+def _represent(value: Any) -> EncodedValue:
     try:
-        return WrittenValue("ok", json.dumps(repr(value)[:MAX_REPR]).encode(), is_repr=True)
+        return EncodedValue("ok", json.dumps(repr(value)[:MAX_REPR]).encode(), is_repr=True)
     except RecursionError:
-        return WrittenValue("error", error="the program's value is nested too deeply or is not JSON")
+        return EncodedValue("error", error="the program's value is nested too deeply or is not JSON")
     except ValueError as error:  # an integer with too many digits
-        return WrittenValue("error", error=f"the value has no text: ValueError: {error}")
+        return EncodedValue("error", error=f"the value has no text: ValueError: {error}")
 
 
-class BadArguments(Exception):
+class UnencodableArguments(Exception):
     """Arguments that no message could hold. The program sees an exception of this kind."""
 
     def __init__(self, kind: str, message: str) -> None:
@@ -60,18 +60,18 @@ class BadArguments(Exception):
         self.kind, self.message = kind, message
 
 
-def write_arguments(name: str, given: dict[str, Any], most: int, depth: int) -> bytes:
+def encode_arguments(name: str, given: dict[str, Any], most: int, depth: int) -> bytes:
     """The arguments of a call, in at most so many bytes and levels. Raises BadArguments."""
-    too_long = BadArguments("ValueError", f"the arguments of {name} are longer than {most} bytes")
+    too_long = UnencodableArguments("ValueError", f"the arguments of {name} are longer than {most} bytes")
     if measure_value(given, most) > most:
         raise too_long
     if (odd := _find_unsupported(given, depth)) is not None:
-        raise BadArguments("TypeError", f"an argument of {name} is {odd}, and arguments are JSON")
+        raise UnencodableArguments("TypeError", f"an argument of {name} is {odd}, and arguments are JSON")
     try:
         data = to_json(given, inf_nan_mode="constants")
         from_json(data, allow_inf_nan=False)
     except (PydanticSerializationError, ValueError) as error:
-        raise BadArguments("ValueError", f"the arguments of {name} are not JSON: {error}") from None
+        raise UnencodableArguments("ValueError", f"the arguments of {name} are not JSON: {error}") from None
     if len(data) > most:
         raise too_long
     return data

@@ -37,7 +37,7 @@ START_SECONDS, LEAVE_SECONDS = 60.0, 2.0
 MAX_POLLS = 50
 
 # Room for what is said around a value.
-ENVELOPE = 64 * 1024
+MAX_ENVELOPE_BYTES = 64 * 1024
 
 _locating = threading.Lock()
 
@@ -107,10 +107,10 @@ class MontyWorker:
                 self.deadline = inf
 
     def send(self, kind: bytes, data: bytes = b"") -> None:
-        frames.send(self._writer, kind, data)
+        frames.send_frame(self._writer, kind, data)
 
     def receive(self, most: Mapping[bytes, int]) -> tuple[bytes, bytes]:
-        return frames.receive(self._reader, most)
+        return frames.receive_frame(self._reader, most)
 
     def expire(self) -> None:
         """Kill it if its time is over. If the turn has ended meanwhile, it may run another program by now."""
@@ -152,7 +152,7 @@ class MontyWorker:
                 file.close()
 
 
-class Workers:
+class SandboxPool:
     """Warm processes, at most so many in use at a time: others wait. `open` starts the first before it is needed."""
 
     def __init__(self, most: int | None = None, *, kept: int | None = None) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
 
-Risk: TypeAlias = Literal["safe", "moderate", "dangerous"]
-RISKS: tuple[Risk, ...] = ("safe", "moderate", "dangerous")
+RiskLevel: TypeAlias = Literal["safe", "moderate", "dangerous"]
+RISK_LEVELS: tuple[RiskLevel, ...] = ("safe", "moderate", "dangerous")
 
 # Of one tool: what is read of it, whatever its server says. Long descriptions drown what matters.
 MAX_PARAMETERS, MAX_LABELS, MAX_LABEL_LENGTH = 64, 32, 64
@@ -38,7 +38,7 @@ class ToolEntry:
     categories: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
-    risk: Risk = "moderate"
+    risk: RiskLevel = "moderate"
     permissions: tuple[str, ...] = ()
     tokens: int = 0
     status: str = "connected"
@@ -54,24 +54,24 @@ class EntryFilter:
     """What results must be. Empty fields ask for nothing."""
 
     categories: tuple[str, ...] = ()
-    risk_level_max: Risk | None = None
+    risk_level_max: RiskLevel | None = None
     status: str | None = None
 
     def admits(self, entry: ToolEntry) -> bool:
         if self.categories and not any(map(entry.within, self.categories)):
             return False
-        if self.risk_level_max is not None and RISKS.index(entry.risk) > RISKS.index(self.risk_level_max):
+        if self.risk_level_max is not None and RISK_LEVELS.index(entry.risk) > RISK_LEVELS.index(self.risk_level_max):
             return False
         return self.status is None or entry.status == self.status
 
 
-def labels(given: Sequence[str]) -> tuple[str, ...]:
+def normalize_labels(given: Sequence[str]) -> tuple[str, ...]:
     """Categories or keywords as they are kept: lower case, each once, cut to a bound."""
     short = (text.strip().lower()[:MAX_LABEL_LENGTH] for text in given)
     return tuple(dict.fromkeys(text for text in short if text))[:MAX_LABELS]
 
 
-def parameters_of(schema: Mapping[str, Any]) -> tuple[str, ...]:
+def extract_parameter_texts(schema: Mapping[str, Any]) -> tuple[str, ...]:
     """Of each of a tool's arguments, as far as it is read: its name, its description, the texts it may be."""
     found: list[str] = []
     properties = schema.get("properties")
@@ -94,13 +94,13 @@ def _values(about: Any) -> list[str]:
 def derive_categories(server_id: str, tags: Any) -> tuple[str, ...]:
     """What a tool belongs to: the tags that its author gave, then its server."""
     given = [tag for tag in tags if isinstance(tag, str)] if is_array(tags) else []
-    return labels([*given, server_id])
+    return normalize_labels([*given, server_id])
 
 
 # -- Text to words that can be compared: split, lower case, without endings.
 
 
-MAX_TEXT_LENGTH = 4_000
+MAX_INDEXED_TEXT_LENGTH = 4_000
 """Characters. The rest of a text is not read."""
 
 MAX_WORD_LENGTH = 40
@@ -155,15 +155,15 @@ _DERIVED = (
 _WHOLE = frozenset("news comment moment customer number".split())
 
 
-def stems(words: Iterable[str]) -> list[str]:
+def stem_words(words: Iterable[str]) -> list[str]:
     """The stems of words, each once, without stop words; with them if there is nothing else."""
     said = list(words)
-    return list(dict.fromkeys(stem(word) for word in [w for w in said if w not in STOP_WORDS] or said))
+    return list(dict.fromkeys(stem_word(word) for word in [w for w in said if w not in STOP_WORDS] or said))
 
 
 def split_words(text: str) -> list[str]:
     """The words of a text in lower case. Scripts without spaces give pairs of characters."""
-    return [part for run in _RUNS.findall(text[:MAX_TEXT_LENGTH]) for part in _parts(run)]
+    return [part for run in _RUNS.findall(text[:MAX_INDEXED_TEXT_LENGTH]) for part in _parts(run)]
 
 
 def _parts(run: str) -> Iterator[str]:
@@ -175,7 +175,7 @@ def _parts(run: str) -> Iterator[str]:
 
 
 @lru_cache(maxsize=8_192)
-def stem(word: str) -> str:
+def stem_word(word: str) -> str:
     """A word without its ending: `creates`, `created` and `creation` are all `creat`."""
     if len(word) < 4 or not word.isascii() or word in _WHOLE:
         return word
@@ -197,7 +197,7 @@ def _without(word: str, endings: Iterable[tuple[str, str, int]]) -> str:
     return word
 
 
-def misspelt(one: str, other: str) -> bool:
+def is_misspelling(one: str, other: str) -> bool:
     """Whether two words differ by one letter that is missing, wrong, or swapped with the next."""
     if abs(len(one) - len(other)) > 1:
         return False
@@ -211,7 +211,7 @@ def misspelt(one: str, other: str) -> bool:
 # -- Which tools a conversation has loaded, within a budget of tokens (MGP §16.7, §16.8).
 
 
-def tokens_of(size: int) -> int:
+def estimate_tokens(size: int) -> int:
     """About how many tokens a model reads for so many bytes of JSON."""
     return -(-size // 4)
 

@@ -14,12 +14,12 @@ from math import log
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from defserve.errors import UsageError
-from defserve.search.entries import STOP_WORDS, EntryFilter, ToolBudget, ToolEntry, split_words, stem, stems
-from defserve.search.scores import Embedder, KeywordIndex, Vectors
-from defserve.search.vocabulary import SYNONYMS, meant
+from defserve.search.entries import STOP_WORDS, EntryFilter, ToolBudget, ToolEntry, split_words, stem_word, stem_words
+from defserve.search.scores import Embedder, KeywordIndex, ToolVectors
+from defserve.search.vocabulary import SYNONYMS, expand_phrases
 
-Strategy: TypeAlias = Literal["keyword", "semantic", "category", "hybrid"]
-STRATEGIES: tuple[Strategy, ...] = ("keyword", "semantic", "category", "hybrid")
+SearchStrategy: TypeAlias = Literal["keyword", "semantic", "category", "hybrid"]
+SEARCH_STRATEGIES: tuple[SearchStrategy, ...] = ("keyword", "semantic", "category", "hybrid")
 
 MAX_QUERY_LENGTH = 2_000
 """Characters. The rest of a query is not read."""
@@ -63,7 +63,7 @@ VERB_SHARE = 0.8
 OTHER_DEED = 0.8
 """The share that is left to a tool which does another kind of thing than what is asked for."""
 
-FLOORS: dict[Strategy, tuple[float, float]] = {
+FLOORS: dict[SearchStrategy, tuple[float, float]] = {
     "keyword": (0.3, 0.9),
     "semantic": (0.28, 0.69),
     "category": (0.0, 0.0),
@@ -73,7 +73,7 @@ FLOORS: dict[Strategy, tuple[float, float]] = {
 COVERED = (0.2, 0.3)
 """The shares of a query that the best tool must cover for the floors not to hold."""
 
-_WEB = tuple(map(stem, ("search", "web", "internet", "news")))
+_WEB = tuple(map(stem_word, ("search", "web", "internet", "news")))
 SEARCHES_WEB = 0.25
 """The share of these words that a tool covers which searches the web."""
 
@@ -84,18 +84,18 @@ HALF = 1.5
 """Units that give a score of one half."""
 
 
-class Hit(NamedTuple):
+class SearchHit(NamedTuple):
     """A tool that was found. `score` is from 0 to 1, and comparable within one answer."""
 
     entry: ToolEntry
     score: float
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The hits, best first, and the strategy that found them. `weak`: none of them fits well."""
 
-    hits: list[Hit]
-    strategy: Strategy
+    hits: list[SearchHit]
+    strategy: SearchStrategy
     weak: bool = False
 
 
@@ -103,7 +103,7 @@ class ToolIndex:
     """An index of the tools that one caller may see."""
 
     def __init__(
-        self, entries: Sequence[ToolEntry], weigh: Callable[[ToolEntry], dict[str, float]], vectors: Vectors | None
+        self, entries: Sequence[ToolEntry], weigh: Callable[[ToolEntry], dict[str, float]], vectors: ToolVectors | None
     ) -> None:
         self.entries = entries
         weights = [weigh(entry) for entry in entries]
@@ -120,10 +120,10 @@ class ToolIndex:
     def search(
         self,
         query: str,
-        strategy: Strategy,
+        strategy: SearchStrategy,
         wanted: EntryFilter,
         prefer: Callable[[ToolEntry], int] = lambda entry: 0,
-    ) -> Found:
+    ) -> SearchResult:
         """The best hits. Among equals, those that `prefer` gives a lower number come first, then by name."""
         query = query[:MAX_QUERY_LENGTH]
         words = split_words(query)
@@ -137,20 +137,20 @@ class ToolIndex:
             places = [at for at in places if units[at] >= least or at in exact]
         scores = [max(units[at], 0.01) for at in places]
         hits = [
-            Hit(self.entries[at], exact.get(at) or score / (score + HALF))
+            SearchHit(self.entries[at], exact.get(at) or score / (score + HALF))
             for at, score in zip(places, scores, strict=True)
         ]
         hits.sort(key=lambda hit: (-round(hit.score, 4), prefer(hit.entry), hit.entry.name))
         best = max(units, default=0.0)
         empty, weak = (best < floor and covered < share for floor, share in zip(FLOORS[used], COVERED, strict=True))
-        return Found([] if empty and not exact else hits, used, weak and not exact)
+        return SearchResult([] if empty and not exact else hits, used, weak and not exact)
 
-    def _score_tools(self, query: str, strategy: Strategy) -> tuple[Strategy, list[float], float]:
+    def _score_tools(self, query: str, strategy: SearchStrategy) -> tuple[SearchStrategy, list[float], float]:
         """The strategy that was used, the units of each tool, and how much of the query the best tool covers."""
         unit, said = self._keywords.rarest or 1.0, without_data(query)
         words = split_words(said)
         if strategy in ("keyword", "category"):
-            plain = [(root, ()) for root in stems(words)]
+            plain = [(root, ()) for root in stem_words(words)]
             scores = self._keywords.scores(plain)
             return strategy, [score / unit for score in scores], self._compute_coverage(words, scores)
         meaning = self._by_meaning(said)
@@ -167,12 +167,12 @@ class ToolIndex:
     def signals(self, query: str, meaning: list[float] | None) -> dict[str, list[float]]:
         """What speaks for each tool, by the names of `Weights`. Signals that say nothing are left out."""
         words = split_words(without_data(query))
-        roots, spoken = stems(words), set(words)
+        roots, spoken = stem_words(words), set(words)
         asked: list[tuple[str, Iterable[str]]] = [
             (root, SYNONYMS.get(root) or self._keywords.near(root)) for root in roots[:MAX_QUERY_WORDS]
         ]
         # What a phrase stands for counts as a synonym does: it has no word of its own.
-        asked += [("", (root,)) for root in meant(query) if root not in roots]
+        asked += [("", (root,)) for root in expand_phrases(query) if root not in roots]
         scores = self._keywords.scores(asked, VERBS, VERB_SHARE)
         unit = self._keywords.rarest or 1.0
         found = {"words": [score / unit for score in scores]}
@@ -208,11 +208,11 @@ class ToolIndex:
         return [share / best if share > SEARCHES_WEB else 0.0 for share in shares]
 
     def _compute_coverage(self, words: list[str], scores: list[float]) -> float:
-        most = sum(map(self._keywords.most, stems(words)))
+        most = sum(map(self._keywords.most, stem_words(words)))
         return max(scores, default=0.0) / most if most else 0.0
 
     def _if_known(self, name: re.Match[str]) -> str:
-        return name[0] if any(map(self._keywords.holds, map(stem, split_words(name[0])))) else " "
+        return name[0] if any(map(self._keywords.holds, map(stem_word, split_words(name[0])))) else " "
 
     def _exact(self, words: list[str]) -> dict[int, float]:
         """Tools with the very name that was asked for, whatever joins its words, and those whose names begin so."""
@@ -243,7 +243,7 @@ def _telling(
     holding, own = Counter(root for each in weights for root in each), Counter(entry.server_id for entry in entries)
     names = {id: frozenset(split_words(id)) - STOP_WORDS for id in own}
     return {
-        id: (name, min(own[id] / max(holding[stem(word)], own[id]) for word in name))
+        id: (name, min(own[id] / max(holding[stem_word(word)], own[id]) for word in name))
         for id, name in names.items()
         if name
     }
@@ -268,13 +268,13 @@ class Search:
     level: Level = "auto"
     pinned: Sequence[str] = ()
     budget: ToolBudget = field(default_factory=ToolBudget)
-    strategy: Strategy = "hybrid"
+    strategy: SearchStrategy = "hybrid"
     embedder: Embedder | None = None
     whole_list_for: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _one_of("level", self.level, get_args(Level))
-        _one_of("strategy", self.strategy, STRATEGIES)
+        _one_of("strategy", self.strategy, SEARCH_STRATEGIES)
         for name in ("pinned", "whole_list_for"):
             if isinstance(given := getattr(self, name), str):
                 raise UsageError(f"Search({name}={given!r}) is not a list", fix=f"write {name}=[{given!r}]")
@@ -358,7 +358,7 @@ def _deeds() -> dict[str, int]:
     for line in _DEEDS.strip().splitlines():
         kind, verbs = line.split(": ")
         bit = bits.setdefault(kind, READ << len(bits))
-        for root in map(stem, verbs.split()):
+        for root in map(stem_word, verbs.split()):
             found[root] = found.get(root, 0) | bit
     return found
 
@@ -381,20 +381,20 @@ def deeds_wanted(query: str) -> int:
         if (
             kinds := READ
             if first in _QUESTIONS
-            else _VERB_KINDS.get(_two(words, at)) or _VERB_KINDS.get(stem(first), 0)
+            else _VERB_KINDS.get(_two(words, at)) or _VERB_KINDS.get(stem_word(first), 0)
         ):
             return kinds
     return 0
 
 
 def _two(words: list[str], at: int) -> str:
-    return stem("-".join(words[at : at + 2]))
+    return stem_word("-".join(words[at : at + 2]))
 
 
 def deeds_of(entry: ToolEntry) -> int:
     """The kinds of deed that a tool does, by the first verb of its name or of its description; 0 if there is none."""
     words = [word for word in split_words(entry.name) if word not in _THINGS] + split_words(entry.description[:60])[:3]
-    return next((kinds for word in words if (kinds := _VERB_KINDS.get(stem(word), 0))), 0)
+    return next((kinds for word in words if (kinds := _VERB_KINDS.get(stem_word(word), 0))), 0)
 
 
 def rate_lookup_intent(query: str) -> int:

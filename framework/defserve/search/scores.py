@@ -14,7 +14,14 @@ from threading import Lock, Thread
 from typing import Any, Protocol, TypeAlias
 
 from defserve.errors import UsageError
-from defserve.search.entries import MAX_DESCRIPTION_LENGTH, STOP_WORDS, ToolEntry, misspelt, split_words, stem
+from defserve.search.entries import (
+    MAX_DESCRIPTION_LENGTH,
+    STOP_WORDS,
+    ToolEntry,
+    is_misspelling,
+    split_words,
+    stem_word,
+)
 
 # How much a word counts where it stands. The gist counts twice, as it is part of the description.
 NAME, SERVER, TITLE, LABEL, GIST, DESCRIPTION = 3.0, 2.0, 1.5, 1.5, 3.0, 1.0
@@ -57,7 +64,7 @@ def weigh_stems(entry: ToolEntry) -> dict[str, float]:
     ):
         for word in split_words(text):
             if word not in STOP_WORDS:
-                root = stem(word)
+                root = stem_word(word)
                 found[root] = found.get(root, 0.0) + weight
     return found
 
@@ -67,11 +74,13 @@ def gist(entry: ToolEntry) -> str:
 
     Many descriptions begin with warnings or headings that all tools of a server share.
     """
-    own = set(map(stem, split_words(entry.name))).difference(map(stem, split_words(entry.server_id)), STOP_WORDS)
+    own = set(map(stem_word, split_words(entry.name))).difference(
+        map(stem_word, split_words(entry.server_id)), STOP_WORDS
+    )
     sentences = [
         said[:MAX_GIST_LENGTH] for each in _SENTENCES.split(entry.description[:1_500]) if (said := each.strip())
     ]
-    return max(sentences[:12], key=lambda said: len(own.intersection(map(stem, split_words(said)))), default="")
+    return max(sentences[:12], key=lambda said: len(own.intersection(map(stem_word, split_words(said)))), default="")
 
 
 class KeywordIndex:
@@ -112,7 +121,7 @@ class KeywordIndex:
             return ()
         size = len(root)
         known = (word for length in (size - 1, size, size + 1) for word in self._by_look.get((root[0], length), ()))
-        return tuple(word for word in known if misspelt(root, word))
+        return tuple(word for word in known if is_misspelling(root, word))
 
     def most(self, root: str) -> float:
         """The most that a word can add to a score."""
@@ -218,7 +227,7 @@ def build_embedded_texts(entry: ToolEntry) -> tuple[str, str]:
     return name, f"{name} {entry.title} {entry.description[:MAX_EMBEDDED_LENGTH]}"
 
 
-class Vectors:
+class ToolVectors:
     """The vectors of tools, made in a thread of their own when they are first asked for.
 
     `failed` says why a search did without them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from defserve.search.entries import split_words, stem
+from defserve.search.entries import split_words, stem_word
 
 _GROUPS = """
 create make new add build generate compose draft insert register setup begin start write produce manage post
@@ -241,7 +241,7 @@ old previous earlier former last
 def _build_synonyms() -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for line in _GROUPS.strip().splitlines():
-        group = {stem(word) for word in line.split()}
+        group = {stem_word(word) for word in line.split()}
         for word in group:
             found.setdefault(word, set()).update(group)
     return {word: frozenset(group - {word}) for word, group in found.items()}
@@ -559,14 +559,14 @@ def _parse_phrases() -> dict[str, tuple[str, ...]]:
     for line in _SAID.strip().splitlines():
         phrases, meant = line.split(": ")
         for said in phrases.split(", "):
-            roots = " ".join(map(stem, said.split()))
-            found[roots] = (*found.get(roots, ()), *map(stem, meant.split()))
+            roots = " ".join(map(stem_word, said.split()))
+            found[roots] = (*found.get(roots, ()), *map(stem_word, meant.split()))
     return found
 
 
-def meant(query: str) -> list[str]:
+def expand_phrases(query: str) -> list[str]:
     """The stems of what the phrases of a query stand for, each once."""
-    text = f" {' '.join(map(stem, split_words(query)))} "
+    text = f" {' '.join(map(stem_word, split_words(query)))} "
     return list(dict.fromkeys(root for said, roots in _MEANT.items() if f" {said} " in text for root in roots))
 
 

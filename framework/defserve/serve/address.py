@@ -9,7 +9,7 @@ from typing import Final
 
 from defserve.errors import PeerError, PeerGone, UsageError, did_you_mean
 
-SCHEMES = {
+ADDRESS_FORMS = {
     "stdio": "stdio:",
     "http": "http://host:port/path",
     "https": "https://host:port/path",
@@ -17,11 +17,11 @@ SCHEMES = {
     "wss": "wss://host:port/path",
     "unix": "unix:/path/to/socket",
 }
-PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+DEFAULT_PORTS_BY_SCHEME = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 # What other frameworks call a transport: no address.
 TRANSPORTS = frozenset({"http", "https", "sse", "streamable-http", "streamable_http", "ws", "websocket"})
-SECURE = frozenset({"https", "wss"})
+TLS_SCHEMES = frozenset({"https", "wss"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Address:
             return cls("stdio")
         if scheme == "unix" and rest.startswith("/"):
             return cls("unix", rest)
-        if scheme in PORTS and rest.startswith("//"):
+        if scheme in DEFAULT_PORTS_BY_SCHEME and rest.startswith("//"):
             return cls._network(scheme, rest[2:], text)
         if scheme == "sse" and rest.startswith("//"):
             _, slash, own = rest[2:].partition("/")
@@ -52,8 +52,8 @@ class Address:
             raise UsageError(f"cannot serve on {text!r}", fix=f"write the whole address: {origin}{path}")
         if text in TRANSPORTS:
             raise UsageError(f"cannot serve on {text!r}", fix=f"write the whole address: http://127.0.0.1:8000{path}")
-        forms = f"use one of: {', '.join(SCHEMES.values())}"
-        fix = did_you_mean(scheme, SCHEMES, forms) if rest.startswith("/") else forms
+        forms = f"use one of: {', '.join(ADDRESS_FORMS.values())}"
+        fix = did_you_mean(scheme, ADDRESS_FORMS, forms) if rest.startswith("/") else forms
         raise UsageError(f"cannot serve on {text!r}", fix=fix)
 
     @classmethod
@@ -61,15 +61,15 @@ class Address:
         authority, slash, path = rest.partition("/")
         host, colon, port = authority.rpartition(":") if not authority.endswith("]") else (authority, "", "")
         if not colon:
-            host, port = authority, str(PORTS[scheme])
+            host, port = authority, str(DEFAULT_PORTS_BY_SCHEME[scheme])
         if port.isdecimal() and (len(port) > 5 or int(port) > 65535):
             raise UsageError(f"cannot serve on {text!r}: there is no port {port[:20]}", fix="use a port up to 65535")
         if not host or not port.isdecimal() or "@" in authority:
-            raise UsageError(f"cannot serve on {text!r}", fix=f"write it as {SCHEMES[scheme]}")
+            raise UsageError(f"cannot serve on {text!r}", fix=f"write it as {ADDRESS_FORMS[scheme]}")
         return cls(scheme, host.strip("[]"), int(port), slash + path)
 
     def __str__(self) -> str:
-        if self.scheme in PORTS:
+        if self.scheme in DEFAULT_PORTS_BY_SCHEME:
             host = f"[{self.host}]" if ":" in self.host else self.host
             return f"{self.scheme}://{host}:{self.port}{self.path}"
         return f"{self.scheme}:{self.host}"
@@ -96,7 +96,7 @@ _BEARER: Final = re.compile(r"bearer\b\s*", re.IGNORECASE)
 _ERROR: Final = re.compile(r'\berror="?([a-z_]+)"?[, ]*')
 
 
-class Unreachable(PeerGone):
+class AddressUnreachable(PeerGone):
     """Nobody answered at an address."""
 
 
@@ -112,11 +112,11 @@ class SignInError(PeerError):
         super().__init__(f"{problem}\n  fix: {fix}" if fix else problem)
 
 
-class NotRenewed(SignInError):
+class TokenNotRenewed(SignInError):
     """A token has ended, and its issuer does not give another one now. Later it may."""
 
 
-class Challenged(HttpRefusal):
+class CredentialsRequired(HttpRefusal):
     """The server wants other credentials. `data` has the whole `challenge` too.
 
     `error` says what is wrong with the token. It is empty if no token was sent, None if the server wants no token.

@@ -1,6 +1,6 @@
 """Runs calls on an asyncio loop: tasks, timers, threads, deadlines. `core.engine` documents the methods.
 
-How it works: a call takes its first step at once, in the turn that brought it (`FirstSteps`). Work that never waits
+How it works: a call takes its first step at once, in the turn that brought it (`EagerTaskStarter`). What never waits
 costs no task and no turn of the loop; other work cannot tell that it did not begin in a task of its own. The deadline
 of a call begins when it first waits. Deadlines are kept in rows, since a call that ends in time should cost its timer
 next to nothing.
@@ -22,18 +22,18 @@ from typing import Any, TypeVar, cast
 from weakref import getweakrefcount
 
 from defserve.core.call import Call
-from defserve.core.engine import Task, rest, steps_left
+from defserve.core.engine import CancellableTask, await_remaining_steps, iter_remaining_steps
 from defserve.errors import Draining, Suspended, TimedOut
 from defserve.serve.threads import (
-    CURRENT,
-    GRACE,
+    CURRENT_CALL_THREAD,
+    STOP_GRACE_SECONDS,
     CallThread,
-    ThreadOutcome,
+    ThreadFuture,
     WorkerPool,
-    current_thread,
-    do_afterwards,
-    run_to_the_end,
-    waking,
+    defer_in_worker_thread,
+    get_current_call_thread,
+    make_loop_waker,
+    run_without_waiting,
 )
 
 T = TypeVar("T")
@@ -52,12 +52,12 @@ class AsyncioEngine:
     def __init__(self, threads: int) -> None:
         self.ready = True
         self.loop = asyncio.get_running_loop()
-        self._waking = waking(self.loop)
+        self._waking = make_loop_waker(self.loop)
         self.pool = WorkerPool(threads, self._waking.wake)
         self.timers = Timers(self.loop)
         self.tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.get_ident()
-        self._first_steps = FirstSteps(self.loop)
+        self._first_steps = EagerTaskStarter(self.loop)
 
     async def close(self) -> None:
         """Nothing is started any more."""
@@ -82,7 +82,7 @@ class AsyncioEngine:
                 return self._settle_apart(call, partial(self._fail, call, error))
             self._fail(call, error)
         else:
-            return self._settling(call, rest(work, waiting_for))
+            return self._settling(call, await_remaining_steps(work, waiting_for))
         call.task = None  # it goes on to something else
         return None
 
@@ -144,7 +144,7 @@ class AsyncioEngine:
         except Exception as error:
             call.session.fail(call, error)
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> Task:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> CancellableTask:
         task = self.loop.create_task(work)
         self.keep_task(task)
         return task
@@ -160,7 +160,7 @@ class AsyncioEngine:
     def time(self) -> float:
         return self.loop.time()
 
-    def call_later(self, seconds: float, action: Callable[[], None]) -> Task:
+    def call_later(self, seconds: float, action: Callable[[], None]) -> CancellableTask:
         return self.loop.call_later(seconds, action)
 
     def pending(self) -> asyncio.Future[Any]:
@@ -180,7 +180,7 @@ class AsyncioEngine:
         outer, deadline = call.timer, CallDeadline(self, call, seconds)
         call.timer = deadline
         try:
-            result = yield from steps_left(work, waiting_for)
+            result = yield from iter_remaining_steps(work, waiting_for)
             if not call.timed_out:
                 return result
         except GeneratorExit:
@@ -194,7 +194,7 @@ class AsyncioEngine:
             if not call.timed_out or call.cancelled:
                 raise
         finally:
-            waiting_for = None  # as in `steps_left`
+            waiting_for = None  # as in `iter_remaining_steps`
             if call.timer is deadline:  # a function may run inside another of the same call
                 call.timer = outer
             deadline.end()
@@ -204,22 +204,22 @@ class AsyncioEngine:
         raise deadline.error
 
     def in_thread(self, function: Callable[[], T]) -> Awaitable[T]:
-        if (thread := current_thread()) is not None:
+        if (thread := get_current_call_thread()) is not None:
             return thread.run(function)
-        return ThreadOutcome(self.pool, self.loop, function)
+        return ThreadFuture(self.pool, self.loop, function)
 
     def clean_up_in_thread(self, function: Callable[[], None]) -> Awaitable[None]:
-        thread = current_thread()
+        thread = get_current_call_thread()
         return self.in_thread(function) if thread is None else thread.clean_up(function)
 
     async def in_one_thread(self, work: Coroutine[Any, Any, T], *, wholly: bool) -> T:
-        outer, thread = CURRENT.get(), CallThread(self.pool, self.loop)
-        CURRENT.set(thread)
+        outer, thread = CURRENT_CALL_THREAD.get(), CallThread(self.pool, self.loop)
+        CURRENT_CALL_THREAD.set(thread)
         thread.hire()
         try:
-            return await (thread.run(lambda: run_to_the_end(work)) if wholly else work)
+            return await (thread.run(lambda: run_without_waiting(work)) if wholly else work)
         finally:
-            CURRENT.set(outer)
+            CURRENT_CALL_THREAD.set(outer)
             thread.close()
             if thread.never_served:
                 work.close()
@@ -233,7 +233,7 @@ class AsyncioEngine:
     def afterwards(self, action: Callable[[], None]) -> None:
         if self.on_loop():
             self.soon(action)
-        elif not do_afterwards(lambda: self.post(action)):
+        elif not defer_in_worker_thread(lambda: self.post(action)):
             self.post(action)
 
     def wait_from_thread(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
@@ -242,7 +242,7 @@ class AsyncioEngine:
             raise RuntimeError("ctx.wait() is for functions that run in a worker thread; use await here")
         # Blocking code that `work` needs runs here, in the thread that waits for it.
         thread, context = CallThread(self.pool, self.loop), copy_context()
-        context.run(CURRENT.set, thread)
+        context.run(CURRENT_CALL_THREAD.set, thread)
         tasks: list[asyncio.Task[T]] = []
 
         def begin() -> None:
@@ -322,7 +322,7 @@ class CallDeadline:
                 return
         self._call.timed_out = True
         self._call.stop()
-        self._handle = self._engine.loop.call_later(GRACE, self._overdue)
+        self._handle = self._engine.loop.call_later(STOP_GRACE_SECONDS, self._overdue)
 
     def _overdue(self) -> None:
         # The function has swallowed its cancellation. The caller is answered anyway.
@@ -408,7 +408,7 @@ class _Row:
 EAGER = hasattr(asyncio, "eager_task_factory")
 
 
-class FirstSteps:
+class EagerTaskStarter:
     """Starts coroutines on one loop. It has a spare task as long as they end with their first step.
 
     For those that wait, a spare task is one step more than a plain one. If all of them wait, there is none.
@@ -453,7 +453,7 @@ class FirstSteps:
             if self._spare is None or self._spare.task.done():
                 self._spare = SpareTask(self.loop, before)
         else:
-            await rest(work, waiting_for)
+            await await_remaining_steps(work, waiting_for)
 
     async def close(self) -> None:
         """End the spare task."""
@@ -469,7 +469,7 @@ class FirstSteps:
 # task's. So cancel scopes and timeouts that begin in the first step hold in the rest.
 
 
-NOTHING: Any = object()
+NOT_WAITING: Any = object()
 """Stands for what work waits for that does not wait."""
 
 
@@ -490,7 +490,7 @@ class SpareTask(asyncio.Future[None]):
         super().__init__(loop=loop)
         self.before, self._context = before, before.copy()
         self._work: Coroutine[Any, Any, None] | None = None
-        self._waiting_for = NOTHING
+        self._waiting_for = NOT_WAITING
         self._asked_to_cancel: tuple[Any] | None = None
         self.is_free = self._is_stepping = False
         self.task = loop.create_task(self._stand_by(), context=self._context)
@@ -511,7 +511,7 @@ class SpareTask(asyncio.Future[None]):
             assert outer is not None
             _leave_task(loop, outer)
             _enter_task(loop, task)
-        self._is_stepping, waiting_for = True, NOTHING
+        self._is_stepping, waiting_for = True, NOT_WAITING
         try:
             waiting_for = self._context.run(work.send, None)
         except StopIteration:
@@ -523,7 +523,7 @@ class SpareTask(asyncio.Future[None]):
             _leave_task(loop, task)
             if outer is not None:
                 _enter_task(loop, outer)
-        if waiting_for is not NOTHING:
+        if waiting_for is not NOT_WAITING:
             self._hand_over(work, waiting_for)
             return True
         # Whoever holds the task, or will be told of its end, must not take the next work for this one.
@@ -567,7 +567,7 @@ class SpareTask(asyncio.Future[None]):
             self._cancel_in_next_step(error.args)
         if self._work is not None:
             self._mark_awaited(True)
-            await rest(self._work, self._waiting_for)
+            await await_remaining_steps(self._work, self._waiting_for)
 
     def _mark_awaited(self, is_awaited: bool) -> None:
         """Say whether a task is about to wait for the future. asyncio refuses a future that two say so of at a time."""
@@ -580,13 +580,13 @@ class SpareTask(asyncio.Future[None]):
         if self._is_stepping:
             self._asked_to_cancel = (msg,)
             return True
-        if self._waiting_for is NOTHING:
+        if self._waiting_for is NOT_WAITING:
             self.is_free = False
             return super().cancel(msg)
         return (future := self._awaited) is not None and future.cancel(msg)
 
     def done(self) -> bool:
-        if self._waiting_for is NOTHING:
+        if self._waiting_for is NOT_WAITING:
             return super().done()
         return (future := self._awaited) is not None and future.done()
 

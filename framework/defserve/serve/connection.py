@@ -16,7 +16,7 @@ from defserve.core.composition import Composition
 from defserve.core.engine import Engine, NoLoopYet
 from defserve.core.extension import CarriedMessage, Carrier, OutgoingMessage
 from defserve.core.messages import INTERNAL_ERROR, Request, decode, encode
-from defserve.core.peer import PeerIdentity, error_object
+from defserve.core.peer import PeerIdentity, make_error_object
 from defserve.core.session import Session
 from defserve.errors import LimitExceeded
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # To a peer for whom more waits, only answers and questions are sent.
-MAX_UNREAD_BYTES = 4 * 1024 * 1024
+MAX_QUEUED_BYTES = 4 * 1024 * 1024
 
 
 class Transport(Protocol):
@@ -171,7 +171,7 @@ class Connection:
         """Refuse the request of a peer if there is no room for a session. Anything else it sent is dropped."""
         message = decode(parcel.data) if parcel.data is not None else None
         if isinstance(message, Request):
-            body = error_object(INTERNAL_ERROR, error.message, {"error_type": error.error_type, **error.data})
+            body = make_error_object(INTERNAL_ERROR, error.message, {"error_type": error.error_type, **error.data})
             reply = encode({"jsonrpc": "2.0", "id": message.id, "error": body})
             self.transport.send(carrier.wrap(reply, parcel.peer, parcel.envelope))
 
@@ -185,7 +185,7 @@ class Connection:
             if outgoing.bulk:
                 bulk.add_message(outgoing, write)
             elif outgoing.data:
-                if not outgoing.answers and transport.queued > MAX_UNREAD_BYTES and not outgoing.asks:
+                if not outgoing.answers and transport.queued > MAX_QUEUED_BYTES and not outgoing.asks:
                     # Nobody waits for it, and who sends such messages may never stop.
                     if outgoing.taken is not None:
                         outgoing.taken()
@@ -292,11 +292,11 @@ class BulkQueue:
 # For pipes and outgoing connections. Over HTTP, uvicorn catches the signals: see `network.py`.
 
 
-INTERRUPTED = 130
+INTERRUPTED_EXIT_CODE = 130
 STUCK_LOOP_SECONDS = 1.0
 
 
-class Stopper:
+class ShutdownHandler:
     """SIGTERM drains, SIGINT ends, a second signal of either kind ends at once.
 
     Before and after serving, a signal cancels `main`, and so the code of a lifespan. A stuck loop does not react to
@@ -341,18 +341,20 @@ class Stopper:
     def set_deadline(self, seconds: float) -> None:
         """Give the remaining work so many seconds."""
         self.loop.call_later(seconds, self.cut_short, STUCK_LOOP_SECONDS)
-        end_unless(lambda: self.finished, seconds + STUCK_LOOP_SECONDS, self.exit_code)
+        exit_process_unless(lambda: self.finished, seconds + STUCK_LOOP_SECONDS, self.exit_code)
 
     @property
     def exit_code(self) -> int:
-        return INTERRUPTED if self.interrupted else 0
+        return INTERRUPTED_EXIT_CODE if self.interrupted else 0
 
     def _watch(self, number: int, frame: Any) -> None:
         # Runs besides the loop's own handler, which a stuck loop never calls.
         self._sent += 1
         sent, interrupt = self._sent, number == signal.SIGINT
         seconds = STUCK_LOOP_SECONDS if interrupt or self._heard < sent - 1 else self.composition.limits.drain
-        end_unless(lambda: self._heard >= sent or self.finished, seconds, INTERRUPTED if interrupt else 0)
+        exit_process_unless(
+            lambda: self._heard >= sent or self.finished, seconds, INTERRUPTED_EXIT_CODE if interrupt else 0
+        )
 
     def drain(self, seconds: float) -> None:
         """Give the running calls so many seconds, then end. A later call changes nothing."""
@@ -392,10 +394,10 @@ class Stopper:
         """Cancel the code of a lifespan. It may clean up for so many seconds."""
         if self.main is not None:
             self.main.cancel()
-            end_unless(lambda: self.finished, seconds, self.exit_code)
+            exit_process_unless(lambda: self.finished, seconds, self.exit_code)
 
 
-def end_unless(happened: Callable[[], bool], seconds: float, code: int) -> None:
+def exit_process_unless(happened: Callable[[], bool], seconds: float, code: int) -> None:
     """End the process after `seconds`, unless `happened()`. A thread does it, so that nothing can block it."""
     import os
     import time

@@ -69,7 +69,7 @@ async def drain_connection(connection: Connection, seconds: float) -> None:
     await finish_calls(connection.calls(), seconds)
 
 
-async def finish_queued(connection: Connection, seconds: float) -> None:
+async def finish_queued_calls(connection: Connection, seconds: float) -> None:
     """Let the calls finish that waited for room. They were sent in time, and only the others' number held them up."""
     await wait_for_calls([call for call in connection.calls() if call.queued is not None], seconds)
 
@@ -105,7 +105,7 @@ async def wait_for_calls(calls: list[Call], seconds: float) -> None:
 
 
 @asynccontextmanager
-async def serving(composition: Composition) -> AsyncGenerator[MemoryPeer]:
+async def connect_in_memory(composition: Composition) -> AsyncGenerator[MemoryPeer]:
     """Serve one peer on this loop. Yields the peer's link to the server."""
     loop, service = asyncio.get_running_loop(), composition.service
     transport = MemoryTransport(composition.limits.message)

@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any, cast
 
 from defserve.errors import UsageError
 from defserve.limits import Limits
-from defserve.serve.address import SECURE, Address
-from defserve.serve.connection import INTERRUPTED
-from defserve.serve.fastpath.deadlines import HEAD_BYTES
-from defserve.serve.fastpath.install import CompatReport, install
+from defserve.serve.address import TLS_SCHEMES, Address
+from defserve.serve.connection import INTERRUPTED_EXIT_CODE
+from defserve.serve.fastpath.deadlines import MAX_REQUEST_HEAD_BYTES
+from defserve.serve.fastpath.install import UvicornCompatReport, install_fast_path
 from defserve.serve.sockets import (
-    BACKLOG,
-    ForwardedAddresses,
-    Normal,
-    PeerUser,
+    LISTEN_BACKLOG,
+    AddressNormalizer,
+    ForwardedAddressMiddleware,
+    PeerUserProtocol,
     bind_sockets,
-    check_peer_user,
-    most_connections,
+    check_peer_user_support,
+    get_max_connections,
 )
 from defserve.serve.threads import lower_switch_interval
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from defserve.serve.asyncio_engine import FirstSteps
+    from defserve.serve.asyncio_engine import EagerTaskStarter
     from defserve.serve.session_opener import SessionOpener
 
 log = logging.getLogger("defserve")
@@ -57,12 +57,12 @@ class NetworkOptions:
     parser: str = "auto"
     certfile: str | None = None
     keyfile: str | None = None
-    forwarded: Normal | None = None
+    forwarded: AddressNormalizer | None = None
     peer_user: bool = False
     started: Callable[[Any], None] | None = None
 
 
-def listen(
+def run_listener(
     app: Any,
     address: Address,
     options: NetworkOptions,
@@ -94,17 +94,17 @@ def make_listener(app: Any, address: Address, options: NetworkOptions, limits: L
         raise _missing(f"serving on {address} needs uvicorn, which is not installed") from None
 
     if options.forwarded is not None:
-        app = ForwardedAddresses(app, options.forwarded)
-    limits = replace(limits, connections=min(limits.connections, most_connections()))
+        app = ForwardedAddressMiddleware(app, options.forwarded)
+    limits = replace(limits, connections=min(limits.connections, get_max_connections()))
     config = uvicorn.Config(app, **_settings(address, options, limits))
     _load(config, options)
     if config.ws_protocol_class is None and address.scheme in ("ws", "wss"):
         raise _missing(f"serving on {address} needs websockets, which is not installed")
-    _log_incompatibilities(fit := install(config, limits), options)
+    _log_incompatibilities(fit := install_fast_path(config, limits), options)
     if options.peer_user:
-        check_peer_user()
+        check_peer_user_support()
         http: Any = config.http_protocol_class
-        config.http_protocol_class = type(http.__name__, (PeerUser, http), {})
+        config.http_protocol_class = type(http.__name__, (PeerUserProtocol, http), {})
     listener = _listener_class(uvicorn.Server, address, options, end, can_retire=not fit.deadlines)
     return listener(config)
 
@@ -130,15 +130,15 @@ def _listener_class(
             self._loop = asyncio.get_running_loop()
             await super().startup(sockets)
             for one in sockets or ():
-                one.listen(BACKLOG)
+                one.listen(LISTEN_BACKLOG)
             if self.started and options.started is not None:
                 options.started(self)
             elif self.started and sockets:
-                print(f"serving on {actual(address, sockets[0])}", file=sys.stderr, flush=True)
+                print(f"serving on {resolve_bound_address(address, sockets[0])}", file=sys.stderr, flush=True)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             await super().shutdown(sockets)
-            steps: FirstSteps | None = getattr(self.config.http_protocol_class, "first_steps", None)
+            steps: EagerTaskStarter | None = getattr(self.config.http_protocol_class, "first_steps", None)
             if steps is not None:
                 await steps.close()
 
@@ -152,7 +152,7 @@ def _listener_class(
                     signal.signal(number, action)
 
         def _on_signal(self, number: int, frame: Any) -> None:
-            self.code = INTERRUPTED if number == signal.SIGINT else 0
+            self.code = INTERRUPTED_EXIT_CODE if number == signal.SIGINT else 0
             self.signals += 1
             if self.signals == 1 and self._loop is not None:
                 # Not called here: the signal may have interrupted code that changes the same data.
@@ -182,7 +182,7 @@ def _listener_class(
     return Listener
 
 
-def _log_incompatibilities(fit: CompatReport, options: NetworkOptions) -> None:
+def _log_incompatibilities(fit: UvicornCompatReport, options: NetworkOptions) -> None:
     """Log what does not fit this uvicorn. Someone who chose h11 knows that it has no fast path."""
     if fit.fast_path and options.parser != "h11":
         log.warning("serving without the fast path: %s", fit.fast_path)
@@ -219,16 +219,16 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
         "log_level": "warning",
         "server_header": False,
         "date_header": False,
-        # `ForwardedAddresses` reads these headers. uvicorn takes any text for an address.
+        # `ForwardedAddressMiddleware` reads these headers. uvicorn takes any text for an address.
         "proxy_headers": False,
         # asyncio's own loop takes it for how many to accept in a row. Among them it closes none.
-        "backlog": BACKLOG if find_spec("uvloop") else IN_A_ROW,
+        "backlog": LISTEN_BACKLOG if find_spec("uvloop") else IN_A_ROW,
         "timeout_keep_alive": KEEP_ALIVE,
         "timeout_graceful_shutdown": int(limits.drain) or 1,
         # uvicorn also counts the new connection.
         "limit_concurrency": limits.connections + 1,
         # Larger than our own limit, which holds for both parsers and applies first.
-        "h11_max_incomplete_event_size": 2 * HEAD_BYTES,
+        "h11_max_incomplete_event_size": 2 * MAX_REQUEST_HEAD_BYTES,
         "ws_max_size": limits.message,
         "ws_ping_interval": PING,
         "ws_ping_timeout": PING,
@@ -236,7 +236,7 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
     }
     if options.started is not None:
         settings["log_config"] = None
-    if address.scheme not in SECURE:
+    if address.scheme not in TLS_SCHEMES:
         return settings
     if options.certfile is None:
         fix = "give --certfile and --keyfile (in code: certfile=, keyfile=)"
@@ -244,6 +244,6 @@ def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict
     return settings | {"ssl_certfile": options.certfile, "ssl_keyfile": options.keyfile}
 
 
-def actual(address: Address, bound_socket: socket.socket) -> Address:
+def resolve_bound_address(address: Address, bound_socket: socket.socket) -> Address:
     """The address, with the port that the system chose if none was given."""
     return address if address.port or address.scheme == "unix" else replace(address, port=bound_socket.getsockname()[1])

@@ -26,10 +26,10 @@ from defserve.core.engine import Engine
 from defserve.core.extension import Carrier
 from defserve.core.peer import PeerIdentity
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
-from defserve.serve.address import Challenged, HttpRefusal, Unreachable
-from defserve.serve.connection import Connection, Stopper
+from defserve.serve.address import AddressUnreachable, CredentialsRequired, HttpRefusal
+from defserve.serve.connection import Connection, ShutdownHandler
 from defserve.serve.lifespans import close_connection, drain_connection, enter_lifespans
-from defserve.serve.sockets import drain_moving
+from defserve.serve.sockets import drain_unless_stalled
 from defserve.serve.threads import lower_switch_interval
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ FIGHT_SECONDS = 2 * MAX_BACKOFF_SECONDS
 log = logging.getLogger("defserve")
 
 
-class GuestCarrier(Carrier, Protocol):
+class OutboundCarrier(Carrier, Protocol):
     """A carrier that is told when it is connected, and knows whether the place has let us in."""
 
     def on_connected(self, engine: Engine, send: Callable[[bytes], None]) -> None: ...
@@ -59,7 +59,7 @@ class GuestCarrier(Carrier, Protocol):
         ...
 
 
-class PlaceBackoff(Backoff):
+class ReplacedBackoff(Backoff):
     """Who loses its place to another waits longer than `longest`: twice as long every time, up to an hour.
 
     If the last time was more than `FIGHT_SECONDS` ago, that begins anew.
@@ -80,7 +80,7 @@ class PlaceBackoff(Backoff):
         self._next = self._stay_out.next_wait()
 
 
-class Outbound:
+class OutboundRunner:
     """One composition at one place. `stay` ends when `over` is set, or raises PeerError if it is never let in.
 
     `return_url` is for coming back after another connection took our place: there it must not take the place back.
@@ -90,18 +90,18 @@ class Outbound:
     def __init__(
         self,
         composition: Composition,
-        guest: GuestCarrier,
+        guest: OutboundCarrier,
         url: str,
         *,
         token: str | None = None,
         return_url: str | None = None,
-        backoff: PlaceBackoff | None = None,
+        backoff: ReplacedBackoff | None = None,
         on_admitted: Callable[[], None] | None = None,
     ) -> None:
         self.composition, self.guest, self.url, self._token = composition, guest, url, token
         self.return_url, self._was_replaced = return_url or url, False
         self._on_admitted = on_admitted
-        self.backoff = backoff or PlaceBackoff()
+        self.backoff = backoff or ReplacedBackoff()
         self.over = asyncio.Event()
         self.seconds: float | None = None
         self._was_admitted = False
@@ -177,7 +177,7 @@ class Outbound:
     def _judge(self, code: int, reason: str) -> None:
         if self.over.is_set():
             return
-        if code == POLICY:
+        if code == POLICY_VIOLATION_CODE:
             raise PeerError(f"refused: {reason or 'policy'}", data={"code": code})
         if code == NORMAL:
             # Sent away on purpose, most likely for another process with the same name and token. If both came back at
@@ -189,7 +189,7 @@ class Outbound:
 
 
 @asynccontextmanager
-async def outbound(outbound: Outbound) -> AsyncGenerator[Outbound]:
+async def run_outbound(outbound: OutboundRunner) -> AsyncGenerator[OutboundRunner]:
     """Serve on this loop, once the place has let us in. Raises PeerError if it does not."""
     composition, loop = outbound.composition, asyncio.get_running_loop()
 
@@ -217,12 +217,12 @@ async def outbound(outbound: Outbound) -> AsyncGenerator[Outbound]:
                 staying.exception()
 
 
-def serve_outbound(place: Outbound) -> int:
+def serve_outbound(place: OutboundRunner) -> int:
     """Serve until a signal ends it. Returns the exit code."""
     composition, loop = place.composition, asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
-        stop = Stopper(loop, composition)
+        stop = ShutdownHandler(loop, composition)
         stop.listen()
         try:
             with lower_switch_interval(composition.limits.threads):
@@ -234,7 +234,7 @@ def serve_outbound(place: Outbound) -> int:
         loop.close()
 
 
-async def _main(place: Outbound, stop: Stopper) -> int:
+async def _main(place: OutboundRunner, stop: ShutdownHandler) -> int:
     stop.main = asyncio.current_task()
     composition, service = place.composition, place.composition.service
     service.begin(stop.drain)
@@ -283,7 +283,7 @@ PING_SECONDS = 20.0
 DIAL_CLOSE_SECONDS = 2.0
 BACKLOG_BYTES = 16 * 1024 * 1024
 
-POLICY: Final = 1008
+POLICY_VIOLATION_CODE: Final = 1008
 NORMAL: Final = 1000
 
 
@@ -310,7 +310,7 @@ class WebSocketClient:
         cls, url: str, *, token: str | None = None, headers: Mapping[str, str] | None = None, longest: int
     ) -> WebSocketClient:
         """Raises what `dial` raises."""
-        return cls((await dial(url, token=token, headers=headers, longest=longest, compression=None))[0])
+        return cls((await dial_websocket(url, token=token, headers=headers, longest=longest, compression=None))[0])
 
     def start(
         self,
@@ -361,7 +361,7 @@ class WebSocketClient:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _read_frames(self, received: Callable[[list[bytes | None]], None], ended: Callable[[], None]) -> None:
-        closed = websockets_library().ConnectionClosed
+        closed = import_websockets().ConnectionClosed
         try:
             while True:
                 received([await self._socket.recv(decode=False)])
@@ -376,7 +376,7 @@ class WebSocketClient:
             ended()
 
     async def _write(self) -> None:
-        closed = websockets_library().ConnectionClosed
+        closed = import_websockets().ConnectionClosed
         try:
             while not self.closed:
                 await self._more.wait()
@@ -402,7 +402,7 @@ class WebSocketClient:
             taken()
 
 
-async def dial(
+async def dial_websocket(
     url: str,
     *,
     token: str | None = None,
@@ -415,7 +415,7 @@ async def dial(
     `options` are those of `websockets.connect`. Raises PeerError if it is refused, PeerGone if nobody is there,
     UsageError without `websockets`.
     """
-    library, parts = websockets_library(), urlsplit(url)
+    library, parts = import_websockets(), urlsplit(url)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     credentials = {"Authorization": f"Bearer {token}"} if token else {}
     defaults: dict[str, Any] = {
@@ -440,7 +440,7 @@ async def dial(
     except library.InvalidStatus as error:
         raise _refusal(address, error.response, peers) from None
     except (OSError, TimeoutError, library.InvalidHandshake) as error:
-        raise Unreachable(f"{address} cannot be reached: {error or type(error).__name__}") from None
+        raise AddressUnreachable(f"{address} cannot be reached: {error or type(error).__name__}") from None
     return socket, address
 
 
@@ -458,7 +458,7 @@ def _without_redirects(peers: set[str] | None) -> Any:
             super().connection_made(transport)
 
         async def drain(self) -> None:
-            await drain_moving(self, super().drain, PING_SECONDS)
+            await drain_unless_stalled(self, super().drain, PING_SECONDS)
 
     class Connect(connect):
         def process_redirect(self, exc: Exception) -> Exception:
@@ -471,12 +471,12 @@ def _refusal(address: str, response: Any, peers: set[str] | None) -> PeerError:
     status = response.status_code
     headers = {name.lower(): ", ".join(response.headers.get_all(name)) for name in response.headers}
     if status in (401, 403) and (challenge := headers.get("www-authenticate")):
-        return Challenged(address, status, challenge, headers, peers or ())
+        return CredentialsRequired(address, status, challenge, headers, peers or ())
     refusal = PeerGone if status >= 500 else HttpRefusal
     return refusal(f"{address} answered HTTP {status} {response.reason_phrase}".rstrip(), data={"status": status})
 
 
-def websockets_library() -> Any:
+def import_websockets() -> Any:
     """The library. Raises UsageError that says how to install it, if it is missing."""
     try:
         import websockets

@@ -7,20 +7,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from defserve.core.call import Call, Replied
+from defserve.core.call import Call, FinalReply
 from defserve.core.composition import Composition
 from defserve.core.extension import OutgoingMessage
 from defserve.core.messages import Params
 from defserve.core.peer import PeerIdentity
-from defserve.core.service import Stop
-from defserve.core.session import Session, failure_body, failure_reply, too_large
+from defserve.core.service import StopCallback
+from defserve.core.session import Session, encode_failure_reply, make_failure_body, make_too_large_error
 from defserve.limits import Limits
 from defserve.serve.address import Address
 from defserve.serve.asyncio_engine import AsyncioEngine
 from defserve.serve.connection import get_session_arguments
 from defserve.serve.lifespans import enter_lifespans, finish_calls, wait_for_calls
 from defserve.serve.network import NetworkOptions, make_listener
-from defserve.serve.sockets import Header, HeaderList, bind_sockets, network_of
+from defserve.serve.sockets import Header, HeaderList, bind_sockets, get_client_network
 
 SPARE = 64
 
@@ -90,11 +90,11 @@ class SessionOpener:
         finally:
             service.end(stop)
 
-    def _begin_to_finish(self, seconds: float, stop: Stop) -> None:
+    def _begin_to_finish(self, seconds: float, stop: StopCallback) -> None:
         if self._engine is not None:
             self._engine.spawn(self._finish(self._engine, seconds, stop))
 
-    async def _finish(self, engine: AsyncioEngine, seconds: float, stop: Stop) -> None:
+    async def _finish(self, engine: AsyncioEngine, seconds: float, stop: StopCallback) -> None:
         """Finish the running calls, then end the streams of the clients."""
         until = engine.loop.time() + seconds
         await finish_calls([call for call in self.composition.calls() if call.engine is engine], seconds)
@@ -142,12 +142,12 @@ class SessionOpener:
         assert self._engine is not None
         # Limits hold for one machine. The id of a stranger is its kind and its address.
         is_stranger = counted and principal.kind == "anonymous"
-        address = network_of(principal.id.partition(":")[2]) if is_stranger else None
+        address = get_client_network(principal.id.partition(":")[2]) if is_stranger else None
         known = get_session_arguments(principal)
         return Session(self.composition, self._engine, outlet, counted=counted, address=address, **known)
 
     def open_shaped(
-        self, outlet: Callable[[OutgoingMessage], None], *, principal: PeerIdentity, shape: ReplyShape
+        self, outlet: Callable[[OutgoingMessage], None], *, principal: PeerIdentity, shape: ReplyEncoder
     ) -> ShapedSession:
         """A session for a single request; `shape` encodes its reply."""
         assert self._engine is not None
@@ -171,7 +171,7 @@ class SessionOpener:
 # -- A conversation whose replies are not JSON-RPC. Each result is encoded once, in the form its caller reads.
 
 
-class ReplyShape(Protocol):
+class ReplyEncoder(Protocol):
     """How the reply to one request is encoded. The code beside the bytes is an HTTP status.
 
     Read `headers` after the reply was encoded. `kind` is the header of its media type. `later`, if there is one then,
@@ -183,13 +183,13 @@ class ReplyShape(Protocol):
     @property
     def headers(self) -> HeaderList: ...
     @property
-    def later(self) -> Callable[[], Awaitable[Replied]] | None: ...
+    def later(self) -> Callable[[], Awaitable[FinalReply]] | None: ...
 
-    def result(self, call: Call, result: Any) -> Replied:
+    def result(self, call: Call, result: Any) -> FinalReply:
         """If it raises, the call fails with that error."""
         ...
 
-    def failure(self, call: Call, error: Params) -> Replied:
+    def failure(self, call: Call, error: Params) -> FinalReply:
         """`error` is the rest of a JSON-RPC reply: `{"error": …}`, or `{"result": …}` if the model should read it."""
         ...
 
@@ -199,7 +199,7 @@ class ShapedSession(Session):
 
     __slots__ = ("shape",)
 
-    shape: ReplyShape
+    shape: ReplyEncoder
 
     def settle(self, call: Call, result: Any) -> None:
         """Answer a call with the value it gave."""
@@ -208,13 +208,13 @@ class ShapedSession(Session):
         try:
             data, code = self.shape.result(call, result)
             if len(data) > self.composition.limits.response:
-                raise too_large(call)
+                raise make_too_large_error(call)
         except Exception as error:
-            data, code = failure_reply(call, error, self._encode_failure)
+            data, code = encode_failure_reply(call, error, self._encode_failure)
         self._end(call, data, code)
 
-    def _encode_failure(self, call: Call, error: BaseException) -> Replied:
-        return self.shape.failure(call, failure_body(call, error))
+    def _encode_failure(self, call: Call, error: BaseException) -> FinalReply:
+        return self.shape.failure(call, make_failure_body(call, error))
 
 
 # -- An ASGI app on a loopback port, on the running loop and for as long as a block runs.
@@ -226,7 +226,7 @@ HOST = "127.0.0.1"
 
 
 @asynccontextmanager
-async def loopback(
+async def serve_on_loopback(
     app: Any, limits: Limits, *, scheme: str = "http", parser: str = "auto", port: int = 0
 ) -> AsyncGenerator[str]:
     """The address of an app that answers at its root. Clients that are still connected at the end are cut off.

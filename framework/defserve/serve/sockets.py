@@ -20,7 +20,7 @@ from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from defserve.base.concurrency import only_change
+from defserve.base.concurrency import lock_folder
 from defserve.errors import UsageError
 from defserve.serve.address import Address
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 OWNER_ONLY = 0o177
-BACKLOG = 2048
+LISTEN_BACKLOG = 2048
 
 # A name may have an address that this machine lacks, as localhost may have ::1.
 ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
@@ -41,7 +41,7 @@ AHEAD_BYTES = 128 * 1024
 OTHER_FILES = 100
 
 
-def most_connections() -> int:
+def get_max_connections() -> int:
     """How many connections this process can have. Past the limit for open files, it could not even accept one."""
     try:
         import resource
@@ -102,7 +102,7 @@ def _bind_one(family: int, place: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections inherit it
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, AHEAD_BYTES)
         one.bind(place)
-        one.listen(BACKLOG)
+        one.listen(LISTEN_BACKLOG)
     except OSError:
         one.close()
         raise
@@ -115,7 +115,7 @@ def _bind_unix(address: Address) -> socket.socket:
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # Of two that start after a kill, the second would find the file of the first stale until that one listens.
-        with only_change(os.path.dirname(address.host) or "."):
+        with lock_folder(os.path.dirname(address.host) or "."):
             _remove_stale(address.host)
             # The file is made with its final mode, so that others can never connect.
             before = os.umask(OWNER_ONLY)
@@ -123,7 +123,7 @@ def _bind_unix(address: Address) -> socket.socket:
                 one.bind(address.host)
             finally:
                 os.umask(before)
-            one.listen(BACKLOG)
+            one.listen(LISTEN_BACKLOG)
     except OSError as error:
         one.close()
         raise _refusal(address, error) from None
@@ -169,20 +169,20 @@ def _refusal(address: Address, error: OSError) -> UsageError:
 PROXIES_VARIABLE: Final = "FORWARDED_ALLOW_IPS"
 ON_THIS_MACHINE: Final = "127.0.0.1,::1"
 EVERYBODY: Final = "*"
-SCHEMES: Final = frozenset(("http", "https", "ws", "wss"))
+FORWARDED_SCHEMES: Final = frozenset(("http", "https", "ws", "wss"))
 
 Network = IPv4Network | IPv6Network
 ForwardedScope = MutableMapping[str, Any]
-Normal = Callable[[str], str | None]
+AddressNormalizer = Callable[[str], str | None]
 
 
-class ForwardedAddresses:
+class ForwardedAddressMiddleware:
     """Wraps an ASGI app. `normal` gives an address without port and brackets, or None for any other text.
 
     Proxies are trusted on this machine, on a unix socket, and at the addresses in `FORWARDED_ALLOW_IPS`.
     """
 
-    def __init__(self, app: Any, normal: Normal) -> None:
+    def __init__(self, app: Any, normal: AddressNormalizer) -> None:
         self._app, self._normal = app, normal
         self._proxies = _networks(os.environ.get(PROXIES_VARIABLE) or ON_THIS_MACHINE)
 
@@ -219,7 +219,7 @@ class ForwardedAddresses:
 
 
 def _set_scheme(scope: ForwardedScope, scheme: str) -> None:
-    if scheme in SCHEMES:
+    if scheme in FORWARDED_SCHEMES:
         scope["scheme"] = scheme.replace("http", "ws") if scope["type"] == "websocket" else scheme
 
 
@@ -243,18 +243,18 @@ def _networks(text: str) -> list[Network] | None:
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
-class PeerUser(asyncio.Protocol):
+class PeerUserProtocol(asyncio.Protocol):
     """Mixed in before uvicorn's protocol: puts the user into the state of every request of the connection."""
 
     app_state: dict[str, Any]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if (user := user_of(transport.get_extra_info("socket"))) is not None:
-            self.app_state = {**self.app_state, PEER_USER: user}
+        if (user := get_peer_user(transport.get_extra_info("socket"))) is not None:
+            self.app_state = {**self.app_state, PEER_USER_KEY: user}
 
 
-def check_peer_user() -> None:
+def check_peer_user_support() -> None:
     """Raises UsageError on a system that does not report the user."""
     if not hasattr(socket, "SO_PEERCRED"):
         raise UsageError(
@@ -263,7 +263,7 @@ def check_peer_user() -> None:
         )
 
 
-def user_of(one: Any) -> int | None:
+def get_peer_user(one: Any) -> int | None:
     """The user at the other end of a socket. None if it is not a unix socket, or the system does not say."""
     if one is None or one.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
         return None
@@ -281,7 +281,7 @@ MAX_ADDRESS_LENGTH = 64
 _HOST_BITS = 64
 
 
-def network_of(address: str) -> str:
+def get_client_network(address: str) -> str:
     """The address itself; of an IPv6 address its /64. What is no address stands for itself, cut short."""
     return _network_of(address[:MAX_ADDRESS_LENGTH])
 
@@ -308,10 +308,10 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
 HeaderList: TypeAlias = Iterable[Header]
 
-BUFFERED_REQUEST = "whole request of defserve"
+BUFFERED_REQUEST_KEY = "whole request of defserve"
 """The member of a scope that holds a `BufferedRequest`. The reader must remove it, because it refers to the scope."""
 
-PEER_USER = "user of the peer"
+PEER_USER_KEY = "user of the peer"
 """The member of a scope's `state` that holds the user at the other end of a unix socket. Only our server sets it."""
 
 
@@ -355,7 +355,7 @@ class WaitingCall(Protocol):
     def send_reply(self) -> None: ...
 
 
-BegunCall: TypeAlias = WaitingCall | FinalReply
+CallOrReply: TypeAlias = WaitingCall | FinalReply
 """A call that waits; or its reply, if it does not."""
 
 
@@ -363,15 +363,15 @@ BegunCall: TypeAlias = WaitingCall | FinalReply
 
 
 # A message has at most so many fragments that are smaller than this. Its size bounds how many others it has.
-FRAGMENTS: Final = 1024
-SMALL: Final = 1024
-TOO_MANY: Final = "too many fragments"
+MAX_SMALL_FRAGMENTS: Final = 1024
+SMALL_FRAGMENT_BYTES: Final = 1024
+TOO_MANY_FRAGMENTS: Final = "too many fragments"
 
 
 # -- How long a connection of the library `websockets` waits for a peer that does not read.
 
 
-async def drain_moving(connection: Connection, drain: Callable[[], Awaitable[None]], seconds: float) -> None:
+async def drain_unless_stalled(connection: Connection, drain: Callable[[], Awaitable[None]], seconds: float) -> None:
     """The connection's own `drain`, while the peer goes on reading. Raises TimeoutError, which ends the connection.
 
     The library waits for ever: a peer that stops reading would get no ping, and could not be closed either. Here it

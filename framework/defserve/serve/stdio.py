@@ -18,8 +18,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from defserve.core.composition import Composition
-from defserve.core.line_framing import Lines
-from defserve.serve.connection import INTERRUPTED, STUCK_LOOP_SECONDS, Connection, Stopper, end_unless
+from defserve.core.line_framing import LineSplitter
+from defserve.serve.connection import (
+    INTERRUPTED_EXIT_CODE,
+    STUCK_LOOP_SECONDS,
+    Connection,
+    ShutdownHandler,
+    exit_process_unless,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,7 +46,7 @@ class StdioService:
         self.transport = StdioTransport(composition.limits.message)
         self.connection = Connection(composition, self.transport)
         self.exit_code = 0
-        self._stopper: Stopper | None = None
+        self._stopper: ShutdownHandler | None = None
         self._seconds: float | None = None
         self._defers_signals = False
         self._early: list[int] = []
@@ -114,7 +120,7 @@ class StdioService:
             raise _Stop(_code(number))
         self._early.append(number)
         seconds = STUCK_LOOP_SECONDS if number == signal.SIGINT else self.composition.limits.drain
-        end_unless(lambda: not self._defers_signals, seconds, _code(number))
+        exit_process_unless(lambda: not self._defers_signals, seconds, _code(number))
 
     # -- the loop ----------------------------------------------------------------------------------------
 
@@ -126,7 +132,7 @@ class StdioService:
         loop = asyncio.new_event_loop()
         try:
             asyncio.set_event_loop(loop)
-            self._stopper = stop = Stopper(loop, self.composition)
+            self._stopper = stop = ShutdownHandler(loop, self.composition)
             stop.listen()
             if self._seconds is not None:
                 stop.drain(self._seconds)
@@ -141,10 +147,10 @@ class StdioService:
             _wind_down(loop)
             asyncio.set_event_loop(None)
 
-    async def _main(self, loop: asyncio.AbstractEventLoop, stop: Stopper) -> None:
+    async def _main(self, loop: asyncio.AbstractEventLoop, stop: ShutdownHandler) -> None:
         import asyncio
 
-        from defserve.serve.lifespans import close_connection, enter_lifespans, finish_queued
+        from defserve.serve.lifespans import close_connection, enter_lifespans, finish_queued_calls
 
         limits = self.composition.limits
         stop.main = asyncio.current_task()
@@ -160,7 +166,7 @@ class StdioService:
                 await stop.over.wait()
                 if not stop.interrupted:
                     if stop.seconds is None:
-                        await stop.unless_asked_again(finish_queued(self.connection, limits.drain))
+                        await stop.unless_asked_again(finish_queued_calls(self.connection, limits.drain))
                     seconds = limits.farewell if stop.seconds is None else stop.seconds
                     await stop.unless_asked_again(self._finish(seconds))
                 self.composition.service.end(self.stop)
@@ -173,13 +179,13 @@ class StdioService:
             self.exit_code = stop.exit_code
             self.connection.close()
 
-    def _on_input_ended(self, stop: Stopper) -> None:
+    def _on_input_ended(self, stop: ShutdownHandler) -> None:
         """The input has ended, or nobody reads the output."""
         if stop.over.is_set() and self.transport.closed:
             self.connection.close()  # nobody is left to finish calls for
         stop.over.set()
 
-    async def _end_if_abandoned(self, stop: Stopper) -> None:
+    async def _end_if_abandoned(self, stop: ShutdownHandler) -> None:
         """End a start-up that hangs after its peer has left. Nothing is read yet, so nothing else notices."""
         import asyncio
 
@@ -205,7 +211,7 @@ class _Stop(BaseException):
 
 
 def _code(number: int) -> int:
-    return INTERRUPTED if number == signal.SIGINT else 0
+    return INTERRUPTED_EXIT_CODE if number == signal.SIGINT else 0
 
 
 def _wind_down(loop: asyncio.AbstractEventLoop) -> None:
@@ -278,7 +284,7 @@ class StdioTransport:
     """
 
     def __init__(self, limit: int) -> None:
-        self._lines = Lines(limit)
+        self._lines = LineSplitter(limit)
         self._input = self._output = -1
         self._loop: asyncio.AbstractEventLoop | None = None
         self._received: Received | None = None

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _UNSET = object()
 
-GRACE = 0.25
+STOP_GRACE_SECONDS = 0.25
 """Seconds in which a stopped function may end before its call ends without it."""
 
 
@@ -49,8 +49,8 @@ class ThreadJob:
 class CallThread:
     """Runs functions one after the other in the thread that is in `serve`, all in one context.
 
-    When a call is cancelled, it waits `GRACE` seconds for the function that runs. Teardown behind a function that does
-    not end is left to the thread. `never_served`: the call was given up before a worker thread was free.
+    When a call is cancelled, it waits `STOP_GRACE_SECONDS` for the function that runs. Teardown behind a function that
+    does not end is left to the thread. `never_served`: the call was given up before a worker thread was free.
     """
 
     __slots__ = (
@@ -127,13 +127,13 @@ class CallThread:
         self.never_served = not self._pool_job.running
         if not self.never_served:
             self._left, job.ended = job, self._loop.create_future()
-            await asyncio.wait((job.ended,), timeout=GRACE)
+            await asyncio.wait((job.ended,), timeout=STOP_GRACE_SECONDS)
 
     # -- in the thread -----------------------------------------------------------------------------------
 
     def serve(self) -> None:
         """Run functions in this thread until `close`."""
-        run_afterwards()  # the function that called, if any, waits now
+        run_deferred_actions()  # the function that called, if any, waits now
         self._ident = threading.get_ident()
         while (job := self._next()) is not None:
             self._run(job)
@@ -151,7 +151,7 @@ class CallThread:
         if job.vital or not job.given_up:
             outcome = run_in(self._context, partial(self._with_variables, job))
         self._running = None
-        run_afterwards()
+        run_deferred_actions()
         self._pool.post(partial(job.finish, *outcome))
         del job, outcome  # the traceback of an error refers to this frame, too
 
@@ -182,17 +182,17 @@ class CallThread:
             raise asyncio.CancelledError
 
 
-CURRENT: ContextVar[CallThread | None] = ContextVar("defserve_call_thread", default=None)
+CURRENT_CALL_THREAD: ContextVar[CallThread | None] = ContextVar("defserve_call_thread", default=None)
 """The thread of the call that runs in this context."""
 
 
-def current_thread() -> CallThread | None:
+def get_current_call_thread() -> CallThread | None:
     """Where blocking code of this context belongs. None: any worker thread will do."""
-    thread = CURRENT.get()
+    thread = CURRENT_CALL_THREAD.get()
     return thread if thread is not None and thread.is_open else None
 
 
-def run_to_the_end(work: Coroutine[Any, Any, T]) -> T:
+def run_without_waiting(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that waits for nothing."""
     try:
         work.send(None)
@@ -232,7 +232,7 @@ class _Worker(threading.local):
 _WORKER = _Worker()
 
 
-def do_afterwards(action: Callable[[], object]) -> bool:
+def defer_in_worker_thread(action: Callable[[], object]) -> bool:
     """Call `action` in this thread when its function is over, or waits. False: this is no worker thread."""
     if _WORKER.afterwards is None:
         return False
@@ -240,7 +240,7 @@ def do_afterwards(action: Callable[[], object]) -> bool:
     return True
 
 
-def run_afterwards() -> None:
+def run_deferred_actions() -> None:
     """The function of this worker thread is over, or waits."""
     while _WORKER.afterwards:
         _WORKER.afterwards.pop(0)()
@@ -404,7 +404,7 @@ class WorkerPool:
             function, finished, context = work
             outcome = partial(finished, *run_in(context, function))
             del function, finished, context
-            run_afterwards()
+            run_deferred_actions()
         with self._lock:
             if job.running and job.abandoned:
                 self._abandoned -= 1
@@ -448,7 +448,7 @@ def lower_switch_interval(threads: int) -> Generator[None]:
 # -- A future for what comes from outside: a pipe or a thread brings it, in a callback of the loop.
 
 
-class Arrival(asyncio.Future[T]):
+class ImmediateFuture(asyncio.Future[T]):
     """A future whose task goes on in the very callback that sets it, if that is no part of another task.
 
     With a plain one it would wait for another turn of the loop: 15k instructions and a system call.
@@ -501,7 +501,7 @@ class Arrival(asyncio.Future[T]):
 # -- The outcome of a function that runs in a worker thread, awaited on the event loop.
 
 
-class ThreadOutcome(Arrival[T]):
+class ThreadFuture(ImmediateFuture[T]):
     """What a function of a pool comes to. Who cancels it gives the function up."""
 
     __slots__ = ("_pool", "_job")
@@ -536,7 +536,7 @@ def finish(future: asyncio.Future[Any], result: Any, error: BaseException | None
 # -- How a worker thread has something called on the event loop.
 
 
-class Waking(Protocol):
+class LoopWaker(Protocol):
     """`wake` is for any thread: the loop calls `action` soon. Raises RuntimeError if the loop has ended."""
 
     def wake(self, action: Callable[[], None], /) -> Any: ...
@@ -544,14 +544,14 @@ class Waking(Protocol):
     def close(self) -> None: ...
 
 
-def waking(loop: asyncio.AbstractEventLoop) -> Waking:
+def make_loop_waker(loop: asyncio.AbstractEventLoop) -> LoopWaker:
     """The quickest way for this loop."""
     if isinstance(loop, asyncio.SelectorEventLoop) and hasattr(os, "eventfd"):
-        return EventWaking(loop)
-    return LoopWaking(loop)
+        return EventfdWaker(loop)
+    return CallSoonWaker(loop)
 
 
-class LoopWaking:
+class CallSoonWaker:
     """The loop's own way."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -561,7 +561,7 @@ class LoopWaking:
         pass
 
 
-class EventWaking:
+class EventfdWaker:
     """A descriptor that the loop watches. asyncio's own way makes a handle, and reads a socket until it is empty.
 
     Of actions that are given before the loop has called them, only the last is called.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.base.exports import lazy
+from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from defserve.protocols.mgp.access import AccessPolicy, Entry
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from defserve.server.telemetry import Telemetry
     from defserve.stores.audit.log_file import AuditLog
 else:
-    __getattr__ = lazy(
+    __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.protocols.mgp.access": "AccessPolicy Entry",

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from defserve.errors import did_you_mean
-from defserve.serve.address import SCHEMES
+from defserve.serve.address import ADDRESS_FORMS
 
 REPEATED = {"action": "append"}
 SWITCH = {"action": "store_const", "const": True}
 
-LEVELS = ("debug", "info", "warning", "error", "critical")
+PYTHON_LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 # Options of other tools that are part of the address here.
 ADDRESS = frozenset(("--host", "--port", "--transport", "-t"))
@@ -56,7 +56,7 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "--log-level",
         "log_level",
-        {"choices": LEVELS, "help": "log this level and above to stderr; info logs every request"},
+        {"choices": PYTHON_LOG_LEVELS, "help": "log this level and above to stderr; info logs every request"},
     ),
     (
         "--log-json",
@@ -66,7 +66,7 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
-def add_serving(parser: ArgumentParser) -> None:
+def add_serving_options(parser: ArgumentParser) -> None:
     """Add `--on ADDRESS` and the options for serving on it."""
     text = "stdio: (default), http://host:port/path, https://…, ws://…, wss://…, unix:/path"
     parser.add_argument("--on", metavar="ADDRESS", default="stdio:", help=text)
@@ -74,22 +74,22 @@ def add_serving(parser: ArgumentParser) -> None:
         parser.add_argument(flag, dest=option, **settings)
 
 
-def add_workers(parser: ArgumentParser) -> None:
+def add_workers_option(parser: ArgumentParser) -> None:
     """Add `--workers N`, for commands that can start themselves several times."""
     text = "serve with N processes on one socket, or `auto`: one for each core; SIGHUP replaces them"
     parser.add_argument("--workers", metavar="N", help=text)
 
 
-def serving(options: Namespace) -> dict[str, Any]:
+def read_serving_options(options: Namespace) -> dict[str, Any]:
     """The options that were given, as keyword arguments of `Server.run`."""
     found = {option: getattr(options, option, None) for option in (*(option for _, option, _ in OPTIONS), "workers")}
     return {"on": options.on} | {option: value for option, value in found.items() if value is not None}
 
 
-class CommandLine(ArgumentParser):
+class CommandLineParser(ArgumentParser):
     """Reports a mistake with its fix, in the form of all errors of `defserve`, and exits with 1."""
 
-    example = SCHEMES["http"]
+    example = ADDRESS_FORMS["http"]
     _given: list[str] | None = None
 
     elsewhere: Mapping[str, str] = {}
@@ -144,17 +144,17 @@ class CommandLine(ArgumentParser):
         self.exit(1, f"error: {problem}\n  fix: {fix}\n")
 
 
-def parse(arguments: Sequence[str], name: str, version: Callable[[], str]) -> dict[str, Any]:
+def parse_server_arguments(arguments: Sequence[str], name: str, version: Callable[[], str]) -> dict[str, Any]:
     """The arguments for `Server.run` of `python server.py …`. Prints and exits for --help, --version and mistakes."""
-    parser = CommandLine(
+    parser = CommandLineParser(
         description=f"Serve {name}.",
         epilog="Without options it serves on standard input and output, for a client that starts it.",
         formatter_class=RawDescriptionHelpFormatter,
     )
-    add_serving(parser)
-    add_workers(parser)
+    add_serving_options(parser)
+    add_workers_option(parser)
     parser.add_argument("--version", action="store_true", help="print the server's version and exit")
     options = parser.parse_args(list(arguments))
     if options.version:
         parser.exit(0, f"{name} {version()}\n")
-    return serving(options)
+    return read_serving_options(options)

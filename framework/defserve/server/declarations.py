@@ -10,19 +10,19 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from defserve.binding.signature import name_of, peel, where
+from defserve.binding.signature import find_source_location, get_function_name, split_annotated
 from defserve.context import Context
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Provider, Wrapper, is_coroutine_function
 from defserve.errors import UsageError
 from defserve.limits import Limits
-from defserve.protocols.mcp.extension import LATE, MCP
+from defserve.protocols.mcp.extension import MCP, OPTIONAL_EXTENSION_FACETS
 from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.prompts import Completion, Prompt, PromptOptions
 from defserve.protocols.mcp.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mgp.extension import MGP
-from defserve.server.decorators import decorate, from_caller, need_uri, read_options
+from defserve.server.decorators import declare_or_decorate, read_item_options, require_uri, resolve_caller_path
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from defserve.binding.injection import Dependency
     from defserve.protocols.mgp.events import EventChannel
     from defserve.server.options import AppFields, PromptFields, ResourceFields, ToolFields
-    from defserve.server.rare_declarations import Override
+    from defserve.server.rare_declarations import DependencyOverride
     from defserve.server.server import Server
 
 
@@ -60,12 +60,12 @@ class Declarations:
     def tool(self, /, **options: Unpack[ToolFields]) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, **options: Any) -> Any:
         """Serve a function as a tool. Returns it unchanged."""
-        return decorate("server.tool", lambda function: self.add_tool(function, **options), function)
+        return declare_or_decorate("server.tool", lambda function: self.add_tool(function, **options), function)
 
     def resource(self, uri: str, /, **options: Unpack[ResourceFields]) -> Callable[[F], F]:
         """Serve a function as the contents of a URI, or of every URI that a template (RFC 6570) matches."""
-        need_uri("server.resource", uri)
-        return decorate("server.resource", lambda function: self.add_resource(function, uri, **options))
+        require_uri("server.resource", uri)
+        return declare_or_decorate("server.resource", lambda function: self.add_resource(function, uri, **options))
 
     def app(self, uri: str, /, **options: Unpack[AppFields]) -> Callable[[F], F]:
         """Serve a function as a view, which hosts show beside results: it returns HTML, or the `Path` of an HTML file.
@@ -73,8 +73,8 @@ class Declarations:
         Tools name it with `app=`, by the function or by its `ui://` URI. A relative path starts in the folder of the
         function's file. The file is read again when it has changed.
         """
-        need_uri("server.app", uri, "ui://name/view")
-        return decorate("server.app", lambda function: self.add_app(function, uri, **options))
+        require_uri("server.app", uri, "ui://name/view")
+        return declare_or_decorate("server.app", lambda function: self.add_app(function, uri, **options))
 
     # used bare: @server.prompt
     @overload
@@ -84,7 +84,7 @@ class Declarations:
     def prompt(self, /, **options: Unpack[PromptFields]) -> Callable[[F], F]: ...
     def prompt(self, function: Any = None, /, **options: Any) -> Any:
         """Serve a function as a prompt. Returns it unchanged."""
-        return decorate("server.prompt", lambda function: self.add_prompt(function, **options), function)
+        return declare_or_decorate("server.prompt", lambda function: self.add_prompt(function, **options), function)
 
     def completion(self, target: str, argument: str, /) -> Callable[[F], F]:
         """Suggest values for one argument of a prompt (by name) or of a resource template (by its text)."""
@@ -95,7 +95,7 @@ class Declarations:
                 extension.on_item_declared(completion)
             self.mcp.completions.add(target, argument, completion)
 
-        return decorate("server.completion", declare)
+        return declare_or_decorate("server.completion", declare)
 
     def skills(self, folder: str | PathLike[str], *, prefix: str = "", scopes: Sequence[str] = ()) -> None:
         """Serve every skill below a folder: each folder in it that has a `SKILL.md`, at `skill://PREFIX/NAME/SKILL.md`.
@@ -103,11 +103,11 @@ class Declarations:
         The files are read now, and served as they were read. A relative path starts in the folder of the calling file.
         Callers need all `scopes` to see them.
         """
-        self.mcp.need_skills().add_all(from_caller(folder), prefix, scopes, self.add_resource, self)
+        self.mcp.need_skills().add_all(resolve_caller_path(folder), prefix, scopes, self.add_resource, self)
 
     def skill(self, folder: str | PathLike[str], *, prefix: str = "", scopes: Sequence[str] = ()) -> None:
         """Serve one skill, a folder with a `SKILL.md`; see `skills`."""
-        self.mcp.need_skills().add(from_caller(folder), prefix, scopes, self.add_resource, self)
+        self.mcp.need_skills().add(resolve_caller_path(folder), prefix, scopes, self.add_resource, self)
 
     # used bare: @server.health_check
     @overload
@@ -129,14 +129,16 @@ class Declarations:
         def declare(function: Any) -> None:
             from defserve.protocols.mgp.lifecycle import HealthCheck
 
-            check = HealthCheck(function, name or name_of(function), timeout, critical)
+            check = HealthCheck(function, name or get_function_name(function), timeout, critical)
             if check.name in self.mgp.checks:
                 raise UsageError(
-                    f"there are two health checks called {check.name!r}", where=where(function), fix="give one a name="
+                    f"there are two health checks called {check.name!r}",
+                    where=find_source_location(function),
+                    fix="give one a name=",
                 )
             self.mgp.checks[check.name] = check
 
-        return decorate("server.health_check", declare, function)
+        return declare_or_decorate("server.health_check", declare, function)
 
     def around(self, method: str, /) -> Callable[[W], W]:
         """Wrap a method: `async (call, params, next)`. The first one declared is the outermost."""
@@ -184,11 +186,13 @@ class Declarations:
         `replace` lets it take the name of another.
         """
         if not isinstance(tool, Tool):
-            tool = Tool.of(tool, read_options(ToolOptions, options, tool), find_provider=self.find_provider, owner=self)
+            tool = Tool.of(
+                tool, read_item_options(ToolOptions, options, tool), find_provider=self.find_provider, owner=self
+            )
         if tool.options.app is not None or tool.options.visible_to is not None:
-            from defserve.protocols.mcp.apps import link_tool
+            from defserve.protocols.mcp.apps import link_tool_to_view
 
-            tool = link_tool(tool, self.mcp.resources.concrete)
+            tool = link_tool_to_view(tool, self.mcp.resources.concrete)
         self._declare(tool)
         self.mcp.tools.registry.add(tool.name, tool, where=tool.where, replace=replace)
 
@@ -206,7 +210,7 @@ class Declarations:
     ) -> None:
         """Add a resource, also while serving."""
         if not isinstance(resource, Resource):
-            about = read_options(ResourceOptions, options, resource)
+            about = read_item_options(ResourceOptions, options, resource)
             resource = Resource.of(resource, uri, about, find_provider=self.find_provider, owner=self)
         self._declare(resource)
         self.mcp.resources.add(resource, replace=replace)
@@ -215,7 +219,7 @@ class Declarations:
         """Add a view; see `app`. The first one is added before serving begins."""
         from defserve.protocols.mcp.apps import AppOptions, AppView
 
-        about = read_options(AppOptions, options, function)
+        about = read_item_options(AppOptions, options, function)
         self.add_resource(AppView.from_function(function, uri, about, find_provider=self.find_provider, owner=self))
 
     def remove_resource(self, uri: str) -> None:
@@ -231,7 +235,7 @@ class Declarations:
     ) -> None:
         """Add a prompt, also while serving."""
         if not isinstance(prompt, Prompt):
-            about = read_options(PromptOptions, options, prompt)
+            about = read_item_options(PromptOptions, options, prompt)
             prompt = Prompt.of(prompt, about, find_provider=self.find_provider, owner=self)
         self._declare(prompt)
         self.mcp.prompts.registry.add(prompt.name, prompt, where=prompt.where, replace=replace)
@@ -242,21 +246,21 @@ class Declarations:
 
     def _add_bound_tool(self, function: Callable[..., Any], binding: Any, options: Mapping[str, Any]) -> None:
         """Add a tool that belongs to a feature set."""
-        about = read_options(ToolOptions, options, function)
+        about = read_item_options(ToolOptions, options, function)
         tool = Tool.of(function, about, find_provider=self.find_provider, owner=self)
         tool.facets["mcpl"] = binding
         self.add_tool(tool)
 
-    def override(self, dependency: Callable[..., Any], replacement: Callable[..., Any], /) -> Override:
+    def override(self, dependency: Callable[..., Any], replacement: Callable[..., Any], /) -> DependencyOverride:
         """Call `replacement` wherever a function of this server depends on `dependency`: for tests.
 
         It counts at once, until the end of the `with` block that it opens, or its `undo`. A replacement is a dependency
         like others: sync or async, with or without `yield`, and with dependencies of its own; it may depend on what it
         replaces. Servers that are mounted here take part. Raises UsageError for something that cannot be called.
         """
-        from defserve.server.rare_declarations import Override
+        from defserve.server.rare_declarations import DependencyOverride
 
-        return Override(self._overrides, dependency, replacement, self.find_provider)
+        return DependencyOverride(self._overrides, dependency, replacement, self.find_provider)
 
     def _declare(self, item: Item[Any]) -> None:
         """Set the owner of an item, and check it. Raises UsageError for one that an extension does not allow."""
@@ -275,7 +279,7 @@ class Declarations:
     def find_provider(self, annotation: Any) -> Provider | None:
         """The provider of an injectable annotation; None for an argument that the peer sends."""
         # A marker in `Annotated[…]` may provide the parameter itself.
-        for marker in peel(annotation)[1]:
+        for marker in split_annotated(annotation)[1]:
             if (find := getattr(marker, "find_provider", None)) is not None:
                 return find(annotation, self.extensions)
         try:
@@ -320,7 +324,7 @@ async def _lifetime(servers: Sequence[Server]) -> AsyncGenerator[None]:
         yield
 
 
-def compose(server: Server) -> Composition:
+def compose_server(server: Server) -> Composition:
     """All declarations of a server. Raises UsageError for those that do not fit together."""
     _add_tasks(server)
     # Views come if there is one, here or on a server that is mounted, or a tool that asks for one. What servers
@@ -330,9 +334,9 @@ def compose(server: Server) -> Composition:
 
         server.extend(Apps(server.mcp.resources.concrete))
     if server.shared is not None:
-        from defserve.server.sharing import Sharing
+        from defserve.server.sharing import ProcessSharing
 
-        server.extend(Sharing(server.shared, server.storage_identity))
+        server.extend(ProcessSharing(server.shared, server.storage_identity))
     composition = Composition(server.extensions, limits=server.limits, around=_wrappers(server))
     if unknown := sorted(set(server.wrappers) - composition.known_methods):
         raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
@@ -384,7 +388,11 @@ def _wrappers(server: Server) -> Mapping[str, Sequence[Wrapper]]:
 def _refuse_left_behind(parent: Server, child: Server) -> None:
     """Raises UsageError if the child would lose protection by being mounted."""
     # Every server has these three. Those of LATE come with the items: the parent has its own.
-    own = [e for e in child.extensions if not isinstance(e, MCP | MGP | AuthorExtension) and e.name not in LATE]
+    own = [
+        e
+        for e in child.extensions
+        if not isinstance(e, MCP | MGP | AuthorExtension) and e.name not in OPTIONAL_EXTENSION_FACETS
+    ]
     extensions = [extension for extension in own if extension not in parent.extensions]
     if settings := child.mgp.options.acts:
         what, fix = f"{settings[0]}=", f"give it to Server({parent.name!r}, …) instead"

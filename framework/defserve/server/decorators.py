@@ -7,7 +7,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, get_args
 
-from defserve.binding.signature import LIST, TEXT, OptionRule, impossible, is_list, one_of
+from defserve.binding.signature import (
+    LIST_RULE,
+    TEXT_RULE,
+    OptionRule,
+    find_invalid_option,
+    is_list_like,
+    make_choice_rule,
+)
 from defserve.core.extension import Extension
 from defserve.core.json_values import is_mapping
 from defserve.errors import UsageError
@@ -23,14 +30,16 @@ if TYPE_CHECKING:
 Options = TypeVar("Options", bound="ItemOptions")
 
 
-def decorate(name: str, declare: Callable[[Any], object], function: Any = None) -> Any:
+def declare_or_decorate(name: str, declare: Callable[[Any], object], function: Any = None) -> Any:
     """Declare `function` and return it unchanged; without one, return the decorator that does so.
 
     `name` is how the author writes the decorator. Raises UsageError for a string in place of the function.
     """
     if isinstance(function, str):
         raise UsageError(
-            f"@{name}({function!r}): options have names", where=caller(), fix=f'@{name}(name="{function}")'
+            f"@{name}({function!r}): options have names",
+            where=find_caller_location(),
+            fix=f'@{name}(name="{function}")',
         )
 
     def decorator(function: Any) -> Any:
@@ -40,38 +49,44 @@ def decorate(name: str, declare: Callable[[Any], object], function: Any = None) 
     return decorator(function) if function is not None else decorator
 
 
-def need_uri(name: str, uri: Any, example: str = "config://app") -> None:
+def require_uri(name: str, uri: Any, example: str = "config://app") -> None:
     """Raises UsageError for a resource decorator without a URI."""
     if callable(uri):
-        from defserve.binding.signature import where
+        from defserve.binding.signature import find_source_location
 
-        raise UsageError(f"@{name} needs a URI", where=where(uri), fix=f'write @{name}("{example}")')
+        raise UsageError(f"@{name} needs a URI", where=find_source_location(uri), fix=f'write @{name}("{example}")')
 
 
-def read_options(kind: type[Options], given: Mapping[str, Any], function: Any) -> Options:
+def read_item_options(kind: type[Options], given: Mapping[str, Any], function: Any) -> Options:
     """The options that an author gave for a function. Raises UsageError for one that does not exist."""
     try:
         return kind(**given)
     except TypeError:
         from dataclasses import fields
 
-        from defserve.binding.signature import name_of, where
-        from defserve.server.options import DECLARED, refuse_unknown
+        from defserve.binding.signature import find_source_location, get_function_name
+        from defserve.server.options import DECORATOR_OPTION_FIXES, refuse_unknown_option
 
-        subject = f"{name_of(function)}: {kind.__name__.removesuffix('Options').lower()}"
-        refuse_unknown(given, [field.name for field in fields(kind)], subject, where(function), DECLARED)
+        subject = f"{get_function_name(function)}: {kind.__name__.removesuffix('Options').lower()}"
+        refuse_unknown_option(
+            given,
+            [field.name for field in fields(kind)],
+            subject,
+            find_source_location(function),
+            DECORATOR_OPTION_FIXES,
+        )
         raise
 
 
-def caller() -> str:
+def find_caller_location() -> str:
     """`file.py:12` of the author's line that called into `defserve.server`."""
-    from defserve.binding.signature import place
+    from defserve.binding.signature import format_source_location
 
     frame = _author_frame()
-    return place(frame.f_code.co_filename, frame.f_lineno)
+    return format_source_location(frame.f_code.co_filename, frame.f_lineno)
 
 
-def from_caller(path: str | os.PathLike[str]) -> str:
+def resolve_caller_path(path: str | os.PathLike[str]) -> str:
     """A path that starts, if it is relative, in the folder of the author's file that called into `defserve.server`."""
     file = _author_frame().f_code.co_filename
     return os.path.join(os.path.dirname(file) if os.path.exists(file) else "", path)
@@ -87,21 +102,21 @@ def _author_frame() -> FrameType:
 # -- Which values the options of `Server` may have. A wrong one would act as another, or fail only in a client.
 
 
-def check_values(given: Mapping[str, Any]) -> None:
+def check_option_values(given: Mapping[str, Any]) -> None:
     """Raises UsageError for a value of an option of `Server` that is not possible. None is what was not given."""
-    if (found := impossible(given, RULES)) is not None:
-        raise UsageError(f"Server({found[0]}) is not possible", where=caller(), fix=found[1])
+    if (found := find_invalid_option(given, SERVER_OPTION_RULES)) is not None:
+        raise UsageError(f"Server({found[0]}) is not possible", where=find_caller_location(), fix=found[1])
 
 
 def check_log_level(level: Any) -> None:
     """Raises UsageError for a level of `server.run` that does not exist."""
-    from defserve.server.command_line import LEVELS
+    from defserve.server.command_line import PYTHON_LOG_LEVELS
 
-    if str(level).lower() not in LEVELS:
+    if str(level).lower() not in PYTHON_LOG_LEVELS:
         raise UsageError(
             f"server.run(log_level={level!r}) is not possible",
-            where=caller(),
-            fix=f"use one of {', '.join(map(repr, LEVELS))}",
+            where=find_caller_location(),
+            fix=f"use one of {', '.join(map(repr, PYTHON_LOG_LEVELS))}",
         )
 
 
@@ -126,15 +141,15 @@ def _always(fix: str) -> Callable[[str, Any], str]:
     return lambda name, value: fix
 
 
-RULES: Final[Mapping[str, OptionRule]] = {
-    **dict.fromkeys(("name", "version", "title", "instructions", "description", "website_url"), TEXT),
-    **dict.fromkeys(("server_id", "shared", "namespace"), TEXT),
-    "confirm": one_of(*get_args(ConfirmPolicy)),
-    "trust_level": one_of(*get_args(TrustLevel)),
-    "granted": LIST,
-    "icons": LIST,
+SERVER_OPTION_RULES: Final[Mapping[str, OptionRule]] = {
+    **dict.fromkeys(("name", "version", "title", "instructions", "description", "website_url"), TEXT_RULE),
+    **dict.fromkeys(("server_id", "shared", "namespace"), TEXT_RULE),
+    "confirm": make_choice_rule(*get_args(ConfirmPolicy)),
+    "trust_level": make_choice_rule(*get_args(TrustLevel)),
+    "granted": LIST_RULE,
+    "icons": LIST_RULE,
     "extensions": OptionRule(
-        lambda value: is_list(value) and all(isinstance(one, Extension) for one in value),
+        lambda value: is_list_like(value) and all(isinstance(one, Extension) for one in value),
         _always("give a list of objects of your subclasses of defserve.extending.Extension"),
     ),
     "limits": OptionRule(lambda value: isinstance(value, Limits), _limits_fix),

@@ -14,14 +14,14 @@ from typing import Any
 from pydantic_core import to_json
 
 from defserve.core.call import Call
-from defserve.protocols.mcp.errors import trace_id
+from defserve.protocols.mcp.errors import get_trace_id
 from defserve.server.metrics import RequestOutcome, RequestWatcher
 
-TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 DEFAULT_LEVEL = "info"
 
 
-class JsonLines(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message, and the record's `fields`, if it has any."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -37,7 +37,7 @@ class JsonLines(logging.Formatter):
         return to_json(line, fallback=str, inf_nan_mode="strings").decode()
 
 
-class PatientLines(logging.StreamHandler[Any]):
+class NonBlockingLogHandler(logging.StreamHandler[Any]):
     """Writes to standard error without ever waiting for its reader. Lines that a full pipe cannot take are lost.
 
     A client that starts a server and does not read its log would stop the server otherwise. When there is room again,
@@ -148,12 +148,12 @@ def _has_room(pipe: int) -> bool:
     return bool(poll.poll(0))
 
 
-def number_lines(worker: int) -> None:
+def add_worker_number_to_logs(worker: int) -> None:
     """Name the worker in every line. Warnings are logged if nothing else was chosen."""
     if not logging.root.handlers:
         log_to_stderr("warning", False)
     for handler in logging.root.handlers:
-        handler.addFilter(WorkerNumber(worker, is_field=isinstance(handler.formatter, JsonLines)))
+        handler.addFilter(WorkerNumber(worker, is_field=isinstance(handler.formatter, JsonLogFormatter)))
 
 
 class WorkerNumber(logging.Filter):
@@ -174,8 +174,8 @@ class WorkerNumber(logging.Filter):
 
 def log_to_stderr(level: str | None, as_json: bool) -> bool:
     """Log to stderr from `level` (or `info`) on. Returns whether that includes the requests."""
-    handler = PatientLines()
-    handler.setFormatter(JsonLines() if as_json else logging.Formatter(TEXT))
+    handler = NonBlockingLogHandler()
+    handler.setFormatter(JsonLogFormatter() if as_json else logging.Formatter(LOG_FORMAT))
     logging.basicConfig(handlers=[handler], level=(level or DEFAULT_LEVEL).upper(), force=True)
     return logging.getLogger().isEnabledFor(logging.INFO)
 
@@ -202,7 +202,7 @@ class RequestLog(RequestWatcher[None]):
             "outcome": outcome.kind,
             "error_type": outcome.error_type or None,
             "duration_ms": round(seconds * 1000, 1),
-            "trace_id": trace_id(call),
+            "trace_id": get_trace_id(call),
             "principal": call.principal,
         }
         known = {key: value for key, value in fields.items() if value is not None}

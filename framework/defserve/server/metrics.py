@@ -15,17 +15,17 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from defserve.core.call import Call
 from defserve.core.composition import Composition
-from defserve.core.extension import EVERY, Extension, Next, Offer, Wrapper
+from defserve.core.extension import ALL_METHODS, Extension, Next, Offer, Wrapper
 from defserve.core.json_values import is_mapping
 from defserve.core.messages import Params
 from defserve.errors import ProtocolError
-from defserve.protocols.mcp.errors import ERROR_KEY
+from defserve.protocols.mcp.errors import ERROR_META_KEY
 
 # Upper bounds in seconds; the last one, +Inf, holds the rest.
 BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 
 # Stands for all unknown tools. Callers could make up any number of names, so those are not counted.
-UNKNOWN = ""
+UNKNOWN_ERROR_TYPE = ""
 
 
 class Durations:
@@ -75,7 +75,9 @@ class RequestWatcher(Extension, ABC, Generic[Handle]):
 
     def around(self) -> Mapping[str, Wrapper]:
         """A wrapper for each method that is watched."""
-        return dict.fromkeys((EVERY,) if self.methods_watched is None else self.methods_watched, self._watch_request)
+        return dict.fromkeys(
+            (ALL_METHODS,) if self.methods_watched is None else self.methods_watched, self._watch_request
+        )
 
     async def _watch_request(self, call: Call, params: Params, next: Next) -> Any:
         began, begun = perf_counter(), self.begin(call)
@@ -115,7 +117,7 @@ def _classify_result(result: Any) -> RequestOutcome:
     if result.get("isError") is not True:
         return RequestOutcome(OK)
     meta = result.get("_meta")
-    detail = meta.get(ERROR_KEY) if is_mapping(meta) else None
+    detail = meta.get(ERROR_META_KEY) if is_mapping(meta) else None
     return RequestOutcome(ERROR, _error_type(detail.get("error_type", "")) if is_mapping(detail) else "")
 
 
@@ -140,7 +142,7 @@ class Metrics(RequestWatcher[None]):
 
     def end(self, call: Call, begun: None, seconds: float, outcome: RequestOutcome) -> None:
         self.in_flight -= 1
-        tool = call.subject_name or UNKNOWN
+        tool = call.subject_name or UNKNOWN_ERROR_TYPE
         key = tool, outcome.kind
         self.calls[key] = self.calls.get(key, 0) + 1
         self.durations.setdefault(tool, Durations()).add(seconds)
@@ -150,19 +152,23 @@ class Metrics(RequestWatcher[None]):
         return "".join(f"{line}\n" for line in self._lines(composition))
 
     def _lines(self, composition: Composition) -> Iterator[str]:
-        yield from head("defserve_tool_calls_total", "counter", "Calls of tools, by how they ended.")
+        yield from format_metric_head("defserve_tool_calls_total", "counter", "Calls of tools, by how they ended.")
         for (tool, outcome), count in self.calls.items():
-            yield f"defserve_tool_calls_total{labels(tool=tool, outcome=outcome)} {count}"
-        yield from head("defserve_tool_call_duration_seconds", "histogram", "How long calls of tools took.")
+            yield f"defserve_tool_calls_total{format_metric_labels(tool=tool, outcome=outcome)} {count}"
+        yield from format_metric_head(
+            "defserve_tool_call_duration_seconds", "histogram", "How long calls of tools took."
+        )
         for tool, durations in self.durations.items():
             yield from _histogram("defserve_tool_call_duration_seconds", tool, durations)
-        yield from head("defserve_tool_calls_in_flight", "gauge", "Calls of tools under way.")
+        yield from format_metric_head("defserve_tool_calls_in_flight", "gauge", "Calls of tools under way.")
         yield f"defserve_tool_calls_in_flight {self.in_flight}"
-        yield from head("defserve_sessions", "gauge", "Conversations that were opened and have not ended.")
+        yield from format_metric_head(
+            "defserve_sessions", "gauge", "Conversations that were opened and have not ended."
+        )
         yield f"defserve_sessions {len(composition.sessions)}"
 
 
-def head(name: str, kind: str, about: str) -> Iterable[str]:
+def format_metric_head(name: str, kind: str, about: str) -> Iterable[str]:
     """The lines that begin a metric."""
     return f"# HELP {name} {about}", f"# TYPE {name} {kind}"
 
@@ -171,12 +177,12 @@ def _histogram(name: str, tool: str, durations: Durations) -> Iterator[str]:
     bounds = (*(f"{bound:g}" for bound in BUCKETS), "+Inf")
     sums = list(accumulate(durations.counts))
     for bound, count in zip(bounds, sums, strict=True):
-        yield f"{name}_bucket{labels(tool=tool, le=bound)} {count}"
-    yield f"{name}_sum{labels(tool=tool)} {durations.sum:.6f}"
-    yield f"{name}_count{labels(tool=tool)} {sums[-1]}"
+        yield f"{name}_bucket{format_metric_labels(tool=tool, le=bound)} {count}"
+    yield f"{name}_sum{format_metric_labels(tool=tool)} {durations.sum:.6f}"
+    yield f"{name}_count{format_metric_labels(tool=tool)} {sums[-1]}"
 
 
-def labels(**values: str) -> str:
+def format_metric_labels(**values: str) -> str:
     """Names and values in the text format."""
     return "{" + ",".join(f'{name}="{_escape_label(value)}"' for name, value in values.items()) + "}"
 
@@ -206,7 +212,7 @@ def merge_metrics(texts: Iterable[str]) -> str:
     return "".join(f"{line}\n" for lines in families.values() for line in lines)
 
 
-def add_label(text: str, label: str) -> str:
+def add_metric_label(text: str, label: str) -> str:
     """The text with one more label, such as `worker="1"`, on every sample."""
     return "".join(f"{_with_label(line, label)}\n" for line in text.splitlines())
 

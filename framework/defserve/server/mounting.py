@@ -8,25 +8,25 @@ from contextlib import ExitStack
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.client.targets import Remote as Address
+from defserve.client.targets import RemoteServer as Address
 from defserve.core.json_values import is_array, is_mapping
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
 from defserve.protocols.mcp.extension import MCP
-from defserve.protocols.mcp.transforms import Prefix
+from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.proxying.targets import Command
-from defserve.server.decorators import caller
+from defserve.server.decorators import find_caller_location
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.transforms import Transform
     from defserve.server.server import Server
 
 
-class Mount:
+class ServerMount:
     """Repeats the child's items in the parent's registries, now and after each change."""
 
     def __init__(self, parent: MCP, server: Server, prefix: str | None, transform: Transform | None = None) -> None:
-        self.server, self._transform, renames = server, transform, Prefix(prefix)
+        self.server, self._transform, renames = server, transform, MountPrefix(prefix)
         self.prefix = renames
         child = server.mcp
         mirrors: tuple[tuple[Registry[Any], Registry[Any], Callable[[str], str]], ...] = (
@@ -55,7 +55,7 @@ def _mirror(
     source: Registry[Any],
     target: Registry[Any],
     rename: Callable[[str], str],
-    prefix: Prefix,
+    prefix: MountPrefix,
     transform: Transform | None = None,
 ) -> Callable[[], None]:
     def rename_item(name: str, item: Any) -> tuple[str, Any] | None:
@@ -70,7 +70,7 @@ def _mirror(
     return source.mirror(target, rename_item)
 
 
-def _move_item(item: Any, there: str, prefix: Prefix) -> Any:
+def _move_item(item: Any, there: str, prefix: MountPrefix) -> Any:
     """The item under its name in the parent."""
     if hasattr(item, "copy_for_mount"):  # it has names of other items in it
         return item.copy_for_mount(there, prefix)
@@ -100,4 +100,4 @@ def check_mountable(given: Any, server: type[Any]) -> None:
         fix = f'write server.mount(Command("python", "{os.fspath(given)}"))'  # pyright: ignore
     elif isinstance(given, type) and issubclass(given, server):
         kind, fix = "class", "give an object of it"
-    raise UsageError(f"server.mount takes no {kind}", where=caller(), fix=fix)
+    raise UsageError(f"server.mount takes no {kind}", where=find_caller_location(), fix=fix)

@@ -13,21 +13,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Final
 
-from defserve.base.peer_bounds import cut_text
+from defserve.base.peer_bounds import truncate_text
 from defserve.binding.patterns import PatternProblem, compile_pattern, search_pattern
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_mapping, is_object
-from defserve.protocols.mcp.tools import RETURNS_KEY, TAGS_KEY
+from defserve.protocols.mcp.tools import RETURNS_META_KEY, TAGS_META_KEY
 
 log = logging.getLogger("defserve")
 
-VERSION: Final = "3.0.3"
+OPENAPI_VERSION: Final = "3.0.3"
 
 # Of a schema that is translated, and of one that examples are made for. A mounted server may have written it.
 MAX_SCHEMA_VALUES: Final = 20_000
 MAX_EXAMPLE_SCHEMA_VALUES: Final = 2_000
 
 # Characters of a tool's name and of a reason that a warning repeats.
-MAX_NAME: Final = 128
+MAX_OPENAPI_NAME_LENGTH: Final = 128
 MAX_REASON: Final = 300
 
 ERROR_SCHEMA: Final[Mapping[str, Any]] = {
@@ -61,7 +61,7 @@ FAILURES: Final = {
 }
 
 
-def openapi(
+def build_openapi_document(
     info: Mapping[str, Any], tools: Iterable[Mapping[str, Any]], *, base: str = "", authorized: bool = False
 ) -> dict[str, Any]:
     """The document for a server that describes itself by `info` and lists `tools`.
@@ -84,15 +84,15 @@ def openapi(
             log.warning(
                 "the OpenAPI document leaves out the tool %r: its schema cannot be translated (%s); callers that know "
                 "its name can still call it. Correct the schema where the tool is declared",
-                cut_text(str(tool.get("name")), MAX_NAME),
-                cut_text(f"{type(error).__name__}: {error}", MAX_REASON),
+                truncate_text(str(tool.get("name")), MAX_OPENAPI_NAME_LENGTH),
+                truncate_text(f"{type(error).__name__}: {error}", MAX_REASON),
             )
             continue
         schemas |= components
         paths[f"/tools/{tool['name']}"] = {"post": operation}
     paths["/tools/{tool_name}"] = {"post": _any_tool(paths, authorized)}
     document: dict[str, Any] = {
-        "openapi": VERSION,
+        "openapi": OPENAPI_VERSION,
         "info": _info(info),
         "paths": paths,
         "components": {
@@ -134,12 +134,12 @@ def _operation(tool: Mapping[str, Any], schemas: dict[str, Any], authorized: boo
     for member in ("inputSchema", "outputSchema"):
         if count_values(tool.get(member), MAX_SCHEMA_VALUES) > MAX_SCHEMA_VALUES:
             raise ValueError(f"its {member} has more than {MAX_SCHEMA_VALUES} values")
-    name, wanted = tool["name"], input_schema(tool)
+    name, wanted = tool["name"], get_input_schema(tool)
     asked, given = f"{name}.input", f"{name}.output"
     _add(schemas, asked, wanted)
     _add(schemas, given, output_schema(tool))
     body: dict[str, Any] = {"schema": _reference(asked)}
-    if made := examples(wanted):
+    if made := make_examples(wanted):
         body["examples"] = {f"example{number}": {"value": value} for number, value in enumerate(made, 1)}
     described = tool.get("description") or ""
     operation: dict[str, Any] = {
@@ -150,28 +150,28 @@ def _operation(tool: Mapping[str, Any], schemas: dict[str, Any], authorized: boo
     }
     if described:
         operation["description"] = described
-    if tags := tags_of(tool):
+    if tags := get_tool_tags(tool):
         operation["tags"] = tags
     return operation
 
 
-def input_schema(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+def get_input_schema(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema of a listed tool's arguments."""
     found: Any = tool.get("inputSchema")
     return found if is_mapping(found) else {}
 
 
-def tags_of(tool: Mapping[str, Any]) -> list[str]:
+def get_tool_tags(tool: Mapping[str, Any]) -> list[str]:
     """The tags of a listed tool."""
     meta: Any = tool.get("_meta")
-    tags: Any = meta.get(TAGS_KEY) if is_mapping(meta) else None
+    tags: Any = meta.get(TAGS_META_KEY) if is_mapping(meta) else None
     return [str(tag) for tag in tags] if is_array(tags) else []
 
 
 def output_schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     """What `POST /tools/{name}` answers: the tool's value, under `result`."""
     meta: Any = tool.get("_meta")
-    scalar: Any = meta.get(RETURNS_KEY) if is_mapping(meta) else None
+    scalar: Any = meta.get(RETURNS_META_KEY) if is_mapping(meta) else None
     result: dict[str, Any] = dict(tool.get("outputSchema") or scalar or {})
     definitions = result.pop("$defs", None)
     whole: dict[str, Any] = {"type": "object", "required": ["result"], "properties": {"result": result}}
@@ -343,7 +343,7 @@ PATTERN_STEPS: Final = 500
 MAX_GIVEN: Final = 5
 MAX_GIVEN_BYTES: Final = 16_384
 
-FORMATS: Final = {
+EXAMPLES_BY_FORMAT: Final = {
     "date": "2026-01-31",
     "time": "12:30:00Z",
     "date-time": "2026-01-31T12:30:00Z",
@@ -371,13 +371,13 @@ class Exhausted(Exception):
     """The steps are used up. No other branch is tried."""
 
 
-def examples(schema: Mapping[str, Any]) -> list[Any]:
+def make_examples(schema: Mapping[str, Any]) -> list[Any]:
     """One value with the required members and one with all, as far as they differ and could be made.
 
     The schema's own examples come first, if they are few and short. Every example is valid under the schema, formats
     included. A schema that nothing can be made of has none.
     """
-    from defserve.binding.explicit_schema import find_errors
+    from defserve.binding.explicit_schema import find_schema_errors
 
     found: list[Any] = []
     checked = [value for keyword, value in schema.items() if keyword != "examples"]
@@ -385,7 +385,7 @@ def examples(schema: Mapping[str, Any]) -> list[Any]:
         return found
     for candidate in _candidates(schema):
         try:
-            fits = candidate not in found and not find_errors(candidate, dict(schema), 1, with_formats=True)
+            fits = candidate not in found and not find_schema_errors(candidate, dict(schema), 1, with_formats=True)
         except Exception:
             continue  # a schema that cannot be followed, such as a reference to nowhere, has no examples
         if fits:
@@ -507,8 +507,8 @@ class Maker:
         if "pattern" in schema:
             self._charge(PATTERN_STEPS + 8 * len(schema["pattern"]))
             return matching(schema["pattern"], least)
-        if schema.get("format") in FORMATS:
-            return FORMATS[schema["format"]]
+        if schema.get("format") in EXAMPLES_BY_FORMAT:
+            return EXAMPLES_BY_FORMAT[schema["format"]]
         if least > MAX_ITEMS:
             raise Impossible
         text = "text" if least <= 4 else "text ".ljust(least, "x")

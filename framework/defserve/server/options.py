@@ -123,7 +123,7 @@ class ServerFields(SecurityFields, total=False):
     icons: Sequence[Icon | str | Mapping[str, Any]]
 
 
-def refuse_unknown(
+def refuse_unknown_option(
     given: Collection[str],
     known: Collection[str],
     subject: str,
@@ -146,10 +146,12 @@ def refuse_unknown_fields(
 ) -> None:
     """Raises UsageError for an option that neither `fields`, a typed dictionary, nor the function itself has."""
 
-    refuse_unknown(given, [*fields.__annotations__, *(function.__kwdefaults__ or ())], subject, where, OPTIONS)
+    refuse_unknown_option(
+        given, [*fields.__annotations__, *(function.__kwdefaults__ or ())], subject, where, SERVER_OPTION_FIXES
+    )
 
 
-def check_server_options(shared: str | None, feature_sets: str, where: str) -> None:
+def check_shared_and_feature_sets(shared: str | None, feature_sets: str, where: str) -> None:
     """Raises UsageError for values of these options of `Server` that are not possible."""
     if shared is not None and not shared.startswith(("redis:", "rediss:", "redis+unix:", "redis+sentinel:")):
         raise UsageError(
@@ -173,15 +175,15 @@ def check_server_options(shared: str | None, feature_sets: str, where: str) -> N
 
 _HTTP: Final = 'server.run(on="http://127.0.0.1:8000/mcp")'
 _ASGI: Final = "server.asgi() is the ASGI app"
-OWN_LOOP: Final = (
+OWN_LOOP_FIX: Final = (
     "server.run() in the main thread, outside of `async def`; or server.asgi() under an ASGI server of yours;"
     " in a notebook: async with server.connect() as client"
 )
 """For whoever has an event loop already."""
 _LIST: Final = "in a test: async with server.connect() as client: await client.{0}()"
 
-SERVER: Final = {
-    "run_async": OWN_LOOP,
+SERVER_ATTRIBUTE_FIXES: Final = {
+    "run_async": OWN_LOOP_FIX,
     "run_stdio_async": "server.run()",
     "run_http_async": _HTTP,
     "run_streamable_http_async": _HTTP,
@@ -215,7 +217,7 @@ SERVER: Final = {
 }
 """An attribute of their server → what to write."""
 
-OPTIONS: Final = {
+SERVER_OPTION_FIXES: Final = {
     **dict.fromkeys(("transport", "host", "port", "path", "mount_path", "streamable_http_path"), _HTTP),
     "sse_path": f"{_HTTP[:-1]}, legacy_sse=True)",
     "stateless_http": "nothing: requests of the newest version have no session, older clients have one",
@@ -235,7 +237,7 @@ OPTIONS: Final = {
 }
 """An option of their server or its `run` → what to write."""
 
-DECLARED: Final = {
+DECORATOR_OPTION_FIXES: Final = {
     **dict.fromkeys(("safe", "read_only", "readonly"), "@safe below @server.tool"),
     **dict.fromkeys(("dangerous", "destructive"), '@dangerous("filesystem.write") below @server.tool'),
     **dict.fromkeys(("permission", "permissions"), '@dangerous("filesystem.write") below @server.tool'),

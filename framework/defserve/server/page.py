@@ -19,19 +19,19 @@ from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
-from defserve.base.hidden_characters import describe_hidden
+from defserve.base.hidden_characters import describe_hidden_characters
 from defserve.base.peer_bounds import ByteCache
 from defserve.base.version import VERSION
-from defserve.client.known_clients import CLIENTS, ClientApp, Launch, server_name_of
-from defserve.core.call import Call, Replied
+from defserve.client.known_clients import KNOWN_CLIENTS, ClientApp, LaunchCommand, make_server_name
+from defserve.core.call import Call, FinalReply
 from defserve.core.extension import Offer
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params, Request
 from defserve.errors import UsageError
 from defserve.protocols.mcp.extension import MCP
-from defserve.protocols.mcp.versions import STATELESS_VERSIONS, TABLE
-from defserve.protocols.mgp.terms import SECURITY_KEY
-from defserve.serve.http.other_endpoints import HTML, PageContent
+from defserve.protocols.mcp.versions import PROTOCOL_VERSIONS, STATELESS_VERSIONS
+from defserve.protocols.mgp.terms import SECURITY_META_KEY
+from defserve.serve.http.other_endpoints import HTML_CONTENT_TYPE, PageContent
 from defserve.serve.sockets import HeaderList
 
 OFFER: Final = Offer(
@@ -43,7 +43,7 @@ NEEDS_TOKEN: Final = "Clients need a token to see them."
 REFUSED: Final = "They are not listed here."
 
 
-def page_content(mcp: MCP, *, everywhere: bool) -> PageContent:
+def make_page_content(mcp: MCP, *, everywhere: bool) -> PageContent:
     """The page of a server. `everywhere`: browsers elsewhere may see it too."""
     identity, kept = mcp.lifecycle.identity, ByteCache[bytes](MAX_CACHE_BYTES)
 
@@ -64,7 +64,7 @@ class PageReply:
     `kept` holds pages by their address and list, so that a long list is not read for every browser.
     """
 
-    kind = HTML
+    kind = HTML_CONTENT_TYPE
     later = None
 
     def __init__(self, about: About, address: str, everywhere: bool, kept: ByteCache[bytes]) -> None:
@@ -74,7 +74,7 @@ class PageReply:
     def headers(self) -> HeaderList:
         return headers()
 
-    def result(self, call: Call, result: Any) -> Replied:
+    def result(self, call: Call, result: Any) -> FinalReply:
         if not isinstance(result, bytes):
             return self._render_list(result), None
         key = self._address, result
@@ -83,7 +83,7 @@ class PageReply:
             self._kept.store_value(key, made, len(made) + len(result))
         return made, None
 
-    def failure(self, call: Call, error: Params) -> Replied:
+    def failure(self, call: Call, error: Params) -> FinalReply:
         return self._page(self._about._replace(unlisted=REFUSED)), None
 
     def _render_list(self, found: Any) -> bytes:
@@ -167,7 +167,7 @@ def _file(name: str) -> str:
 def _text(given: Any, most: int) -> str:
     """A text on one line, without characters that hide or reorder others, escaped."""
     text = " ".join(str(given or "")[: 4 * most].split())
-    for place, _ in reversed(list(describe_hidden(text))):
+    for place, _ in reversed(list(describe_hidden_characters(text))):
         text = text[:place] + text[place + 1 :]
     shown, cut = escape(text), most
     while len(text) > cut or len(shown.encode()) > 2 * most:
@@ -237,7 +237,7 @@ def _tool(tool: Mapping[str, Any]) -> str:
 def mark_of(tool: Mapping[str, Any]) -> str:
     """The mark that a listed tool carries for every client: safe, moderate, dangerous or unmarked."""
     meta = tool.get("_meta")
-    security = meta.get(SECURITY_KEY) if is_object(meta) else None
+    security = meta.get(SECURITY_META_KEY) if is_object(meta) else None
     risk = security.get("risk_level") if is_object(security) else None
     return risk if isinstance(risk, str) and risk in SHAPES else "unmarked"
 
@@ -258,7 +258,8 @@ def _end(address: str, *, everywhere: bool) -> str:
     seen = "" if everywhere else " Only browsers on this machine see this page."
     look = f"<code>defserve inspect {escape(shlex.quote(address))}</code>"
     return (
-        f"<p class=end>Speaks MCP {TABLE[0].name} to {TABLE[-1].name}.{seen} To look inside, run {look}.</p></main>"
+        f"<p class=end>Speaks MCP {PROTOCOL_VERSIONS[0].name} to {PROTOCOL_VERSIONS[-1].name}.{seen} "
+        f"To look inside, run {look}.</p></main>"
         f"<script>{_file('page.js')}</script></html>\n"
     )
 
@@ -279,10 +280,10 @@ class ClientSteps(NamedTuple):
 
 def client_steps(server: str, address: str) -> list[ClientSteps]:
     """For every client of the install table, and for the command line."""
-    name = server_name_of(server)
-    known = sorted(CLIENTS, key=lambda one: one != FIRST)
+    name = make_server_name(server)
+    known = sorted(KNOWN_CLIENTS, key=lambda one: one != FIRST)
     return [
-        *(_steps(CLIENTS[one], name, address) for one in known),
+        *(_steps(KNOWN_CLIENTS[one], name, address) for one in known),
         ClientSteps("Command line", "defserve", f"defserve list {shlex.quote(address)}"),
     ]
 
@@ -291,7 +292,7 @@ def _steps(client: ClientApp, name: str, address: str) -> ClientSteps:
     if client.adds:
         return ClientSteps(client.title, "one command", client.adds.format(name=name, url=shlex.quote(address)))
     try:
-        entry = client.entry(Launch(url=address))
+        entry = client.entry(LaunchCommand(url=address))
     except UsageError as error:
         return ClientSteps(client.title, f"{error.problem}; {error.fix}.", "")
     return ClientSteps(client.title, _place(client), _format_entry(client, name, entry))

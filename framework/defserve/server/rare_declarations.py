@@ -7,9 +7,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from defserve.binding.injection import Dependency
-from defserve.binding.signature import FindProvider, name_of, read_dependency
+from defserve.binding.signature import ProviderFinder, get_function_name, read_dependency
 from defserve.errors import UsageError
-from defserve.server.decorators import caller, decorate, need_uri
+from defserve.server.decorators import declare_or_decorate, find_caller_location, require_uri
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -44,7 +44,9 @@ class PendingDeclaration:
         try:
             if not callable(function):
                 raise UsageError(
-                    f"@{self.kind} marks functions, not {function!r}", where=caller(), fix="put it above a def"
+                    f"@{self.kind} marks functions, not {function!r}",
+                    where=find_caller_location(),
+                    fix="put it above a def",
                 )
             function.__dict__.setdefault(ATTRIBUTE, []).append(self)
         except AttributeError:
@@ -65,19 +67,19 @@ def tool(**options: Unpack[ToolFields]) -> Callable[[F], F]: ...
 
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a tool for `server.include`."""
-    return decorate("tool", PendingDeclaration("tool", (), options).put_on, function)
+    return declare_or_decorate("tool", PendingDeclaration("tool", (), options).put_on, function)
 
 
 def resource(uri: str, /, **options: Unpack[ResourceFields]) -> Callable[[F], F]:
     """Mark a function as a resource for `server.include`."""
-    need_uri("resource", uri)
-    return decorate("resource", PendingDeclaration("resource", (uri,), dict(options)).put_on)
+    require_uri("resource", uri)
+    return declare_or_decorate("resource", PendingDeclaration("resource", (uri,), dict(options)).put_on)
 
 
 def app(uri: str, /, **options: Unpack[AppFields]) -> Callable[[F], F]:
     """Mark a function as a view for `server.include`."""
-    need_uri("app", uri, "ui://name/view")
-    return decorate("app", PendingDeclaration("app", (uri,), dict(options)).put_on)
+    require_uri("app", uri, "ui://name/view")
+    return declare_or_decorate("app", PendingDeclaration("app", (uri,), dict(options)).put_on)
 
 
 # used bare: @prompt
@@ -92,12 +94,12 @@ def prompt(**options: Unpack[PromptFields]) -> Callable[[F], F]: ...
 
 def prompt(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a prompt for `server.include`."""
-    return decorate("prompt", PendingDeclaration("prompt", (), options).put_on, function)
+    return declare_or_decorate("prompt", PendingDeclaration("prompt", (), options).put_on, function)
 
 
 def completion(target: str, argument: str, /) -> Callable[[F], F]:
     """Mark a function that completes an argument, for `server.include`."""
-    return decorate("completion", PendingDeclaration("completion", (target, argument), {}).put_on)
+    return declare_or_decorate("completion", PendingDeclaration("completion", (target, argument), {}).put_on)
 
 
 def iter_marked_functions(target: Any) -> Iterator[tuple[Callable[..., Any], PendingDeclaration]]:
@@ -129,7 +131,7 @@ def _list_marked_names(cls: type[Any]) -> list[str]:
 # -- A dependency replaced by another function, for tests.
 
 
-class Override:
+class DependencyOverride:
     """A replacement in force, until `undo` or the end of its `with` block. Then the one before it counts again."""
 
     def __init__(
@@ -137,7 +139,7 @@ class Override:
         overrides: dict[Callable[..., Any], Dependency],
         dependency: Callable[..., Any],
         replacement: Callable[..., Any],
-        find_provider: FindProvider,
+        find_provider: ProviderFinder,
     ) -> None:
         for given in (dependency, replacement):
             if not callable(given):
@@ -167,29 +169,29 @@ class Override:
         self.undo()
 
     def __repr__(self) -> str:
-        return f"Override({name_of(self._dependency)} by {name_of(self._replacement)})"
+        return f"Override({get_function_name(self._dependency)} by {get_function_name(self._replacement)})"
 
 
 # -- Parts that a server has only if its author asks for them, each imported then: tokens, code mode.
 
 
-def token_checks(auth: Auth | TokenVerifier | Sequence[TokenVerifier], limits: Limits) -> tuple[Auth, Extension]:
+def make_token_checks(auth: Auth | TokenVerifier | Sequence[TokenVerifier], limits: Limits) -> tuple[Auth, Extension]:
     """How tokens are checked, and the extension for their scopes and rates."""
-    from defserve.auth.auth_options import as_auth
+    from defserve.auth.auth_options import parse_auth_option
     from defserve.auth.rates import Rate
     from defserve.protocols.mcp.authorization import Authorization
 
-    return as_auth(auth), Authorization(Rate(limits.rate, limits.burst))
+    return parse_auth_option(auth), Authorization(Rate(limits.rate, limits.burst))
 
 
-def code_mode_of(
+def make_code_mode(
     options: bool | CodeMode, registry: Registry[Tool], search: ToolSearch | None
 ) -> tuple[CodeModeExtension, list[Tool]]:
     """Code mode for the tools of a registry, and the tools that it adds to them. A search finds these always."""
     from defserve.code_mode.extension import CodeModeExtension
-    from defserve.code_mode.run import read_code_mode
+    from defserve.code_mode.run import parse_code_mode_option
 
-    mode = CodeModeExtension(read_code_mode(options), registry)
+    mode = CodeModeExtension(parse_code_mode_option(options), registry)
     if search is not None:
         mode.discover = search.section.discover
         search.section.always |= mode.names

@@ -10,20 +10,20 @@ from typing import Any, Final
 
 from defserve.base.peer_bounds import ByteCache
 from defserve.base.version import VERSION
-from defserve.client.replies import parse_text, tool_error, unwrap_content
-from defserve.core.call import Call, Replied
+from defserve.client.replies import make_tool_error, parse_text_by_schema, unwrap_content
+from defserve.core.call import Call, FinalReply
 from defserve.core.extension import Offer
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params, Request, encode
-from defserve.protocols.mcp.errors import ERROR_KEY
+from defserve.protocols.mcp.errors import ERROR_META_KEY
 from defserve.protocols.mcp.extension import MCP
-from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.protocols.mcp.tools import Tool
 from defserve.protocols.mcp.versions import STATELESS_VERSIONS
-from defserve.serve.http.exchange import JSON
+from defserve.serve.http.exchange import JSON_CONTENT_TYPE
 from defserve.serve.http.other_endpoints import RestFailure, RestRules
 from defserve.serve.sockets import HeaderList
-from defserve.server.openapi_document import openapi
+from defserve.server.openapi_document import build_openapi_document
 
 log = logging.getLogger("defserve")
 
@@ -37,9 +37,9 @@ MAX_CACHE_BYTES: Final = 8 * 1024 * 1024
 PENDING: Final = b"{}"
 
 
-def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
+def make_rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
     """How the tools of a server are served to callers that know only HTTP."""
-    documents = Documents(mcp, authorized)
+    documents = OpenApiDocumentCache(mcp, authorized)
     return RestRules(
         offer=OFFER,
         call=lambda name, arguments: (
@@ -55,20 +55,20 @@ def rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
 class RestWriter:
     """The reply to one request: the result as `write` encodes it, or an error with its status and headers."""
 
-    kind = JSON
+    kind = JSON_CONTENT_TYPE
     headers: HeaderList = ()
-    later: Callable[[], Awaitable[Replied]] | None = None
+    later: Callable[[], Awaitable[FinalReply]] | None = None
 
     def __init__(self, write: Callable[[Call, Any], bytes]) -> None:
         self._write = write
 
-    def result(self, call: Call, result: Any) -> Replied:
+    def result(self, call: Call, result: Any) -> FinalReply:
         try:
             return self._write(call, result), None
         except RestFailure as failed:
             return self._write_failure(failed)
 
-    def failure(self, call: Call, error: Params) -> Replied:
+    def failure(self, call: Call, error: Params) -> FinalReply:
         if "result" in error:
             return self.result(call, error["result"])
         given: Any = error["error"].get("data")
@@ -77,12 +77,12 @@ class RestWriter:
         kind = "unknown_tool" if is_unknown else str(detail.get("error_type", "internal_error"))
         return self._write_failure(RestFailure(kind, str(error["error"].get("message")), detail))
 
-    def _write_failure(self, failed: RestFailure) -> Replied:
+    def _write_failure(self, failed: RestFailure) -> FinalReply:
         self.headers = failed.headers()
         return failed.body(), failed.status
 
 
-class Documents:
+class OpenApiDocumentCache:
     """The OpenAPI documents of a server. Callers with the same view share the bytes, and the work of making them."""
 
     def __init__(self, mcp: MCP, authorized: bool) -> None:
@@ -95,7 +95,7 @@ class Documents:
 
         A mounted server may have written the schemas: translating them takes its time, which is not the loop's.
         """
-        composition, dialect, registry = call.session.composition, dialect_of(call), self._mcp.tools.registry
+        composition, dialect, registry = call.session.composition, get_dialect(call), self._mcp.tools.registry
         views = composition.views(call)
         key = below, views, registry.version
         if (found := self._made.get(key)) is not None:
@@ -109,7 +109,7 @@ class Documents:
             if composition.visible(call, tool)
         ]
         info = self._mcp.lifecycle.identity.info(dialect.version)
-        work = partial(openapi, info, tools, base=below, authorized=self._authorized)
+        work = partial(build_openapi_document, info, tools, base=below, authorized=self._authorized)
         making = asyncio.ensure_future(self._make(key, call, lambda: encode(work()), len(below)))
         # Who asked may be gone when it fails.
         making.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -128,7 +128,7 @@ class Documents:
 class DocumentWriter(RestWriter):
     """The reply that is an OpenAPI document. `result` asks for it, and `later` waits for it."""
 
-    def __init__(self, documents: Documents, below: str) -> None:
+    def __init__(self, documents: OpenApiDocumentCache, below: str) -> None:
         super().__init__(self._find)
         self._documents, self._below = documents, below
 
@@ -139,7 +139,7 @@ class DocumentWriter(RestWriter):
         self.later = partial(self._wait, found, call.session.composition.limits.response)
         return PENDING
 
-    async def _wait(self, making: Awaitable[bytes], most: int) -> Replied:
+    async def _wait(self, making: Awaitable[bytes], most: int) -> FinalReply:
         try:
             made = await making
         except Exception:
@@ -160,8 +160,8 @@ def _value(result: Params, tool: Tool) -> Any:
     """Structured content, a scalar, a text, or content blocks; None if there is nothing. Raises RestFailure."""
     if result.get("isError"):
         meta: Params = result.get("_meta") or {}
-        detail: Params = meta.get(ERROR_KEY) or {}
-        raise RestFailure(str(detail.get("error_type", "tool_error")), tool_error(result).message, detail)
+        detail: Params = meta.get(ERROR_META_KEY) or {}
+        raise RestFailure(str(detail.get("error_type", "tool_error")), make_tool_error(result).message, detail)
     if result.get("resultType", "complete") != "complete":
         raise RestFailure("input_required", "this tool asks its caller a question, which cannot be answered here")
     if "structuredContent" in result:
@@ -169,5 +169,5 @@ def _value(result: Params, tool: Tool) -> Any:
     blocks: list[Params] = result.get("content") or []
     if len(blocks) == 1 and blocks[0].get("type") == "text":
         scalar = tool.returns.scalar
-        return parse_text(blocks[0]["text"], scalar) if scalar is not None else blocks[0]["text"]
+        return parse_text_by_schema(blocks[0]["text"], scalar) if scalar is not None else blocks[0]["text"]
     return blocks or None

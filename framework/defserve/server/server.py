@@ -13,11 +13,11 @@ from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
 from defserve.protocols.mcp.extension import MCP
-from defserve.protocols.mcp.lifecycle import Identity
+from defserve.protocols.mcp.lifecycle import ServerDescription
 from defserve.protocols.mgp.extension import MGP
 from defserve.protocols.mgp.terms import SecurityOptions
-from defserve.server.declarations import AuthorExtension, Declarations, compose
-from defserve.server.decorators import caller, check_log_level, check_values
+from defserve.server.declarations import AuthorExtension, Declarations, compose_server
+from defserve.server.decorators import check_log_level, check_option_values, find_caller_location
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from defserve.search.ranking import Search
     from defserve.serve.http.app import HttpApp
     from defserve.server.decorators import WebFields
-    from defserve.server.mounting import Mount
+    from defserve.server.mounting import ServerMount
     from defserve.server.options import FeatureSetFields, MountFields, ServerFields
     from defserve.stores.identity import ServerIdentity, ServerStore
     from defserve.stores.store import Store
@@ -74,7 +74,7 @@ class Server(Declarations):
     ) -> None:
         module = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
         described: dict[str, Any] = {**about}
-        check_values(
+        check_option_values(
             {"name": name, "version": version, "lifespan": lifespan, "limits": limits, "extensions": extensions}
             | {"secret": secret, "store": store, "shared": shared, "namespace": namespace}
             | described
@@ -82,39 +82,39 @@ class Server(Declarations):
         given = {name: described.pop(name, None) for name in SecurityOptions.__slots__}
         security = {name: value for name, value in given.items() if value is not None}
         try:
-            self.identity = Identity(name, version, distribution=module, **described)
+            self.identity = ServerDescription(name, version, distribution=module, **described)
         except TypeError:
             from defserve.server.options import ServerFields, refuse_unknown_fields
 
-            refuse_unknown_fields(about, ServerFields, Server.__init__, "Server", caller())
+            refuse_unknown_fields(about, ServerFields, Server.__init__, "Server", find_caller_location())
             raise
         if shared is not None or feature_sets != "open":
-            from defserve.server.options import check_server_options
+            from defserve.server.options import check_shared_and_feature_sets
 
-            check_server_options(shared, feature_sets, caller())
+            check_shared_and_feature_sets(shared, feature_sets, find_caller_location())
         self.limits = limits or Limits()
         self.auth: Auth | None = None
         authorization: list[Extension] = []
         if auth is not None:
-            from defserve.server.rare_declarations import token_checks
+            from defserve.server.rare_declarations import make_token_checks
 
-            self.auth, *authorization = token_checks(auth, self.limits)
+            self.auth, *authorization = make_token_checks(auth, self.limits)
         self._namespace = namespace
         self._storage_identity: ServerIdentity | None = None
         if self.auth is not None:
             self.auth.bind_server(self.storage_identity)
         self.store: ServerStore | None = None
         if store is not None:
-            from defserve.stores.identity import server_store
+            from defserve.stores.identity import make_server_store
 
-            self.store = server_store(store, self.storage_identity, what="Server(store=…)")
+            self.store = make_server_store(store, self.storage_identity, what="Server(store=…)")
         self.shared: str | None = shared if shared is not None else getattr(self.store, "url", None)
         """The Redis through which processes share sessions."""
         self._secret = ServerSecret(secret, store=self.store, identity=lambda: self.storage_identity)
         self.mcp = MCP(self.identity, self._secret)
         self.lifespan_value: Any = None
         self.lifespan = lifespan
-        self._mounts: list[Mount] = []
+        self._mounts: list[ServerMount] = []
         self._remote_mounts: Mounts | None = None
         self.wrappers: dict[str, list[Wrapper]] = {}
         self.mgp = MGP(self.mcp.tools.registry, name, SecurityOptions(**security))
@@ -129,9 +129,9 @@ class Server(Declarations):
         self._composition: Composition | None = None
         self._overrides = {}
         if code_mode:
-            from defserve.server.rare_declarations import code_mode_of
+            from defserve.server.rare_declarations import make_code_mode
 
-            mode, tools = code_mode_of(code_mode, self.mcp.tools.registry, self.search)
+            mode, tools = make_code_mode(code_mode, self.mcp.tools.registry, self.search)
             self.extend(mode)
             for tool in tools:
                 self.add_tool(tool)
@@ -151,9 +151,9 @@ class Server(Declarations):
         30, and is "always" beyond. `ImportOptions` says what the other options mean. Raises UsageError for a document
         that cannot be read.
         """
-        from defserve.server.api_import import server_of
+        from defserve.server.api_import import make_openapi_server
 
-        return server_of(cls, document, name, search, options)
+        return make_openapi_server(cls, document, name, search, options)
 
     @classmethod
     def from_fastapi(
@@ -168,16 +168,16 @@ class Server(Declarations):
 
         The app's lifespan is entered while the server serves. See `from_openapi` for the options.
         """
-        from defserve.server.api_import import server_of_app
+        from defserve.server.api_import import make_fastapi_server
 
-        return server_of_app(cls, app, name, search, options)
+        return make_fastapi_server(cls, app, name, search, options)
 
     def add_openapi(self, document: Any, **options: Unpack[ImportFields]) -> None:
         """Add a tool for each operation of an API to this server, before it serves; see `from_openapi`."""
         self._refuse_after_start("add_openapi")
-        from defserve.server.api_import import add_document
+        from defserve.server.api_import import add_openapi_tools
 
-        add_document(self, document, options)
+        add_openapi_tools(self, document, options)
 
     @property
     def name(self) -> str:
@@ -206,9 +206,11 @@ class Server(Declarations):
     def feature_set(self, name: str, description: str, **options: Unpack[FeatureSetFields]) -> FeatureSet:
         """Declare a behaviour that hosts switch on and off as a whole. Its verbs say what it does."""
         if options:
-            from defserve.server.options import FeatureSetFields, refuse_unknown
+            from defserve.server.options import FeatureSetFields, refuse_unknown_option
 
-            refuse_unknown(options, FeatureSetFields.__annotations__, f"feature set {name!r}", caller())
+            refuse_unknown_option(
+                options, FeatureSetFields.__annotations__, f"feature set {name!r}", find_caller_location()
+            )
         return self.mcpl.feature_set(name, description, **options)
 
     def remove_feature_set(self, name: str) -> None:
@@ -280,9 +282,9 @@ class Server(Declarations):
             return
         if self in other.self_and_mounted:
             raise UsageError(f"server {self.name!r} cannot be mounted on itself", fix="mount in one direction only")
-        from defserve.server.mounting import Mount
+        from defserve.server.mounting import ServerMount
 
-        mount = Mount(self.mcp, other, prefix, options.get("transform"))
+        mount = ServerMount(self.mcp, other, prefix, options.get("transform"))
         self._mounts.append(mount)
         if self._remote_mounts is not None:
             self._remote_mounts.reserve_prefix(other.name, mount.prefix)
@@ -337,13 +339,13 @@ class Server(Declarations):
         refuse_in_a_loop()
         self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
         if workers is not None:
-            from defserve.server.workers.running import serve_group
+            from defserve.server.workers.running import serve_worker_group
 
-            code = serve_group(self, on, workers, web, log_json=log_json)
+            code = serve_worker_group(self, on, workers, web, log_json=log_json)
         else:
-            from defserve.server.serving import serve
+            from defserve.server.serving import serve_address
 
-            code = serve(self, on, token, token_file, web)
+            code = serve_address(self, on, token, token_file, web)
         if code:
             raise SystemExit(code)
 
@@ -354,9 +356,9 @@ class Server(Declarations):
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # a property failed; this raises its error again
             from defserve.errors import no_attribute
-            from defserve.server.options import SERVER
+            from defserve.server.options import SERVER_ATTRIBUTE_FIXES
 
-            raise no_attribute("Server", name, SERVER, dir(type(self)))
+            raise no_attribute("Server", name, SERVER_ATTRIBUTE_FIXES, dir(type(self)))
 
     def observe(self, *, log_level: str | None = None, log_json: bool = False, metrics: bool = False) -> None:
         """Set up logging and metrics, as `run` does with these options. Call it before serving."""
@@ -364,9 +366,9 @@ class Server(Declarations):
             return
         if log_level is not None:
             check_log_level(log_level)
-        from defserve.server.serving import observers
+        from defserve.server.serving import make_observers
 
-        if found := observers(self.extensions, log_level, log_json, metrics):
+        if found := make_observers(self.extensions, log_level, log_json, metrics):
             self.extend(*found)
 
     def join(self, on: str, *, token: str | None = None) -> AbstractAsyncContextManager[Participant]:
@@ -381,7 +383,7 @@ class Server(Declarations):
 
         check_web_options(options, Server.asgi)
         self.observe(metrics=options.get("metrics", False))
-        return web.app(self.composition, self.mcp, self.auth, options)
+        return web.make_asgi_app(self.composition, self.mcp, self.auth, options)
 
     def main(self, argv: Sequence[str] | None = None) -> None:
         """Serve as the command line says. Console scripts call this."""
@@ -389,10 +391,10 @@ class Server(Declarations):
         if not arguments:
             self.run()
             return
-        from defserve.server.command_line import parse
+        from defserve.server.command_line import parse_server_arguments
 
         try:
-            self.run(**parse(arguments, self.name, lambda: self.version))
+            self.run(**parse_server_arguments(arguments, self.name, lambda: self.version))
         except UsageError as error:
             raise SystemExit(f"error: {error}") from None
 
@@ -400,16 +402,16 @@ class Server(Declarations):
     async def connect(self, version: str | None = None, **options: Any) -> AsyncGenerator[Client]:
         """A client of this server in the same process, for tests and embedding; see `defserve.client.Client`."""
         from defserve.client import Client
-        from defserve.serve.lifespans import serving
+        from defserve.serve.lifespans import connect_in_memory
 
-        async with serving(self.composition) as link, Client(link, version=version, **options) as client:
+        async with connect_in_memory(self.composition) as link, Client(link, version=version, **options) as client:
             yield client
 
     @property
     def composition(self) -> Composition:
         """All declarations, for a runner. After its first use, extensions, mounts and `around` cannot change."""
         if self._composition is None:
-            composition = compose(self)
+            composition = compose_server(self)
             self.mcp.compose(composition)
             if self._mcpl is not None:
                 self._mcpl.compose(composition)
@@ -439,9 +441,11 @@ def refuse_in_a_loop() -> None:
     asyncio = sys.modules.get("asyncio")  # without it there is no loop, and the first answer does not wait for it
     if asyncio is None or asyncio._get_running_loop() is None:  # the hook for loops of others; it raises nothing
         return
-    from defserve.server.options import OWN_LOOP
+    from defserve.server.options import OWN_LOOP_FIX
 
-    raise UsageError("server.run(…) was called in an event loop, and runs its own", where=caller(), fix=OWN_LOOP)
+    raise UsageError(
+        "server.run(…) was called in an event loop, and runs its own", where=find_caller_location(), fix=OWN_LOOP_FIX
+    )
 
 
 def check_web_options(given: Mapping[str, Any], method: Callable[..., Any]) -> None:
@@ -451,4 +455,4 @@ def check_web_options(given: Mapping[str, Any], method: Callable[..., Any]) -> N
     if given.keys() - WebFields.__annotations__.keys():
         from defserve.server.options import refuse_unknown_fields
 
-        refuse_unknown_fields(given, WebFields, method, f"server.{method.__name__}", caller())
+        refuse_unknown_fields(given, WebFields, method, f"server.{method.__name__}", find_caller_location())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from defserve.server.server import Server
 
 
-def serve(server: Server, on: str, token: str | None, token_file: str | None, web: WebFields) -> int:
+def serve_address(server: Server, on: str, token: str | None, token_file: str | None, web: WebFields) -> int:
     """Serve on an address until it ends. Returns the exit code."""
     if on.startswith("mcpx+"):
         from defserve.serve.outbound import serve_outbound
@@ -24,25 +24,27 @@ def serve(server: Server, on: str, token: str | None, token_file: str | None, we
 
         own_token, carrier = topics.read_token(token, token_file), server.mcpx.new_carrier()
         return serve_outbound(
-            topics.place(server.composition, server.mcp, server.auth, carrier, on, own_token, is_announced=True)
+            topics.make_topic_runner(
+                server.composition, server.mcp, server.auth, carrier, on, own_token, is_announced=True
+            )
         )
     if token is not None or token_file is not None:
         raise UsageError(f"a token is of no use on {on!r}", fix="to check the tokens of callers: Server(auth=…)")
     if on == "stdio" or on.startswith("stdio:"):
         return _on_stdio(server, on)
     from defserve.serve.address import Address
-    from defserve.server.web import run
+    from defserve.server.web import run_network_server
 
-    return run(server.composition, server.mcp, server.auth, Address.parse(on, "/mcp"), web)
+    return run_network_server(server.composition, server.mcp, server.auth, Address.parse(on, "/mcp"), web)
 
 
 def _on_stdio(server: Server, on: str) -> int:
     from defserve.serve.stdio import StdioService
 
     if server.auth is not None and server.auth.in_messages:
-        from defserve.auth.bearer_tokens import check_settings
+        from defserve.auth.bearer_tokens import check_verifier_settings
 
-        check_settings(server.auth.verifier)
+        check_verifier_settings(server.auth.verifier)
     if on in ("stdio", "stdio:") and sys.stdin and sys.stdin.isatty():
         print(
             f"{server.name} waits for a client on standard input; Ctrl-C ends it.\n"
@@ -55,18 +57,22 @@ def _on_stdio(server: Server, on: str) -> int:
 @asynccontextmanager
 async def join_topic(server: Server, on: str, token: str | None) -> AsyncGenerator[Participant]:
     """Serve in a topic, on the running loop, for as long as the block runs."""
-    from defserve.serve.outbound import outbound
+    from defserve.serve.outbound import run_outbound
     from defserve.server import topics
 
     carrier = server.mcpx.new_carrier()
     try:
-        async with outbound(topics.place(server.composition, server.mcp, server.auth, carrier, on, token)):
+        async with run_outbound(
+            topics.make_topic_runner(server.composition, server.mcp, server.auth, carrier, on, token)
+        ):
             yield carrier.participant
     finally:
         server.mcpx.carriers.remove(carrier)
 
 
-def observers(present: Sequence[Extension], log_level: str | None, log_json: bool, metrics: bool) -> list[Extension]:
+def make_observers(
+    present: Sequence[Extension], log_level: str | None, log_json: bool, metrics: bool
+) -> list[Extension]:
     """The extensions for these options, except those that are present. Sets up logging."""
     found: list[Extension] = []
     if log_level is not None or log_json:

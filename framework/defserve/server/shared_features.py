@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.errors import Refused
 from defserve.protocols.mcp.subscriptions import Subscriptions
 from defserve.protocols.mgp.access import AccessPolicy, Entry
-from defserve.server.shared_news import KIND, WORKER, Fields, NewsKind, SessionNews
-from defserve.stores.shared.shared_tables import SharedOnce, SharedTable, Work
-from defserve.stores.shared.worker_link import SharedLink
+from defserve.server.shared_news import KIND, WORKER, SessionUpdatePublisher, UpdateFields, UpdateKind
+from defserve.stores.shared.shared_tables import OnceWork, SharedOnceRunner, SharedTable
+from defserve.stores.shared.worker_link import SharedStoreLink
 from defserve.stores.store import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ SLACK: Final = timedelta(hours=1)
 MAX_DROPPED_ENTRIES: Final = 1000
 
 
-class SharedEntries:
+class SharedAccessEntries:
     """The decisions of a policy that were made while it was served. Each change, by whomever, reloads the policy.
 
     When `store_entry` or `remove` returns in a thread, the change is safe. An entry that was removed is kept as None if
     it would come back otherwise.
     """
 
-    def __init__(self, link: SharedLink, policy: AccessPolicy, subscriptions: Subscriptions) -> None:
+    def __init__(self, link: SharedStoreLink, policy: AccessPolicy, subscriptions: Subscriptions) -> None:
         def reload() -> None:
             # The process that decided tells all sessions that their lists have changed.
             with subscriptions.suppress_sharing():
@@ -106,7 +106,7 @@ MAX_EVENT_BYTES = 1024 * 1024
 """A larger event stays in its process."""
 
 
-def share_events(news: SessionNews, mgp: MGP) -> None:
+def share_events(news: SessionUpdatePublisher, mgp: MGP) -> None:
     """Send events to the sessions of all processes. The section of `mgp` is made when it is first needed."""
 
     def share(event: MgpEvent) -> bool:
@@ -117,27 +117,27 @@ def share_events(news: SessionNews, mgp: MGP) -> None:
             and news.publish(EVENT, e=json.dumps([*event.to_json_value(), to]))
         )
 
-    def parse_event(fields: Fields) -> MgpEvent | None:
+    def parse_event(fields: UpdateFields) -> MgpEvent | None:
         return mgp.events.decode_event(json.loads(fields["e"]), news.session)
 
     def note(session: Session, name: str, value: str) -> bool:
         return news.note(session, f"kept:{mgp.name}:{name}", value)
 
-    def deliver(sessions: list[Session], fields: Fields) -> None:
+    def deliver(sessions: list[Session], fields: UpdateFields) -> None:
         if (event := parse_event(fields)) is not None:
             mgp.events.deliver_shared_event(event, sessions, note)
 
-    def find_concerned(fields: Fields) -> list[Session] | None:
+    def find_concerned(fields: UpdateFields) -> list[Session] | None:
         return None
 
-    def others(fields: Fields, is_own: bool) -> None:
+    def others(fields: UpdateFields, is_own: bool) -> None:
         if (event := parse_event(fields)) is not None:
             mgp.events.deliver_event_locally(event, is_own=is_own)
 
     def lost(session: Session) -> None:
         """The next event shows the gap by its number."""
 
-    news.add(EVENT, NewsKind(deliver, others, lost, find_concerned))
+    news.add(EVENT, UpdateKind(deliver, others, lost, find_concerned))
     if news.is_first:
         mgp.share_events = share
 
@@ -154,10 +154,10 @@ MAX_TASKS = 4096
 class SharedHosts:
     """The hosts that other processes serve."""
 
-    def __init__(self, news: SessionNews, mcpl: MCPL) -> None:
+    def __init__(self, news: SessionUpdatePublisher, mcpl: MCPL) -> None:
         self._news, self._mcpl = news, mcpl
         self._tasks: set[asyncio.Task[None]] = set()
-        self._once = SharedOnce(news.link)
+        self._once = SharedOnceRunner(news.link)
         news.link.receive(VERB, self._on_verb)
         news.missed[VERB] = self._receive
         mcpl.server.others = self
@@ -170,7 +170,7 @@ class SharedHosts:
             except Refused as error:
                 logging.getLogger("defserve").warning("sessions of %s cannot be looked for: %s", principal, error)
 
-    async def once(self, session: Session, key: str, work: Work) -> str:
+    async def once(self, session: Session, key: str, work: OnceWork) -> str:
         """What came of `work`, which one process does for this session and key. The bool that it gives: keep it.
 
         Raises TimedOut if another one does it, and its host has not answered in the time that a host has.
@@ -188,7 +188,7 @@ class SharedHosts:
         else:
             self._news.link.publish(KIND, VERB, "v", verb, "d", written)
 
-    def _on_verb(self, fields: Fields, id: str) -> None:
+    def _on_verb(self, fields: UpdateFields, id: str) -> None:
         if fields[WORKER].decode() == self._news.link.worker:
             return
         if len(self._tasks) >= MAX_TASKS:
@@ -198,7 +198,7 @@ class SharedHosts:
         else:
             self._receive(None, fields, self._news.link.handled_news)
 
-    def _receive(self, only: Session | None, fields: Fields, before: str) -> asyncio.Task[None]:
+    def _receive(self, only: Session | None, fields: UpdateFields, before: str) -> asyncio.Task[None]:
         """Tell one session, or all that this process owns. A new owner may tell again what the one before has told.
 
         Hosts know events and messages by their ids.

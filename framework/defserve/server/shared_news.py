@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
-from defserve.stores.shared.worker_link import Delivery, SharedLink, before
+from defserve.stores.shared.worker_link import SharedStoreLink, UpdateDelivery, make_preceding_id
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from defserve.serve.http.shared.sessions import SharedSessions
 
 
-Fields: TypeAlias = dict[str, bytes]
+UpdateFields: TypeAlias = dict[str, bytes]
 KIND, WORKER = "t", "w"
 
 log = logging.getLogger("defserve")
 
 
-class NewsKind(NamedTuple):
+class UpdateKind(NamedTuple):
     """What is done with one kind of news.
 
     `deliver` tells sessions. `others` tells those whom only this process knows; it gets whether the news is its own.
@@ -30,23 +30,23 @@ class NewsKind(NamedTuple):
     concern, or None for all of them.
     """
 
-    deliver: Callable[[list[Session], Fields], None]
-    others: Callable[[Fields, bool], None]
+    deliver: Callable[[list[Session], UpdateFields], None]
+    others: Callable[[UpdateFields, bool], None]
     lost: Callable[[Session], None]
-    concerned: Callable[[Fields], list[Session] | None]
+    concerned: Callable[[UpdateFields], list[Session] | None]
 
 
-class SessionNews:
+class SessionUpdatePublisher:
     """The news for the sessions of one endpoint."""
 
-    def __init__(self, link: SharedLink, sessions: SharedSessions, *, is_first: bool) -> None:
+    def __init__(self, link: SharedStoreLink, sessions: SharedSessions, *, is_first: bool) -> None:
         self.link, self.sessions, self.is_first = link, sessions, is_first
-        self._kinds: dict[str, NewsKind] = {}
-        self.missed: dict[str, Callable[[Session, Fields, str], asyncio.Task[None]]] = {}
+        self._kinds: dict[str, UpdateKind] = {}
+        self.missed: dict[str, Callable[[Session, UpdateFields, str], asyncio.Task[None]]] = {}
         """Kinds of news that this process handles by itself. A session is told those that it has missed."""
         sessions.ownership.replay = self._replay
 
-    def add(self, name: str, kind: NewsKind) -> None:
+    def add(self, name: str, kind: UpdateKind) -> None:
         self._kinds[name] = kind
         self.link.receive(name, self._on_news)
 
@@ -70,7 +70,7 @@ class SessionNews:
         delivery.record = field, value
         return True
 
-    async def _on_news(self, fields: Fields, id: str) -> None:
+    async def _on_news(self, fields: UpdateFields, id: str) -> None:
         # What was subscribed to before the news was published must be known here.
         await self.sessions.refresh_owned()
         kind, behind = self._kinds[fields[KIND].decode()], self.sessions.list_owned_behind()
@@ -82,7 +82,7 @@ class SessionNews:
         if self.is_first:
             kind.others(fields, fields[WORKER].decode() == self.link.worker)
 
-    def _find_concerned_sessions(self, kind: NewsKind, fields: Fields) -> list[SharedSession]:
+    def _find_concerned_sessions(self, kind: UpdateKind, fields: UpdateFields) -> list[SharedSession]:
         """The sessions of this endpoint that this process owns, and that news may concern."""
         found = kind.concerned(fields)
         if found is None:
@@ -90,7 +90,9 @@ class SessionNews:
         shared = [cast("SharedSession", each.sharer) for each in found if each.sharer is not None]
         return [each for each in shared if each.is_owner and self.sessions.find_session(each.id) is each]
 
-    def _replay(self, session: SharedSession, news: list[tuple[str, Fields]] | None) -> dict[str, asyncio.Task[None]]:
+    def _replay(
+        self, session: SharedSession, news: list[tuple[str, UpdateFields]] | None
+    ) -> dict[str, asyncio.Task[None]]:
         left = dict[str, asyncio.Task[None]]()
         if news is None:
             for kind in self._kinds.values():
@@ -100,10 +102,10 @@ class SessionNews:
             if (kind := self._kinds.get(name)) is not None:
                 self._deliver(kind, [session], fields, id)
             elif (tell := self.missed.get(name)) is not None:
-                left[id] = tell(_conversation(session), fields, before(id))
+                left[id] = tell(_conversation(session), fields, make_preceding_id(id))
         return left
 
-    def _deliver(self, kind: NewsKind, sessions: Iterable[SharedSession], fields: Fields, id: str) -> None:
+    def _deliver(self, kind: UpdateKind, sessions: Iterable[SharedSession], fields: UpdateFields, id: str) -> None:
         told = [_conversation(each) for each in sessions]
         try:
             self._deliver_news(kind, told, fields, id)
@@ -115,8 +117,8 @@ class SessionNews:
                 except Exception:
                     log.exception("news could not be told to a session")
 
-    def _deliver_news(self, kind: NewsKind, sessions: list[Session], fields: Fields, id: str) -> None:
-        self.link.delivering = Delivery(id)
+    def _deliver_news(self, kind: UpdateKind, sessions: list[Session], fields: UpdateFields, id: str) -> None:
+        self.link.delivering = UpdateDelivery(id)
         try:
             kind.deliver(sessions, fields)
         finally:
@@ -133,23 +135,23 @@ def _conversation(session: SharedSession) -> Session:
 CHANGE = "change"
 
 
-def share_changes(news: SessionNews, subscriptions: Subscriptions) -> None:
+def share_list_changes(news: SessionUpdatePublisher, subscriptions: Subscriptions) -> None:
     """Tell the sessions of all processes of changes."""
 
-    def deliver(sessions: list[Session], fields: Fields) -> None:
+    def deliver(sessions: list[Session], fields: UpdateFields) -> None:
         subscriptions.deliver_shared_change(*_change(fields), sessions)
 
-    def find_concerned(fields: Fields) -> list[Session] | None:
+    def find_concerned(fields: UpdateFields) -> list[Session] | None:
         return subscriptions.find_concerned_sessions(*_change(fields))
 
-    def others(fields: Fields, is_own: bool) -> None:
+    def others(fields: UpdateFields, is_own: bool) -> None:
         if not is_own:
             subscriptions.deliver_change_locally(*_change(fields))
 
-    news.add(CHANGE, NewsKind(deliver, others, subscriptions.notify_everything_changed, find_concerned))
+    news.add(CHANGE, UpdateKind(deliver, others, subscriptions.notify_everything_changed, find_concerned))
     if news.is_first:
         subscriptions.share = lambda what, name: news.publish(CHANGE, k=what, v=name)
 
 
-def _change(fields: Fields) -> tuple[str, str]:
+def _change(fields: UpdateFields) -> tuple[str, str]:
     return fields["k"].decode(), fields["v"].decode()

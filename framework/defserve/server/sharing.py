@@ -16,11 +16,11 @@ from defserve.core.composition import Composition
 from defserve.core.extension import Extension
 from defserve.protocols.mcp.authorization import Authorization
 from defserve.protocols.mgp.extension import MGP
-from defserve.serve.http.streamable import Streamable
-from defserve.server.shared_news import SessionNews, share_changes
-from defserve.stores.identity import VARIABLE as NAMESPACE_VARIABLE
+from defserve.serve.http.streamable import StreamableEndpoint
+from defserve.server.shared_news import SessionUpdatePublisher, share_list_changes
+from defserve.stores.identity import NAMESPACE_VARIABLE as NAMESPACE_VARIABLE
 from defserve.stores.shared.shared_tables import SharedRates
-from defserve.stores.shared.worker_link import SharedLink
+from defserve.stores.shared.worker_link import SharedStoreLink
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.subscriptions import Subscriptions
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("defserve")
 
 
-class Sharing(Extension):
+class ProcessSharing(Extension):
     """The link is up while the server serves, if something is shared through it."""
 
     name = "sharing"
 
     def __init__(self, address: str, identity: ServerIdentity) -> None:
-        self.link, self._identity, self._is_used = SharedLink(address, identity), identity, False
+        self.link, self._identity, self._is_used = SharedStoreLink(address, identity), identity, False
 
-    def follow(self, composition: Composition, subscriptions: Subscriptions, endpoint: Streamable) -> None:
+    def follow(self, composition: Composition, subscriptions: Subscriptions, endpoint: StreamableEndpoint) -> None:
         """Share the sessions of an endpoint, what they are told, and what extensions count and keep."""
         # A process may have several endpoints. Only the first one tells those whom only this process knows.
-        news = SessionNews(self.link, cast("SharedSessions", endpoint.sessions), is_first=not self._is_used)
-        share_changes(news, subscriptions)
+        news = SessionUpdatePublisher(self.link, cast("SharedSessions", endpoint.sessions), is_first=not self._is_used)
+        share_list_changes(news, subscriptions)
         for extension in composition.extensions:
             if isinstance(extension, Authorization):
                 extension.counter = SharedRates(self.link)
@@ -56,14 +56,14 @@ class Sharing(Extension):
                 SharedHosts(news, cast("MCPL", extension))
         self._is_used = True
 
-    def _share_security(self, news: SessionNews, mgp: MGP, subscriptions: Subscriptions) -> None:
+    def _share_security(self, news: SessionUpdatePublisher, mgp: MGP, subscriptions: Subscriptions) -> None:
         from defserve.server.shared_features import share_events
 
         share_events(news, mgp)
         if mgp.access is not None and news.is_first:
-            from defserve.server.shared_features import SharedEntries
+            from defserve.server.shared_features import SharedAccessEntries
 
-            SharedEntries(self.link, mgp.access.policy, subscriptions)
+            SharedAccessEntries(self.link, mgp.access.policy, subscriptions)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:
@@ -83,6 +83,6 @@ class Sharing(Extension):
             await self.link.stop()
 
 
-def sharing_of(composition: Composition) -> Sharing | None:
+def find_sharing(composition: Composition) -> ProcessSharing | None:
     """What a server shares with other processes, if it does."""
-    return next((each for each in composition.extensions if isinstance(each, Sharing)), None)
+    return next((each for each in composition.extensions if isinstance(each, ProcessSharing)), None)

@@ -9,7 +9,7 @@ from defserve.base.version import VERSION
 from defserve.core.call import Call
 from defserve.errors import UsageError
 from defserve.protocols.mcp.errors import read_meta
-from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.server.metrics import ASKED, CANCELLED, ERROR, RequestOutcome, RequestWatcher
 
 is_installed: bool = True
@@ -56,7 +56,7 @@ class Telemetry(RequestWatcher[OpenSpan]):
         attributes = {
             "mcp.method.name": call.method,
             "jsonrpc.request.id": str(call.id),
-            "mcp.protocol.version": dialect_of(call).version,
+            "mcp.protocol.version": get_dialect(call).version,
             "network.transport": "pipe" if call.session.is_local else "tcp",
         }
         if isinstance(uri := call.params.get("uri"), str):

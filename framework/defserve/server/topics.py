@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from defserve.auth.oauth import is_loopback
 from defserve.errors import UsageError
 from defserve.protocols.mcpx.extension import TopicCarrier
-from defserve.protocols.mcpx.topic import find_place
-from defserve.serve.outbound import Outbound
+from defserve.protocols.mcpx.topic import format_topic_address
+from defserve.serve.outbound import OutboundRunner
 from defserve.server.web import refuse_scopes_without_auth
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("defserve")
 
-PREFIX: Final = "mcpx+"
+TOPIC_ADDRESS_PREFIX: Final = "mcpx+"
 WAIT: Final = "if_taken=wait"
 """Asks a gateway not to let us in while another connection has our name."""
 
 
-def place(
+def make_topic_runner(
     composition: Composition,
     mcp: MCP,
     auth: Auth | None,
@@ -33,24 +33,24 @@ def place(
     token: str | None,
     *,
     is_announced: bool = False,
-) -> Outbound:
+) -> OutboundRunner:
     """The runner of a composition that takes part in a topic. Raises UsageError for an address without a topic.
 
     `is_announced`: a line on standard error says each time that it has joined, and as whom.
     """
     from urllib.parse import parse_qs, urlsplit
 
-    parts = urlsplit(on.removeprefix(PREFIX))
+    parts = urlsplit(on.removeprefix(TOPIC_ADDRESS_PREFIX))
     if parts.scheme not in ("ws", "wss") or not parts.hostname or not parse_qs(parts.query).get("topic"):
         raise UsageError(f"{on!r} names no topic", fix="write it as mcpx+ws://host:port/ws?topic=demo")
     refuse_scopes_without_auth(mcp, auth)
     if token and parts.scheme == "ws" and not is_loopback(parts.hostname):
         log.warning("the token travels to %s unencrypted; use mcpx+wss://", parts.hostname)
-    url = on.removeprefix(PREFIX)
+    url = on.removeprefix(TOPIC_ADDRESS_PREFIX)
     topic = parse_qs(parts.query)["topic"][0]
 
     place = parts.netloc.rpartition("@")[2]
-    carrier.topic.place = find_place(url)
+    carrier.topic.place = format_topic_address(url)
 
     def announce() -> None:
         import sys
@@ -58,7 +58,7 @@ def place(
         name = carrier.participant.id
         print(f"defserve: joined the topic {topic!r} at {place} as {name!r}", file=sys.stderr, flush=True)
 
-    return Outbound(
+    return OutboundRunner(
         composition,
         carrier,
         url,

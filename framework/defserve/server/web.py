@@ -8,24 +8,24 @@ from socket import socket
 from typing import TYPE_CHECKING
 
 from defserve.auth import Auth
-from defserve.auth.authority import canonical_address
-from defserve.auth.bearer_tokens import check_settings
+from defserve.auth.authority import normalize_ip_address
+from defserve.auth.bearer_tokens import check_verifier_settings
 from defserve.core.composition import Composition
 from defserve.errors import UsageError
 from defserve.protocols.mcp.extension import MCP
-from defserve.protocols.mcp.lifecycle import CAPABILITIES_KEY, VERSION_KEY
+from defserve.protocols.mcp.lifecycle import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMING_EVENT_VERSIONS, STATELESS_VERSIONS
 from defserve.protocols.mgp.extension import MGP
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp, HttpOptions
 from defserve.serve.http.other_endpoints import PageContent, PageRules
-from defserve.serve.http.streamable import HttpRules
-from defserve.serve.network import NetworkOptions, listen
+from defserve.serve.http.streamable import HttpProtocolRules
+from defserve.serve.network import NetworkOptions, run_listener
 from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import bind_sockets
 from defserve.server.decorators import WebFields
 from defserve.server.metrics import Metrics
-from defserve.server.sharing import sharing_of
+from defserve.server.sharing import find_sharing
 
 if TYPE_CHECKING:
     from defserve.server.workers.worker import Worker
@@ -36,14 +36,14 @@ UNIX_PATH = "/mcp"
 NO_SESSIONS = f"This server has no sessions, so it cannot be initialized: use protocol version {STATELESS_VERSIONS[-1]}"
 
 
-def app(
+def make_asgi_app(
     composition: Composition, mcp: MCP, auth: Auth | None, options: WebFields, address: Address | None = None
 ) -> HttpApp:
     """The ASGI application of a composition, at an address of its own or mounted in another application."""
-    return app_of(SessionOpener(composition), mcp, auth, options, address)
+    return make_http_app(SessionOpener(composition), mcp, auth, options, address)
 
 
-def app_of(
+def make_http_app(
     provider: SessionOpener,
     mcp: MCP,
     auth: Auth | None,
@@ -58,26 +58,26 @@ def app_of(
     """
     refuse_scopes_without_auth(mcp, auth)
     if auth is not None:
-        check_settings(auth.verifier)
+        check_verifier_settings(auth.verifier)
     is_unix = address is not None and address.scheme == "unix"
     _check_local(options, address)
     checked = auth
     if local_key is not None:
-        from defserve.auth.local_token import with_local_token
+        from defserve.auth.local_token import add_local_token_auth
 
-        checked = with_local_token(local_key, auth)
+        checked = add_local_token_auth(local_key, auth)
 
     async def ready() -> tuple[int, bytes]:
         await provider.start(served.close)
-        return await readiness(provider.composition, checked)
+        return await check_readiness(provider.composition, checked)
 
     metrics = partial(make_metrics_response, provider.composition) if group is None else group.metrics
     rest = None
     if options.get("rest", False):
-        from defserve.server.rest import rest_rules
+        from defserve.server.rest import make_rest_rules
 
-        rest = rest_rules(mcp, authorized=auth is not None)
-    sharing = sharing_of(provider.composition)
+        rest = make_rest_rules(mcp, authorized=auth is not None)
+    sharing = find_sharing(provider.composition)
     http = HttpOptions(
         page=_page(mcp, auth, options, is_unix=is_unix),
         path=UNIX_PATH if is_unix else address.path if address is not None else "",
@@ -101,14 +101,14 @@ def app_of(
     return served
 
 
-def _rules(mcp: MCP, composition: Composition, options: WebFields) -> HttpRules:
+def _rules(mcp: MCP, composition: Composition, options: WebFields) -> HttpProtocolRules:
     """What MCP says about HTTP."""
-    return HttpRules(
+    return HttpProtocolRules(
         handshake_versions=HANDSHAKE_VERSIONS,
         stateless_versions=STATELESS_VERSIONS,
         opening="initialize",
-        version_key=VERSION_KEY,
-        capabilities_key=CAPABILITIES_KEY,
+        version_key=PROTOCOL_VERSION_META_KEY,
+        capabilities_key=CLIENT_CAPABILITIES_META_KEY,
         priming_event_versions=PRIMING_EVENT_VERSIONS,
         param_headers=mcp.tools.param_headers,
         scopes=mcp.tools.scopes,
@@ -124,38 +124,42 @@ def _page(mcp: MCP, auth: Auth | None, options: WebFields, *, is_unix: bool) -> 
         return None
 
     def content() -> PageContent:
-        from defserve.server.page import page_content
+        from defserve.server.page import make_page_content
 
-        return page_content(mcp, everywhere=wanted is True)
+        return make_page_content(mcp, everywhere=wanted is True)
 
     return PageRules(wanted is True, content)
 
 
-def run(composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields) -> int:
+def run_network_server(
+    composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields
+) -> int:
     """Serve on the network until a signal or a client ends it. Returns the exit code."""
-    provider, network = SessionOpener(composition), network_options(options)
+    provider, network = SessionOpener(composition), make_network_options(options)
     if not options.get("local_token", False):
-        return listen(app_of(provider, mcp, auth, options, address), address, network, composition.limits, provider)
+        return run_listener(
+            make_http_app(provider, mcp, auth, options, address), address, network, composition.limits, provider
+        )
     _check_local(options, address)
-    from defserve.auth.local_token import publish_key
+    from defserve.auth.local_token import publish_local_key
 
-    with bind_sockets(address) as sockets, publish_key(places_of(sockets)) as key:
-        served = app_of(provider, mcp, auth, options, address, key)
-        return listen(served, address, network, composition.limits, provider, sockets)
+    with bind_sockets(address) as sockets, publish_local_key(list_bound_addresses(sockets)) as key:
+        served = make_http_app(provider, mcp, auth, options, address, key)
+        return run_listener(served, address, network, composition.limits, provider, sockets)
 
 
-def network_options(options: WebFields) -> NetworkOptions:
+def make_network_options(options: WebFields) -> NetworkOptions:
     """The options that say how to listen."""
     return NetworkOptions(
         parser=options.get("parser", "auto"),
         certfile=options.get("certfile"),
         keyfile=options.get("keyfile"),
-        forwarded=canonical_address if options.get("trusted_proxy", False) else None,
+        forwarded=normalize_ip_address if options.get("trusted_proxy", False) else None,
         peer_user=options.get("trust_same_user", False),
     )
 
 
-def places_of(sockets: Iterable[socket]) -> list[tuple[str, int]]:
+def list_bound_addresses(sockets: Iterable[socket]) -> list[tuple[str, int]]:
     """The addresses that sockets are bound to."""
     return [one.getsockname()[:2] for one in sockets]
 
@@ -178,9 +182,9 @@ def _check_local(options: WebFields, address: Address | None) -> None:
                 "local_token needs a loopback address of the server's own",
                 fix='serve with run(on="http://127.0.0.1:8000/mcp"); on a unix socket use trust_same_user',
             )
-        from defserve.auth.local_token import check_place
+        from defserve.auth.local_token import check_local_token_host
 
-        check_place(address.host)
+        check_local_token_host(address.host)
 
 
 async def make_metrics_response(composition: Composition) -> tuple[int, bytes]:
@@ -193,7 +197,7 @@ async def _liveness() -> tuple[int, bytes]:
     return 200, b"ok"
 
 
-async def readiness(composition: Composition, auth: Auth | None) -> tuple[int, bytes]:
+async def check_readiness(composition: Composition, auth: Auth | None) -> tuple[int, bytes]:
     """Whether this server should get calls. While it can check no token, it would refuse them all."""
     if composition.draining:
         return 503, b"draining"

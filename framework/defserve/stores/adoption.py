@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from defserve.errors import UsageError
 from defserve.stores import store
-from defserve.stores.checkpoints.checkpoint_store import OLD_KEY, checkpoint_secret, find_old_secret
+from defserve.stores.checkpoints.checkpoint_store import OLD_SECRET_NAME, find_old_secret, load_checkpoint_secret
 from defserve.stores.identity import ServerIdentity, ServerStore, open_store
-from defserve.stores.redis import FORMAT, RedisAddress, RedisStore
-from defserve.stores.sqlite import NAMED, SqliteStore, migrate
-from defserve.stores.store import SECRETS, StoreChange
+from defserve.stores.redis import REDIS_FORMAT_VERSION, RedisAddress, RedisStore
+from defserve.stores.sqlite import FIRST_NAMED_FORMAT, SqliteStore, migrate_format
+from defserve.stores.store import SECRETS_SPACE, StoreChange
 
 _OLD_LABEL: Final = b"defserve checkpoint ids v1"
 
@@ -41,15 +41,17 @@ async def adopt_store(address: str, identity: ServerIdentity, secret: bytes | No
     part = ServerStore(store, identity)
     old = await find_old_secret(part) if secret is None else hmac.digest(secret, _OLD_LABEL, "sha256")
     if old is not None:
-        await part.change(StoreChange(SECRETS, put={OLD_KEY: old}, expect={OLD_KEY: None}))
-    await checkpoint_secret(part, secret, identity)
+        await part.change(StoreChange(SECRETS_SPACE, put={OLD_SECRET_NAME: old}, expect={OLD_SECRET_NAME: None}))
+    await load_checkpoint_secret(part, secret, identity)
     await store.close()
     return count
 
 
 def _is_unnamed(space: str) -> bool:
     """Whether a space is one of 0.1.0, which belongs to a server."""
-    named = [name for name in store.TABLE if name not in (*store.UNNAMED, store.SERVERS)]
+    named = [
+        name for name in store.SPACE_DESCRIPTIONS if name not in (*store.SPACES_WITHOUT_SERVER, store.SERVER_SPACES)
+    ]
     return any(space.startswith(name) if name.endswith(":") else space == name for name in named)
 
 
@@ -60,9 +62,9 @@ def _adopt_sqlite(path: Path, identity: ServerIdentity) -> int:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("BEGIN IMMEDIATE")
         found: int = connection.execute("PRAGMA user_version").fetchone()[0]
-        if not 0 < found <= NAMED:
+        if not 0 < found <= FIRST_NAMED_FORMAT:
             return 0
-        migrate(connection, found)
+        migrate_format(connection, found)
         unnamed = [space for (space,) in connection.execute("SELECT DISTINCT space FROM entries") if _is_unnamed(space)]
         for space in unnamed:
             connection.execute("UPDATE entries SET space = ? WHERE space = ?", (identity.make_prefix() + space, space))
@@ -81,7 +83,7 @@ async def _adopt_redis(address: RedisAddress, identity: ServerIdentity) -> int:
                 space = key.removeprefix(address.prefix)
                 if key.startswith(address.prefix) and _is_unnamed(space):
                     count += bool(await client.renamenx(key, identity.make_prefix(address.prefix) + space))
-            await client.hset(address.prefix + store.FORMAT, "version", FORMAT)
+            await client.hset(address.prefix + store.FORMAT_SPACE, "version", REDIS_FORMAT_VERSION)
     finally:
         await client.aclose()
     return count

@@ -25,7 +25,7 @@ LATER_SECRET: Final = b"defserve-secret-format:"
 """In format 1 a secret is the whole text of its file. A file of a later format begins with this and its number."""
 
 
-def open_locked(path: Path, name: str) -> int:
+def open_locked_file(path: Path, name: str) -> int:
     """Open a file to append to, and lock it. A missing file is created. The lock ends with the process.
 
     Raises UsageError if it cannot be opened, is not a file, or is locked elsewhere. The message calls it `name`.
@@ -53,7 +53,7 @@ def open_locked(path: Path, name: str) -> int:
 
 
 @contextmanager
-def hold_lock(path: Path, seconds: float = LOCK_SECONDS) -> Generator[None]:
+def hold_file_lock(path: Path, seconds: float = LOCK_SECONDS) -> Generator[None]:
     """Hold the lock that this file stands for; whoever else wants it waits. The lock ends with the process.
 
     Raises OSError if the file cannot be made, and TimeoutError if another holds it for too long.
@@ -83,7 +83,7 @@ def replace_file(path: Path, content: bytes) -> None:
             os.close(folder)
 
 
-def write(file: int, content: bytes) -> None:
+def write_fully(file: int, content: bytes) -> None:
     """Write the whole content: one system call may write only a part of it. Raises OSError."""
     view = memoryview(content)
     while view:
@@ -93,18 +93,18 @@ def write(file: int, content: bytes) -> None:
 def _write_synced(file: int, content: bytes) -> None:
     """Fill a new file, and close it when its content is on the disk."""
     try:
-        write(file, content)
+        write_fully(file, content)
         os.fsync(file)
     finally:
         os.close(file)
 
 
-def config_file(name: str) -> Path:
+def get_config_path(name: str) -> Path:
     """A file in the user's own defserve folder. It need not exist."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "defserve", name)
 
 
-def read_private(path: Path, name: str, limit: int = -1) -> bytes:
+def read_private_file(path: Path, name: str, limit: int = -1) -> bytes:
     """The content of a file, at most `limit` bytes. `name` is what a message calls it.
 
     Raises UsageError if others can read it, and OSError.
@@ -117,12 +117,14 @@ def read_private(path: Path, name: str, limit: int = -1) -> bytes:
 
 def read_secret(path: Path, name: str) -> bytes:
     """The secret in a file. Raises UsageError if it is empty or others can read it. The message calls it `name`."""
-    secret = read_private(path, name, 4096).strip()
+    secret = read_private_file(path, name, 4096).strip()
     if not secret:
         raise UsageError(f"{name} {path} is empty", fix="remove it, and a new one is made")
     if secret.startswith(LATER_SECRET):
         found = secret.removeprefix(LATER_SECRET).split()[0].decode(errors="replace")
-        raise UsageError(newer_format(f"{name} {path}", found, 1), fix="use the defserve that made it, or a later one")
+        raise UsageError(
+            make_newer_format_message(f"{name} {path}", found, 1), fix="use the defserve that made it, or a later one"
+        )
     return secret
 
 
@@ -189,10 +191,10 @@ else:
 # -- Folders for what lasts as long as a process, and that only this user can use.
 
 
-OTHERS: Final = 0o077
+OTHERS_MODE_BITS: Final = 0o077
 
 
-def private_folders(name: str) -> Iterator[Path]:
+def list_private_folders(name: str) -> Iterator[Path]:
     """Where the folder may be, the best place first. A client may lack a variable that its server has.
 
     `DEFSERVE_RUNTIME_DIR` names the only place.
@@ -212,7 +214,7 @@ def make_private_folder(name: str, content: str) -> Path:
     Raises UsageError, which calls what is to be written `content`.
     """
     problem = "there is no folder for it"
-    for folder in private_folders(name):
+    for folder in list_private_folders(name):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -230,7 +232,7 @@ def is_private_folder(folder: Path) -> bool:
         found = os.lstat(folder)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & OTHERS
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & OTHERS_MODE_BITS
 
 
 # -- The messages about stored data that another version of defserve wrote. `stores/__init__.py` has the rule.
@@ -242,6 +244,6 @@ UNOWNED_VALUES_PROBLEM: Final = (
 )
 
 
-def newer_format(what: str, found: object, known: int) -> str:
+def make_newer_format_message(what: str, found: object, known: int) -> str:
     """The message for `what`, which has the format `found`, where this version reads up to `known`."""
     return f"{what} has format {found}; this version of defserve reads up to format {known}: upgrade defserve"

@@ -21,10 +21,10 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_args
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from defserve.errors import UsageError
-from defserve.stores.store import SERVERS, Space, SpaceFamily, Store, StoreChange
+from defserve.stores.store import SERVER_SPACES, Space, SpaceFamily, Store, StoreChange
 
-VARIABLE: Final = "DEFSERVE_NAMESPACE"
-MAX_LABEL: Final = 512
+NAMESPACE_VARIABLE: Final = "DEFSERVE_NAMESPACE"
+MAX_LABEL_LENGTH: Final = 512
 _LABEL: Final = b"defserve key v2"
 
 IdentitySource = Literal["namespace", "url", "name", "none"]
@@ -44,7 +44,7 @@ class ServerIdentity(NamedTuple):
 
     def make_prefix(self, base: str = "") -> str:
         """What every key of this server begins with, after `base`."""
-        return f"{base}{SERVERS}{self.label}:"
+        return f"{base}{SERVER_SPACES}{self.label}:"
 
     def derive_key(self, secret: bytes, purpose: str) -> bytes:
         """The key, of 32 bytes, that seals values of this server for one purpose. No other pair has the same one."""
@@ -60,13 +60,13 @@ def _quote(text: str) -> str:
     return quote(text, safe="", errors="surrogatepass")
 
 
-NOBODY: Final = ServerIdentity("none", "")
+NO_SERVER_IDENTITY: Final = ServerIdentity("none", "")
 """The identity of what was given to no server. It is nobody else's."""
 
 
 def identify_server(name: str, *, namespace: str | None = None, url: str = "") -> ServerIdentity:
     """The identity of a server. Without a `namespace`, the variable DEFSERVE_NAMESPACE names one."""
-    if given := namespace or os.environ.get(VARIABLE):
+    if given := namespace or os.environ.get(NAMESPACE_VARIABLE):
         return ServerIdentity("namespace", given)
     return ServerIdentity("url", _normalize_url(url), name) if url else ServerIdentity("name", name)
 
@@ -120,7 +120,7 @@ class ServerStore:
     @property
     def identity(self) -> ServerIdentity:
         """Whose part it is."""
-        return self._identity or NOBODY
+        return self._identity or NO_SERVER_IDENTITY
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """Say whose part it is. Raises UsageError if it is another server's already."""
@@ -197,11 +197,11 @@ class ServerStore:
                     fix="give it to Server(…) first; ApiKeys and DeniedTokens may name the server: server='notes'",
                 )
             # Names stay as they are from here on, so that what was put here before a server had it is not lost.
-            prefix = self._prefix = NOBODY.make_prefix()
+            prefix = self._prefix = NO_SERVER_IDENTITY.make_prefix()
         return Space(prefix + space)
 
 
-def server_store(store: str | Store, identity: ServerIdentity | None, *, what: str = "this store") -> ServerStore:
+def make_server_store(store: str | Store, identity: ServerIdentity | None, *, what: str = "this store") -> ServerStore:
     """The part of a store, or of the store at an address, that is a server's. Raises UsageError for a bad address.
 
     What is another server's part already stands for the whole store. Without an identity it stays as it is.
@@ -217,7 +217,7 @@ def server_store(store: str | Store, identity: ServerIdentity | None, *, what: s
 
 async def list_servers(store: Store) -> list[ServerIdentity]:
     """The servers that have anything in a store, by their labels."""
-    labels = {name.split(":", 2)[1] async for name in store.spaces(SERVERS)}
+    labels = {name.split(":", 2)[1] async for name in store.spaces(SERVER_SPACES)}
     return [parse_identity(label) for label in sorted(labels)]
 
 
@@ -234,16 +234,16 @@ async def choose_server(store: Store, name: str | None, *, is_reading: bool = Fa
         if len(found) == 1:
             return found[0]
         raise UsageError(f"which server at {name} is not clear", fix=f"write its name behind it: --server {name},NAME")
-    if given := os.environ.get(VARIABLE):
+    if given := os.environ.get(NAMESPACE_VARIABLE):
         return ServerIdentity("namespace", given)
     found = await list_servers(store)
     if len(found) == 1:
         return found[0]
     if found:
-        labels = ", ".join(each.label[:MAX_LABEL] for each in found)
+        labels = ", ".join(each.label[:MAX_LABEL_LENGTH] for each in found)
         raise UsageError(f"the store has values of {len(found)} servers: {labels}", fix="name one of them: --server …")
     if is_reading:
-        return NOBODY
+        return NO_SERVER_IDENTITY
     raise UsageError(
         "the store has no values yet, so nothing says which server is meant",
         fix="name it: --server NAME, as in Server(NAME), or URL,NAME, or namespace=NAME",

@@ -20,10 +20,10 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 from defserve.base.backoff import Backoff
 from defserve.errors import Refused, UsageError
 from defserve.stores import store
-from defserve.stores.files import UNOWNED_VALUES_PROBLEM, newer_format
+from defserve.stores.files import UNOWNED_VALUES_PROBLEM, make_newer_format_message
 from defserve.stores.store import StoreChange, StoreFull, StoreReadOnly, StoreUnavailable
 
-FORMAT: Final = 2
+REDIS_FORMAT_VERSION: Final = 2
 """The format of the values under a prefix: raise it whenever stored values change, and upgrade older ones.
 
 From 2 on, keys name their server."""
@@ -207,20 +207,22 @@ class RedisStore:
 
         A store of 0.1.0 has no mark, or format 1. What ends by itself is left there, and nobody reads it.
         """
-        (found,) = await client.hmget(self._key(store.FORMAT), ["version"])
-        if found is not None and (not found.isdigit() or int(found) > FORMAT):
-            raise StoreUnavailable(newer_format("The store", found.decode(errors="replace"), FORMAT))
-        if found is not None and int(found) == FORMAT:
+        (found,) = await client.hmget(self._key(store.FORMAT_SPACE), ["version"])
+        if found is not None and (not found.isdigit() or int(found) > REDIS_FORMAT_VERSION):
+            raise StoreUnavailable(
+                make_newer_format_message("The store", found.decode(errors="replace"), REDIS_FORMAT_VERSION)
+            )
+        if found is not None and int(found) == REDIS_FORMAT_VERSION:
             return
         if await self._find_unnamed(client):
             raise StoreUnavailable(UNOWNED_VALUES_PROBLEM)
         with suppress(Exception):  # a Redis that can only be read stays as it is
-            await client.hset(self._key(store.FORMAT), "version", FORMAT)
+            await client.hset(self._key(store.FORMAT_SPACE), "version", REDIS_FORMAT_VERSION)
 
     async def _find_unnamed(self, client: _Client) -> bool:
         """Whether there is a value that lasts and names no server."""
-        families = [name for name in store.LASTING if isinstance(name, store.SpaceFamily)]
-        if await client.exists(*(self._key(name) for name in store.LASTING if name not in families)):
+        families = [name for name in store.PERMANENT_SPACES if isinstance(name, store.SpaceFamily)]
+        if await client.exists(*(self._key(name) for name in store.PERMANENT_SPACES if name not in families)):
             return True
         for family in families:
             async for _ in client.scan_iter(f"{_literal(self._key(family))}*", count=SCAN):

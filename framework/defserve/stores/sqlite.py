@@ -24,20 +24,20 @@ from threading import Lock, RLock, Thread
 from typing import Any, Final, Generic, TypeVar
 
 from defserve.errors import Refused, UsageError
-from defserve.stores.files import UNOWNED_VALUES_PROBLEM, newer_format
+from defserve.stores.files import UNOWNED_VALUES_PROBLEM, make_newer_format_message
 from defserve.stores.sqlite_entries import (
-    LIVE,
-    TALLY_SUFFIX,
-    Place,
+    COMMIT_COUNTER_SUFFIX,
+    UNEXPIRED_CONDITION,
+    EntryKey,
     RequestedEntries,
     SqliteCache,
     apply_changes,
-    find,
-    lasting,
-    values,
+    find_entries,
+    map_lasting_values,
+    map_values,
 )
 from defserve.stores.store import (
-    LASTING,
+    PERMANENT_SPACES,
     SpaceFamily,
     StoreBusy,
     StoreChange,
@@ -81,7 +81,7 @@ MIGRATIONS: Final = (
 """Each script upgrades a file to the next format. `user_version` counts the scripts that were run. That is the format
 of the file: of its schema and of the values in it."""
 
-NAMED: Final = 3
+FIRST_NAMED_FORMAT: Final = 3
 """The first format in which spaces name their server."""
 BUSY: Final = 5.0
 PAGE: Final = 256
@@ -156,7 +156,8 @@ class SqliteStore:
         return await self._writer.do(change)
 
     async def scan(self, space: str) -> AsyncIterator[tuple[str, bytes]]:
-        sql = f"SELECT name, value FROM entries WHERE space = ? AND name > ? AND {LIVE} ORDER BY name LIMIT {PAGE}"
+        where = f"space = ? AND name > ? AND {UNEXPIRED_CONDITION}"
+        sql = f"SELECT name, value FROM entries WHERE {where} ORDER BY name LIMIT {PAGE}"
         after = ""
         while rows := await self._rows(sql, space, after, self._clock()):
             for name, value in rows:
@@ -165,7 +166,7 @@ class SqliteStore:
 
     async def spaces(self, prefix: str) -> AsyncIterator[str]:
         # One step over the index for each space, however much it holds.
-        sql = f"SELECT space FROM entries WHERE space %s ? AND {LIVE} ORDER BY space LIMIT 1"
+        sql = f"SELECT space FROM entries WHERE space %s ? AND {UNEXPIRED_CONDITION} ORDER BY space LIMIT 1"
         rows = await self._rows(sql % ">=", prefix, self._clock())
         while rows and rows[0][0].startswith(prefix):
             yield rows[0][0]
@@ -263,13 +264,13 @@ class _ReaderWork:
             return [outcome for read in reads for outcome in self([read])]
         return [_share(read, found) if isinstance(read, RequestedEntries) else self._one(read) for read in reads]
 
-    def _find(self, connection: sqlite3.Connection, places: set[Place]) -> dict[Place, bytes]:
+    def _find(self, connection: sqlite3.Connection, places: set[EntryKey]) -> dict[EntryKey, bytes]:
         with suppress(OSError):  # a process that may not write reads from the store each time
             self._cache.open()
         number = self._cache.look()
-        rows = find(connection, places, self._clock())
-        self._cache.learn(lasting(rows), number)
-        return values(rows)
+        rows = find_entries(connection, places, self._clock())
+        self._cache.learn(map_lasting_values(rows), number)
+        return map_values(rows)
 
     def _one(self, read: Callable[[sqlite3.Connection], Any]) -> Any:
         """What it reads, or the exception for its caller."""
@@ -286,7 +287,7 @@ def _one_is_at_fault(error: Exception, jobs: Sequence[object]) -> bool:
     return len(jobs) > 1 and not isinstance(error, sqlite3.Error | OSError | Refused)
 
 
-def _share(lookup: RequestedEntries, found: dict[Place, bytes] | Exception) -> dict[str, bytes] | Exception:
+def _share(lookup: RequestedEntries, found: dict[EntryKey, bytes] | Exception) -> dict[str, bytes] | Exception:
     # Each caller raises an exception of its own.
     return copy(found) if isinstance(found, Exception) else lookup.among(found)
 
@@ -350,7 +351,7 @@ def _make_private(path: Path) -> None:
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     mode, real = path.stat().st_mode & 0o777, os.path.realpath(path)
-    for side in (f"{real}-wal", f"{real}-shm", f"{real}{TALLY_SUFFIX}"):
+    for side in (f"{real}-wal", f"{real}-shm", f"{real}{COMMIT_COUNTER_SUFFIX}"):
         # They were created with the mode the file had then. If it was read-only, they must not stay so.
         with suppress(OSError):
             if os.stat(side).st_mode & 0o777 != mode:
@@ -372,11 +373,11 @@ def _prepare(connection: sqlite3.Connection) -> None:
     _use_wal(connection)
     connection.execute("BEGIN IMMEDIATE")
     found = _format(connection)  # another process may have migrated it meanwhile
-    migrate(connection, found)
+    migrate_format(connection, found)
     connection.execute("COMMIT")
 
 
-def migrate(connection: sqlite3.Connection, found: int) -> None:
+def migrate_format(connection: sqlite3.Connection, found: int) -> None:
     """Bring a file of the format `found` to that of this version, within the caller's transaction."""
     for statement in ";".join(MIGRATIONS[found:]).split(";"):
         connection.execute(statement)
@@ -386,9 +387,9 @@ def migrate(connection: sqlite3.Connection, found: int) -> None:
 
 def _refuse_unnamed(connection: sqlite3.Connection, found: int) -> None:
     """Raises StoreUnavailable if a file of an earlier format has a value that lasts and names no server."""
-    if not 0 < found < NAMED:
+    if not 0 < found < FIRST_NAMED_FORMAT:
         return
-    for name in LASTING:
+    for name in PERMANENT_SPACES:
         size = len(name) if isinstance(name, SpaceFamily) else -1
         sql = f"SELECT 1 FROM entries WHERE {'space' if size < 0 else f'substr(space, 1, {size})'} = ? LIMIT 1"
         if connection.execute(sql, (name,)).fetchone() is not None:
@@ -404,7 +405,7 @@ def _format(connection: sqlite3.Connection) -> int:
     ):
         raise StoreUnavailable("The SQLite file belongs to another application")
     if version > len(MIGRATIONS):
-        raise StoreUnavailable(newer_format("The store", version, len(MIGRATIONS)))
+        raise StoreUnavailable(make_newer_format_message("The store", version, len(MIGRATIONS)))
     _refuse_unnamed(connection, version)
     return version
 

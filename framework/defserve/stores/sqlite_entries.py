@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from defserve.stores.store import StoreChange
 
-LIVE: Final = "(expires IS NULL OR expires > ?)"
+UNEXPIRED_CONDITION: Final = "(expires IS NULL OR expires > ?)"
 
 # Rows in one statement. Each statement is prepared once. Fewer statements mean that threads wait less for one another.
 _MAX_BATCH_SIZE: Final = 128
@@ -32,7 +32,7 @@ _FIND: Final = {
     # A cross join makes SQLite look up the entries, and not scan them.
     size: f"""
     WITH wanted (space, name) AS (VALUES {_rows("(?, ?)", size)})
-    SELECT space, name, value, expires FROM wanted CROSS JOIN entries USING (space, name) WHERE {LIVE}
+    SELECT space, name, value, expires FROM wanted CROSS JOIN entries USING (space, name) WHERE {UNEXPIRED_CONDITION}
     """
     for size in _SIZES
 }
@@ -44,9 +44,9 @@ _PUT: Final = {
     for size in _PUT_SIZES
 }
 _DROP: Final = "DELETE FROM entries WHERE space = ? AND name = ?"
-_RENEW: Final = f"UPDATE entries SET expires = ? WHERE space = ? AND {LIVE}"
+_RENEW: Final = f"UPDATE entries SET expires = ? WHERE space = ? AND {UNEXPIRED_CONDITION}"
 
-NOTHING: Final[Mapping[Place, bytes]] = {}
+NOTHING: Final[Mapping[EntryKey, bytes]] = {}
 
 Row = tuple[str, str, bytes, float | None]
 """A place, its value, and when it expires."""
@@ -59,14 +59,14 @@ class RequestedEntries(NamedTuple):
     names: Sequence[str]
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[EntryKey]:
         return [(self.space, name) for name in self.names]
 
-    def among(self, found: dict[Place, bytes]) -> dict[str, bytes]:
+    def among(self, found: dict[EntryKey, bytes]) -> dict[str, bytes]:
         return {place[1]: found[place] for place in self.places if place in found}
 
 
-def find(connection: sqlite3.Connection, places: Collection[Place], now: float) -> list[Row]:
+def find_entries(connection: sqlite3.Connection, places: Collection[EntryKey], now: float) -> list[Row]:
     """The entries that exist; some may come twice."""
     found: list[Row] = []
     wanted = list(places)
@@ -78,11 +78,11 @@ def find(connection: sqlite3.Connection, places: Collection[Place], now: float) 
     return found
 
 
-def values(rows: Iterable[Row]) -> dict[Place, bytes]:
+def map_values(rows: Iterable[Row]) -> dict[EntryKey, bytes]:
     return {(space, name): value for space, name, value, _ in rows}
 
 
-def lasting(rows: Iterable[Row]) -> dict[Place, bytes]:
+def map_lasting_values(rows: Iterable[Row]) -> dict[EntryKey, bytes]:
     """The values of the entries that do not expire."""
     return {(space, name): value for space, name, value, expires in rows if expires is None}
 
@@ -91,18 +91,21 @@ class ChangeResults(NamedTuple):
     """Which changes were made, and the new value of each place: None if it has no value, or one that expires."""
 
     is_made: list[bool]
-    outcome: dict[Place, bytes | None]
+    outcome: dict[EntryKey, bytes | None]
 
 
 def apply_changes(
-    connection: sqlite3.Connection, changes: Sequence[StoreChange], now: float, known: Mapping[Place, bytes] = NOTHING
+    connection: sqlite3.Connection,
+    changes: Sequence[StoreChange],
+    now: float,
+    known: Mapping[EntryKey, bytes] = NOTHING,
 ) -> ChangeResults:
     """Make the changes that find what they expect, each after the ones before it.
 
     Values that are `known` are not looked up.
     """
-    held: dict[Place, bytes] = {}
-    unknown: list[Place] = []
+    held: dict[EntryKey, bytes] = {}
+    unknown: list[EntryKey] = []
     for change in changes:
         for name in change.expect:
             place = change.space, name
@@ -112,7 +115,7 @@ def apply_changes(
             else:
                 unknown.append(place)
     if unknown:
-        held |= values(find(connection, unknown, now))
+        held |= map_values(find_entries(connection, unknown, now))
     outcome = _Outcome(held)
     is_made = [outcome.add(change, now) for change in changes]
     outcome.write(connection, now)
@@ -122,12 +125,12 @@ def apply_changes(
 class _Outcome:
     """The effect of changes on entries, worked out before it is written."""
 
-    def __init__(self, held: dict[Place, bytes]) -> None:
+    def __init__(self, held: dict[EntryKey, bytes]) -> None:
         self._held = held
-        self._put: dict[Place, Row] = {}
-        self._drop: set[Place] = set()
+        self._put: dict[EntryKey, Row] = {}
+        self._drop: set[EntryKey] = set()
         self._renew: dict[str, float] = {}
-        self.lasting: dict[Place, bytes | None] = {}
+        self.lasting: dict[EntryKey, bytes | None] = {}
 
     def add(self, change: StoreChange, now: float) -> bool:
         space, put, drop, expect, ttl = change
@@ -178,9 +181,9 @@ class _Outcome:
 
 SMALL: Final = 512
 MAX_CACHED_VALUES: Final = 8192
-TALLY_SUFFIX: Final = "-tally"
+COMMIT_COUNTER_SUFFIX: Final = "-tally"
 
-Place = tuple[str, str]
+EntryKey = tuple[str, str]
 """A space and a name."""
 
 _BYTES: Final = 16
@@ -195,7 +198,7 @@ class SqliteCache:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._values: dict[Place, bytes] = {}
+        self._values: dict[EntryKey, bytes] = {}
         self._tally: memoryview | None = None
         self._known = self._mine = _NEVER
         self._lock = Lock()
@@ -242,7 +245,7 @@ class SqliteCache:
             # Values read during a commit, even one of this process, may be from before or after it.
             return number if is_done else _NEVER
 
-    def learn(self, values: Mapping[Place, bytes], number: int) -> None:
+    def learn(self, values: Mapping[EntryKey, bytes], number: int) -> None:
         """Keep values that were read since `look`, and that do not expire."""
         with self._lock:
             # A commit of this process may have come after the read.
@@ -251,14 +254,14 @@ class SqliteCache:
 
     # -- writing, within a transaction -------------------------------------------------------------------
 
-    def get_values(self, *, is_alone: bool) -> Mapping[Place, bytes]:
+    def get_values(self, *, is_alone: bool) -> Mapping[EntryKey, bytes]:
         """The values in the store as it is now; none if another connection has written to it."""
         with self._lock:
             if self._tally is None or self._tally[_BEGUN] != self._known or not is_alone:
                 self._clear_values()
             return self._values
 
-    def begin(self, places: Iterable[Place]) -> None:
+    def begin(self, places: Iterable[EntryKey]) -> None:
         """Announce a commit of these places: others may see its values before its writer hears that it is done.
 
         Raises OSError.
@@ -270,7 +273,7 @@ class SqliteCache:
             for place in places:
                 self._values.pop(place, None)
 
-    def end(self, outcome: Mapping[Place, bytes | None]) -> None:
+    def end(self, outcome: Mapping[EntryKey, bytes | None]) -> None:
         """The commit is done. `outcome` holds the new values; None if a place has no value, or one that expires."""
         with self._lock:
             # Another process may have written right after the transaction ended. Then these values are out of date.
@@ -290,7 +293,7 @@ class SqliteCache:
             self._tally[_DONE] = self._mine
         self._mine = _NEVER
 
-    def _store_values(self, values: Mapping[Place, bytes | None]) -> None:
+    def _store_values(self, values: Mapping[EntryKey, bytes | None]) -> None:
         if len(self._values) + len(values) > MAX_CACHED_VALUES:
             self._values.clear()
         for place, value in values.items():
@@ -314,10 +317,10 @@ def _map_tally(path: Path) -> memoryview:
     store = os.path.realpath(path)
     status = os.stat(store)
     try:
-        file = os.open(f"{store}{TALLY_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        file = os.open(f"{store}{COMMIT_COUNTER_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         is_new = True
     except FileExistsError:
-        file = os.open(f"{store}{TALLY_SUFFIX}", os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(f"{store}{COMMIT_COUNTER_SUFFIX}", os.O_RDWR | os.O_CREAT, 0o600)
         is_new = False
     try:
         if is_new and os.name == "posix":

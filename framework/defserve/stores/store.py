@@ -1,7 +1,8 @@
 """The interface of a store: spaces of named values. A change to a space happens as a whole or not at all.
 
-Each feature uses spaces of its own, which `TABLE` lists. A store that has a problem raises one of the errors below. It
-recovers by itself when the problem is gone. Here are also the store in memory, and leases and nonces on any store.
+Each feature uses spaces of its own, which `SPACE_DESCRIPTIONS` lists. A store with a problem raises one of the errors
+below. It recovers by itself when the problem is gone. Here are also the store in memory, and leases and nonces on any
+store.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class StoreBusy(LimitExceeded):
 # A `Space` is made only in this file; type checkers refuse a plain text where a store wants a space. A name that ends
 # in a colon stands for many spaces, one for each name that is put after it.
 #
-# In a store, each of them stands behind the identity of its server (`identity`). Only `UNNAMED` do not: they belong to
-# the store itself, or to a log that has a name of its own.
+# In a store, each of them stands behind the identity of its server (`identity`). `SPACES_WITHOUT_SERVER` do not: they
+# belong to the store itself, or to a log that has a name of its own.
 
 
 Space = NewType("Space", str)
@@ -126,38 +127,38 @@ class SpaceFamily(str):
         return Space(self + name)
 
 
-FORMAT: Final = Space("format")
-SERVERS: Final = SpaceFamily("server:")
-API_KEYS: Final = Space("keys")
-SECRETS: Final = Space("secrets")
-AUDIT_HEADS: Final = Space("audit")
-AUDIT_LOGS: Final = SpaceFamily("audit log:")
-DENIED_TOKENS: Final = Space("denied tokens")
-CHECKPOINTS: Final = SpaceFamily("state:")
+FORMAT_SPACE: Final = Space("format")
+SERVER_SPACES: Final = SpaceFamily("server:")
+API_KEYS_SPACE: Final = Space("keys")
+SECRETS_SPACE: Final = Space("secrets")
+AUDIT_HEADS_SPACE: Final = Space("audit")
+AUDIT_LOG_SPACES: Final = SpaceFamily("audit log:")
+DENIED_TOKENS_SPACE: Final = Space("denied tokens")
+CHECKPOINT_SPACES: Final = SpaceFamily("state:")
 NONCES: Final = SpaceFamily("nonce:")
-LEASES: Final = SpaceFamily("lease:")
-OAUTH_GRANTS: Final = SpaceFamily("oauth grant:")
-TASKS: Final = SpaceFamily("task:")
-TASK_ACCOUNTS: Final = SpaceFamily("task account:")
+LEASE_SPACES: Final = SpaceFamily("lease:")
+OAUTH_GRANT_SPACES: Final = SpaceFamily("oauth grant:")
+TASK_SPACES: Final = SpaceFamily("task:")
+TASK_ACCOUNT_SPACES: Final = SpaceFamily("task account:")
 
-UNNAMED: Final = frozenset((FORMAT, AUDIT_HEADS, AUDIT_LOGS))
-LASTING: Final = frozenset((API_KEYS, SECRETS, DENIED_TOKENS, CHECKPOINTS))
+SPACES_WITHOUT_SERVER: Final = frozenset((FORMAT_SPACE, AUDIT_HEADS_SPACE, AUDIT_LOG_SPACES))
+PERMANENT_SPACES: Final = frozenset((API_KEYS_SPACE, SECRETS_SPACE, DENIED_TOKENS_SPACE, CHECKPOINT_SPACES))
 """What does not end by itself: 0.1.0 kept it without the name of a server."""
 
-TABLE: Final[Mapping[str, str]] = {
-    FORMAT: "the format of a store that has no other place for it: `version`",
-    SERVERS: "after the colon the identity of a server, a colon, and one of the other names: what is that server's",
-    API_KEYS: "each API key under its id. 0.1.0 also kept the secret of checkpoint ids here, as `checkpoints`",
-    SECRETS: "`checkpoints` is the secret of checkpoint ids, `checkpoints 0.1.0` what 0.1.0 made them with",
-    AUDIT_HEADS: "the last signed head of each audit log that is anchored here, under the log's name",
-    AUDIT_LOGS: "after the colon the log's name: each record under its number, the last signed head under `head`",
-    DENIED_TOKENS: "under the hash of its id, each signed token that is accepted no more, until it expires",
-    CHECKPOINTS: 'after the colon `["set","owner"]`: the tree under `tree`, each checkpoint under its id',
+SPACE_DESCRIPTIONS: Final[Mapping[str, str]] = {
+    FORMAT_SPACE: "the format of a store that has no other place for it: `version`",
+    SERVER_SPACES: "after the colon the identity of a server, a colon, and one of the other names",
+    API_KEYS_SPACE: "each API key under its id. 0.1.0 also kept the secret of checkpoint ids here, as `checkpoints`",
+    SECRETS_SPACE: "`checkpoints` is the secret of checkpoint ids, `checkpoints 0.1.0` what 0.1.0 made them with",
+    AUDIT_HEADS_SPACE: "the last signed head of each audit log that is anchored here, under the log's name",
+    AUDIT_LOG_SPACES: "after the colon the log's name: each record under its number, the last signed head under `head`",
+    DENIED_TOKENS_SPACE: "under the hash of its id, each signed token that is accepted no more, until it expires",
+    CHECKPOINT_SPACES: 'after the colon `["set","owner"]`: the tree under `tree`, each checkpoint under its id',
     NONCES: "after the colon the nonce: one value, expected to be absent, with a ttl, so it is spent exactly once",
-    LEASES: "after the colon the lease's name: the holder, with a ttl that it renews",
-    OAUTH_GRANTS: "after the colon the grant's id: its `record`, until the user has to sign in again",
-    TASKS: "after the colon the task's id: its `record` and, when it has ended, its `outcome`, until its ttl is over",
-    TASK_ACCOUNTS: "after the colon the hash of a principal: the `ledger` of the tasks that are kept for it",
+    LEASE_SPACES: "after the colon the lease's name: the holder, with a ttl that it renews",
+    OAUTH_GRANT_SPACES: "after the colon the grant's id: its `record`, until the user has to sign in again",
+    TASK_SPACES: "after the colon the task's id: its `record` and, when it has ended, its `outcome`, until its ttl",
+    TASK_ACCOUNT_SPACES: "after the colon the hash of a principal: the `ledger` of the tasks that are kept for it",
 }
 
 
@@ -268,7 +269,7 @@ _HOLDER: Final = "holder"
 log = logging.getLogger("defserve")
 
 
-def new_token() -> bytes:
+def make_lease_token() -> bytes:
     """The name of a holder."""
     return secrets.token_bytes(16)
 
@@ -283,7 +284,7 @@ class Lease:
     __slots__ = ("_store", "_space", "_token", "_renewing", "_given_up", "_withdrawing")
 
     def __init__(self, store: Store, name: str, token: bytes | None = None) -> None:
-        self._store, self._space, self._token = store, LEASES.of(name), token or new_token()
+        self._store, self._space, self._token = store, LEASE_SPACES.of(name), token or make_lease_token()
         self._renewing: asyncio.Task[None] | None = None
         self._withdrawing: asyncio.Task[None] | None = None
         self._given_up = asyncio.Event()

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from defserve.base.exports import lazy
+from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from defserve.client.answers import Accept, Cancel, Decline
-    from defserve.testing.client import SyncClient, Unanswered, Unused, assert_schemas
+    from defserve.testing.client import SyncClient, UnansweredQuestion, UnusedAnswer, assert_schemas
     from defserve.tooling.export import catalogue
     from defserve.tooling.lint.definitions import problems
     from defserve.tooling.listing import server_listing
 else:
-    __getattr__ = lazy(
+    __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.client.answers": "Accept Cancel Decline",
-            "defserve.testing.client": "SyncClient Unanswered Unused assert_schemas",
+            "defserve.testing.client": "SyncClient UnansweredQuestion UnusedAnswer assert_schemas",
             "defserve.tooling.export": "catalogue",
             "defserve.tooling.lint.definitions": "problems",
             "defserve.tooling.listing": "server_listing",
@@ -33,8 +33,8 @@ __all__ = [
     "Cancel",
     "Decline",
     "SyncClient",
-    "Unanswered",
-    "Unused",
+    "UnansweredQuestion",
+    "UnusedAnswer",
     "assert_schemas",
     "catalogue",
     "server_listing",

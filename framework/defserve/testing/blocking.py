@@ -16,7 +16,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def blocking(
+def make_blocking_method(
     verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], about: str = ""
 ) -> Callable[Concatenate[Any, P], T]:
     """A method that runs the async `verb` of another class, and waits for it: `tools = blocking(Client.tools)`.

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from defserve.client.answers import Answers, Cancel, Decision, Root, of_one_field
+from defserve.client.answers import Answers, Cancel, Decision, Root, wrap_single_field_answer
 from defserve.client.client import Client
-from defserve.client.eras import ERAS
-from defserve.client.replies import object_of
+from defserve.client.eras import NEWEST_VERSION_BY_ERA
+from defserve.client.replies import object_or_empty
 from defserve.errors import PeerError, PeerTimeout, ProtocolError, Refused, ToolError, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.testing.blocking import OTHER_CLIENTS_VERBS, blocking, require_named_arguments
+from defserve.testing.blocking import OTHER_CLIENTS_VERBS, make_blocking_method, require_named_arguments
 from defserve.testing.transports import connect_over
 
 if TYPE_CHECKING:
@@ -182,29 +182,29 @@ class SyncClient:
         """The parts that a tool sends, in order; see `Client.stream`. The client needs `mgp=Mgp()`."""
         return self._run_verb(lambda client: _parts(client, tool, arguments))
 
-    call_raw = blocking(Client.call_raw)
-    tools = blocking(Client.tools)
-    resources = blocking(Client.resources)
-    templates = blocking(Client.templates)
-    prompts = blocking(Client.prompts)
-    prompt = require_named_arguments(blocking(Client.prompt))
-    read = blocking(Client.read)
-    read_text = blocking(Client.read_text)
-    read_bytes = blocking(Client.read_bytes)
-    skills = blocking(Client.skills)
-    skill = blocking(Client.skill)
-    read_verified = blocking(Client.read_verified)
-    complete = blocking(Client.complete)
-    ping = blocking(Client.ping)
-    set_log_level = blocking(
+    call_raw = make_blocking_method(Client.call_raw)
+    tools = make_blocking_method(Client.tools)
+    resources = make_blocking_method(Client.resources)
+    templates = make_blocking_method(Client.templates)
+    prompts = make_blocking_method(Client.prompts)
+    prompt = require_named_arguments(make_blocking_method(Client.prompt))
+    read = make_blocking_method(Client.read)
+    read_text = make_blocking_method(Client.read_text)
+    read_bytes = make_blocking_method(Client.read_bytes)
+    skills = make_blocking_method(Client.skills)
+    skill = make_blocking_method(Client.skill)
+    read_verified = make_blocking_method(Client.read_verified)
+    complete = make_blocking_method(Client.complete)
+    ping = make_blocking_method(Client.ping)
+    set_log_level = make_blocking_method(
         Client.set_log_level, "Ask for log messages of `level` and above; they are added to `logs`."
     )
-    subscribe = blocking(
+    subscribe = make_blocking_method(
         Client.subscribe, "Ask for reports when a resource changes; they are added to `notifications`."
     )
-    unsubscribe = blocking(Client.unsubscribe)
-    request = blocking(Client.request)
-    notify = blocking(Client.notify)
+    unsubscribe = make_blocking_method(Client.unsubscribe)
+    request = make_blocking_method(Client.request)
+    notify = make_blocking_method(Client.notify)
 
     def listen(
         self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()
@@ -284,7 +284,7 @@ async def _call_tool(client: Client, tool: str, arguments: Json) -> Any:
     try:
         return await client.call(tool, **arguments)
     except PeerError as error:
-        if object_of(error.data).get("tool") == tool:
+        if object_or_empty(error.data).get("tool") == tool:
             names = [str(each.get("name")) for each in await client.tools()]
             if tool not in names:
                 error.add_note(did_you_mean(tool, names, f"its tools are {', '.join(names)}"))
@@ -300,10 +300,10 @@ def version_of(era: str | None) -> str | None:
     """The protocol version of an era. A version stands for itself."""
     if era is None or era in HANDSHAKE_VERSIONS or era in STATELESS_VERSIONS:
         return era
-    if era not in ERAS:
-        known = ", ".join((*ERAS, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS))
+    if era not in NEWEST_VERSION_BY_ERA:
+        known = ", ".join((*NEWEST_VERSION_BY_ERA, *HANDSHAKE_VERSIONS, *STATELESS_VERSIONS))
         raise UsageError(f"there is no era {era!r}", fix=f"use one of {known}")
-    return ERAS[era]
+    return NEWEST_VERSION_BY_ERA[era]
 
 
 # -- The answers that a test prepares for the questions of its server, in order.
@@ -313,11 +313,11 @@ KINDS: Final = ("ask", "sample", "roots", "apps")
 REJECTED: Final = -1
 
 
-class Unanswered(AssertionError):
+class UnansweredQuestion(AssertionError):
     """The server asked something that the test has no answer for."""
 
 
-class Unused(AssertionError):
+class UnusedAnswer(AssertionError):
     """The test prepared an answer that the server did not ask for."""
 
 
@@ -341,10 +341,10 @@ class AnswerScript:
             roots=self._list_roots if "roots" in self.offered else None,
         )
 
-    def complaint(self) -> Unanswered | None:
+    def complaint(self) -> UnansweredQuestion | None:
         """The error for the questions without an answer since the last complaint; None if there are none."""
         text, self._unanswered = "\n".join(self._unanswered), []
-        return Unanswered(text) if text else None
+        return UnansweredQuestion(text) if text else None
 
     def check_used(self) -> None:
         """Raises Unused for answers that are left over."""
@@ -355,7 +355,7 @@ class AnswerScript:
             f"client.{verb}({', '.join(map(repr, values))}) was never used" for verb, values in left.items() if values
         ]
         if lines:
-            raise Unused("\n".join([*lines, "  fix: remove it, or find out why the tool did not ask"]))
+            raise UnusedAnswer("\n".join([*lines, "  fix: remove it, or find out why the tool did not ask"]))
 
     def _ask(self, message: str, schema: dict[str, Any]) -> Any:
         if not self.prepared:
@@ -363,7 +363,7 @@ class AnswerScript:
             self._add_unanswered(f"the server asked {message!r}", f"client.will_answer({{{fields}}})")
             return Cancel
         try:
-            return of_one_field(_resolve_answer(self.prepared.popleft(), message, schema), schema)
+            return wrap_single_field_answer(_resolve_answer(self.prepared.popleft(), message, schema), schema)
         except UsageError as error:
             self._unanswered.append(f"the server asked {message!r}: {error.problem}\n  fix: {error.fix}")
             return Cancel

@@ -124,14 +124,14 @@ def schema_snapshot(request: pytest.FixtureRequest, client: SyncClient) -> Calla
 
 
 def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, dict[str, Any]]:
-    from defserve.client.targets import is_address, is_server
+    from defserve.client.targets import is_server_address, is_server_object
     from defserve.errors import UsageError
     from defserve.tooling.loading import load_quietly
 
     mark = request.node.get_closest_marker("serves")
     target: Any = mark.args[0] if mark and mark.args else _find_default_server(request)
     options = {name: value for name, value in mark.kwargs.items() if name != "over"} if mark else {}
-    if isinstance(target, str) and (over == "stdio" or is_address(target)):
+    if isinstance(target, str) and (over == "stdio" or is_server_address(target)):
         return target, options
     if over == "stdio":
         pytest.fail(
@@ -143,7 +143,7 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
         server = load_quietly(target) if isinstance(target, str) else target
     except UsageError as error:
         pytest.fail(f"the server under test cannot be loaded: {error}", pytrace=False)
-    if not is_server(server):
+    if not is_server_object(server):
         pytest.fail(f"the server under test is {type(server).__name__!r}, not a server", pytrace=False)
     return server, options
 
@@ -167,8 +167,8 @@ def _find_default_server(request: pytest.FixtureRequest) -> Any:
 
 def _servers_of(module: ModuleType) -> list[Any]:
     """Its `server`, or else every server that it has, under whatever name."""
-    from defserve.client.targets import is_server
+    from defserve.client.targets import is_server_object
 
-    if is_server(named := vars(module).get("server")):
+    if is_server_object(named := vars(module).get("server")):
         return [named]
-    return list({id(each): each for each in vars(module).values() if is_server(each)}.values())
+    return list({id(each): each for each in vars(module).values() if is_server_object(each)}.values())

@@ -15,7 +15,7 @@ from defserve.client.mcpl.state import HostState
 from defserve.client.tasks import StartedCall
 from defserve.errors import PeerTimeout
 from defserve.protocols.mcpl.channels.messages import Channel
-from defserve.testing.blocking import blocking
+from defserve.testing.blocking import make_blocking_method
 
 # pytest leaves out the frames of this module, so that a failure shows the line of the test.
 __tracebackhide__ = True
@@ -40,18 +40,18 @@ class SyncPart(Generic[T]):
 class SyncMcpl(SyncPart[McplPeer]):
     """The verbs of `McplPeer`. Made by `SyncClient.mcpl`."""
 
-    update = blocking(McplPeer.update)
-    collect = blocking(McplPeer.collect)
-    before_inference = blocking(McplPeer.before_inference)
-    after_inference = blocking(McplPeer.after_inference)
-    inference_ended = blocking(McplPeer.inference_ended)
-    call = blocking(McplPeer.call)
-    rollback = blocking(McplPeer.rollback)
-    open = blocking(McplPeer.open)
-    close = blocking(McplPeer.close)
-    publish = blocking(McplPeer.publish)
-    acknowledge = blocking(McplPeer.acknowledge)
-    typing = blocking(McplPeer.typing)
+    update = make_blocking_method(McplPeer.update)
+    collect = make_blocking_method(McplPeer.collect)
+    before_inference = make_blocking_method(McplPeer.before_inference)
+    after_inference = make_blocking_method(McplPeer.after_inference)
+    inference_ended = make_blocking_method(McplPeer.inference_ended)
+    call = make_blocking_method(McplPeer.call)
+    rollback = make_blocking_method(McplPeer.rollback)
+    open = make_blocking_method(McplPeer.open)
+    close = make_blocking_method(McplPeer.close)
+    publish = make_blocking_method(McplPeer.publish)
+    acknowledge = make_blocking_method(McplPeer.acknowledge)
+    typing = make_blocking_method(McplPeer.typing)
 
     @property
     def version(self) -> str | None:
@@ -115,16 +115,16 @@ class SyncMcpl(SyncPart[McplPeer]):
 class SyncTask(SyncPart[StartedCall]):
     """The verbs of `StartedCall`. Made by `SyncClient.start`."""
 
-    refresh = blocking(StartedCall.refresh)
-    result = blocking(
+    refresh = make_blocking_method(StartedCall.refresh)
+    result = make_blocking_method(
         StartedCall.result,
         """The value of the call, when it is there. Prepare answers to questions with `will_answer`.
 
         Raises ToolError if the tool failed, PeerError if the call failed or was cancelled.
         """,
     )
-    result_raw = blocking(StartedCall.result_raw)
-    cancel = blocking(StartedCall.cancel)
+    result_raw = make_blocking_method(StartedCall.result_raw)
+    cancel = make_blocking_method(StartedCall.cancel)
 
     @property
     def id(self) -> str | None:
@@ -145,8 +145,8 @@ class SyncTask(SyncPart[StartedCall]):
 class SyncApp(SyncPart[RenderedApp]):
     """The verbs of `RenderedApp`, which are those of a host that shows the view. Made by `SyncClient.render`."""
 
-    call = blocking(RenderedApp.call)
-    answer = blocking(RenderedApp.answer)
+    call = make_blocking_method(RenderedApp.call)
+    answer = make_blocking_method(RenderedApp.answer)
 
     @property
     def uri(self) -> str:

@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from secrets import token_urlsafe
 from typing import Any
 
-from defserve.auth.local_token import with_local_key, with_local_token
+from defserve.auth.local_token import add_local_token_auth, resolve_local_key
 from defserve.client.client import Client
 from defserve.client.links.stdio import ProcessLink
-from defserve.client.targets import Remote, is_address
+from defserve.client.targets import RemoteServer, is_server_address
 from defserve.errors import UsageError
 from defserve.tooling.loading import load_quietly
 
@@ -31,10 +31,10 @@ def connect_over(over: str, server: Any, options: Options) -> AbstractAsyncConte
     """
     credentials = {name: options[name] for name in CREDENTIALS if name in options}
     rest = {name: value for name, value in options.items() if name not in CREDENTIALS}
-    if isinstance(server, str) and is_address(server):
+    if isinstance(server, str) and is_server_address(server):
         if not credentials:
-            server, credentials["token"] = with_local_key(server, None, {})
-        return Remote(server, **credentials).connect(**rest)
+            server, credentials["token"] = resolve_local_key(server, None, {})
+        return RemoteServer(server, **credentials).connect(**rest)
     if over not in TRANSPORTS:
         raise UsageError(f"a server cannot be tested over {over!r}", fix=f"use one of {', '.join(TRANSPORTS)}")
     return TRANSPORTS[over](server, rest, credentials)
@@ -58,16 +58,16 @@ async def _over_stdio(server: Any, options: Options, _: Options) -> AsyncGenerat
 def _over_network(scheme: str) -> Connect:
     @asynccontextmanager
     async def connect(server: Any, options: Options, credentials: Options) -> AsyncGenerator[Client]:
-        from defserve.serve.session_opener import loopback
+        from defserve.serve.session_opener import serve_on_loopback
 
         server = _load_server(server)
         app = server.asgi()
         if not credentials and app.auth is None:
             credentials = {"token": (key := token_urlsafe(32))}
-            app.auth = with_local_token(key, None)
-        async with loopback(app, server.limits, scheme=scheme) as url:
+            app.auth = add_local_token_auth(key, None)
+        async with serve_on_loopback(app, server.limits, scheme=scheme) as url:
             try:
-                async with Remote(url, **credentials).connect(**options) as client:
+                async with RemoteServer(url, **credentials).connect(**options) as client:
                     yield client
             finally:
                 await app.provider.stop()

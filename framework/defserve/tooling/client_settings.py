@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from defserve.client.known_clients import Format, Launch
-from defserve.client.targets import is_module, split_target
+from defserve.client.known_clients import LaunchCommand, SettingsFormat
+from defserve.client.targets import is_importable_module, split_target
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError, did_you_mean
 from defserve.tooling import jsonc, toml_tables
@@ -28,12 +28,15 @@ BACKUP: Final = ".bak"
 PRIVATE: Final = 0o600
 """A new file may hold secrets, such as keys in `env`."""
 
-PUT: Final[dict[Format, Callable[[str, Sequence[str], Any], str]]] = {
+PUT: Final[dict[SettingsFormat, Callable[[str, Sequence[str], Any], str]]] = {
     "json": jsonc.set_value,
     "toml": toml_tables.set_value,
 }
-REMOVE: Final[dict[Format, Callable[[str, Sequence[str]], str]]] = {"json": jsonc.remove, "toml": toml_tables.remove}
-PARSE: Final[dict[Format, Callable[[str], Any]]] = {"json": jsonc.parse, "toml": toml_tables.parse}
+REMOVE: Final[dict[SettingsFormat, Callable[[str, Sequence[str]], str]]] = {
+    "json": jsonc.remove,
+    "toml": toml_tables.remove,
+}
+PARSE: Final[dict[SettingsFormat, Callable[[str], Any]]] = {"json": jsonc.parse, "toml": toml_tables.parse}
 
 
 class SettingsEdit(NamedTuple):
@@ -78,27 +81,27 @@ class SettingsEdit(NamedTuple):
             raise UsageError(f"cannot write {self.path}: {error.strerror}", fix="check its permissions") from None
 
 
-def set_entry(path: Path, format: Format, keys: Sequence[str], value: Any) -> SettingsEdit:
+def set_entry(path: Path, format: SettingsFormat, keys: Sequence[str], value: Any) -> SettingsEdit:
     """The file with `value` at `keys`. Raises UsageError for a file that cannot be read or edited."""
     before = read_settings_text(path)
     return SettingsEdit(path, before, _run_edit(path, lambda: PUT[format](before or "", keys, value)))
 
 
-def remove(path: Path, format: Format, keys: Sequence[str]) -> SettingsEdit:
+def remove_entry(path: Path, format: SettingsFormat, keys: Sequence[str]) -> SettingsEdit:
     """The file without what is at `keys`."""
     before = read_settings_text(path)
     return SettingsEdit(path, before, _run_edit(path, lambda: REMOVE[format](before or "", keys)))
 
 
-def holds_only(path: Path, format: Format, keys: Sequence[str]) -> bool:
+def contains_only_entry(path: Path, format: SettingsFormat, keys: Sequence[str]) -> bool:
     """Whether the file is exactly what `put` makes of an empty one: then it was made for the entry at `keys`."""
-    value = holds(path, format)
+    value = read_settings(path, format)
     for key in keys:
         value = value.get(key) if is_mapping(value) else None
     return value is not None and not path.is_symlink() and read_settings_text(path) == PUT[format]("", keys, value)
 
 
-def discard(path: Path) -> None:
+def remove_file_and_backup(path: Path) -> None:
     """Remove a file and its backup. Raises UsageError."""
     try:
         path.unlink()
@@ -107,7 +110,7 @@ def discard(path: Path) -> None:
         raise UsageError(f"cannot remove {path}: {error.strerror}", fix="check the permissions") from None
 
 
-def holds(path: Path, format: Format) -> Any:
+def read_settings(path: Path, format: SettingsFormat) -> Any:
     """The content of the file; an empty object if there is no file. Raises UsageError."""
     return _run_edit(path, lambda: PARSE[format](read_settings_text(path) or ""))
 
@@ -163,7 +166,7 @@ def _replace(path: Path, text: str, mode: int) -> None:
 # -- The servers in the `.mcp.json` of a project, and how to reach each of them.
 
 
-FILE: Final = ".mcp.json"
+MCP_JSON_NAME: Final = ".mcp.json"
 
 # The key of `.mcp.json` and most clients, and that of VS Code.
 KEYS: Final = ("mcpServers", "servers")
@@ -175,7 +178,7 @@ class ConfiguredServer(NamedTuple):
 
     name: str
     path: str
-    launch: Launch
+    launch: LaunchCommand
     cwd: str = ""
 
     @property
@@ -186,13 +189,13 @@ class ConfiguredServer(NamedTuple):
             raise UsageError(f"{self.name!r} in {self.path}: there is no folder {folder!r}", fix='correct its "cwd"')
         return folder
 
-    def fill_variables(self) -> Launch:
+    def fill_variables(self) -> LaunchCommand:
         """How to reach it from here. Raises UsageError for a variable that is not set."""
         fill, how = self._fill, self.launch
         command = fill(how.command)
         if os.path.dirname(command):
             command = os.path.join(self.folder, command)
-        return Launch(
+        return LaunchCommand(
             command,
             tuple(map(fill, how.args)),
             {name: fill(value) for name, value in how.env.items()},
@@ -215,19 +218,21 @@ class ConfiguredServer(NamedTuple):
         return value
 
 
-def nearest() -> str | None:
+def find_nearest_mcp_json() -> str | None:
     """The `.mcp.json` of the current folder, or of the nearest folder above that has one."""
     here = Path.cwd()
-    return next((str(folder / FILE) for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
+    return next(
+        (str(folder / MCP_JSON_NAME) for folder in (here, *here.parents) if (folder / MCP_JSON_NAME).is_file()), None
+    )
 
 
-def find(target: str) -> ConfiguredServer | None:
+def find_mcp_json_server(target: str) -> ConfiguredServer | None:
     """The server that `target` names: NAME in the nearest `.mcp.json`, `path/.mcp.json:NAME` in that file.
 
     None if the nearest file has no such NAME. Raises UsageError if a named file has none, or the entry cannot be used.
     """
     folder, json, name = target.rpartition(".json:")
-    path = os.path.abspath(folder + ".json") if json else nearest()
+    path = os.path.abspath(folder + ".json") if json else find_nearest_mcp_json()
     if path is None:
         return None
     known = _entries(path)
@@ -242,7 +247,7 @@ def find(target: str) -> ConfiguredServer | None:
 
 def list_configured_servers() -> dict[str, str]:
     """The names in the nearest `.mcp.json`, each with its command or address. Raises UsageError for a broken file."""
-    path = nearest()
+    path = find_nearest_mcp_json()
     entries: Mapping[str, Any] = _entries(path) if path is not None else {}
     return {
         name: str(entry.get("url") or " ".join((str(entry.get("command")), *_args(entry))))
@@ -273,7 +278,9 @@ def _parse_entry(name: str, path: str, entry: Any) -> ConfiguredServer:
     command, url = entry.get("command"), entry.get("url")
     if not (command or url) or not all(isinstance(text, str) for text in (command or "", url or "")):
         raise UsageError(f"{place} has neither a command nor a url", fix='give it "command" and "args", or "url"')
-    launch = Launch(command or "", _args(entry), _texts(entry.get("env")), url or "", _texts(entry.get("headers")))
+    launch = LaunchCommand(
+        command or "", _args(entry), _texts(entry.get("env")), url or "", _texts(entry.get("headers"))
+    )
     return ConfiguredServer(name, path, launch, str(entry.get("cwd") or ""))
 
 
@@ -292,32 +299,32 @@ def _texts(given: Any) -> dict[str, str]:
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def of_command(command: Sequence[str], env: Mapping[str, str]) -> Launch:
+def make_command_launch(command: Sequence[str], env: Mapping[str, str]) -> LaunchCommand:
     """A command as it was given, with its program looked up on our PATH."""
     found = shutil.which(command[0])
     if found is None:
         raise UsageError(f"there is no command {command[0]!r}", fix="install it, or write its full path")
-    return Launch(os.path.abspath(found), tuple(command[1:]), env)
+    return LaunchCommand(os.path.abspath(found), tuple(command[1:]), env)
 
 
-def of_target(target: str, env: Mapping[str, str]) -> Launch:
+def make_target_launch(target: str, env: Mapping[str, str]) -> LaunchCommand:
     """A file, `file:object`, a module, or the name of an installed server."""
     path, attribute = split_target(target)
     if path.endswith(".py"):
         target = os.path.abspath(path) + (f":{attribute}" if attribute else "")
         return _run(target, env)
     script = Path(sys.executable).with_name(target + (".exe" if os.name == "nt" else ""))
-    if not attribute and not is_module(target) and script.is_file():
-        return Launch(str(script), (), env)
+    if not attribute and not is_importable_module(target) and script.is_file():
+        return LaunchCommand(str(script), (), env)
     return _run(target, _findable(path, env))
 
 
-def of_package(package: str, env: Mapping[str, str]) -> Launch:
+def make_package_launch(package: str, env: Mapping[str, str]) -> LaunchCommand:
     """`-m package`."""
     return _run("-m", _findable(package, env), package)
 
 
-def environment(pairs: Sequence[str]) -> dict[str, str]:
+def parse_environment(pairs: Sequence[str]) -> dict[str, str]:
     """`K=V` pairs."""
     found: dict[str, str] = {}
     for pair in pairs:
@@ -328,9 +335,9 @@ def environment(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _run(target: str, env: Mapping[str, str], *more: str) -> Launch:
+def _run(target: str, env: Mapping[str, str], *more: str) -> LaunchCommand:
     # The interpreter of this installation has defserve, whatever is on the PATH of the client.
-    return Launch(sys.executable, ("-m", "defserve", "run", target, *more), env)
+    return LaunchCommand(sys.executable, ("-m", "defserve", "run", target, *more), env)
 
 
 def _findable(module: str, env: Mapping[str, str]) -> Mapping[str, str]:

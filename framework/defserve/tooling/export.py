@@ -14,7 +14,7 @@ from typing import Any
 from defserve.client.known_clients import check_server_id
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError
-from defserve.server.openapi_document import examples, input_schema, tags_of
+from defserve.server.openapi_document import get_input_schema, get_tool_tags, make_examples
 
 
 def catalogue(
@@ -35,13 +35,13 @@ def catalogue(
 
 
 def _tool(tool: Mapping[str, Any], version: str, author: str) -> dict[str, Any]:
-    tags, schema = tags_of(tool), input_schema(tool)
+    tags, schema = get_tool_tags(tool), get_input_schema(tool)
     return {
         "name": tool["name"],
         "description": tool.get("description") or "",
         "inputSchema": schema,
         "tags": tags,
-        "examples": examples(schema),
+        "examples": make_examples(schema),
         "metadata": {
             "category": tags[0] if tags else "general",
             "version": version,
@@ -68,7 +68,7 @@ def now() -> str:
     return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def schemas(tools: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def collect_tool_schemas(tools: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The JSON Schemas of every tool: `input`, and `output` if it has one."""
     draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     return {
@@ -84,7 +84,7 @@ def schemas(tools: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 # -- The entry of a server in `mgp.toml` (MGP §15.2): what a kernel knows about it before it connects.
 
 
-def mgp_entry(
+def format_mgp_entry(
     info: Mapping[str, Any],
     mgp: Mapping[str, Any],
     *,

@@ -73,7 +73,7 @@ def remove(text: str, path: Sequence[str]) -> str:
     _, members, depth = _deepest(root, path)
     if depth < len(path) - 1 or all(member.key != path[-1] for member in members):
         return mark + text
-    expected = copy_with_value(root.value, path, GONE)
+    expected = copy_with_value(root.value, path, REMOVED_VALUE)
     while True:
         _, members, _ = _deepest(_parse_document(text), path)
         places = [place for place, member in enumerate(members) if member.key == path[-1]]
@@ -276,7 +276,7 @@ def _line_end(text: str) -> str:
 # -- What the editors of JSON and TOML share: what can go wrong, and what an edit has to mean.
 
 
-GONE: Final = object()
+REMOVED_VALUE: Final = object()
 """The value of a member that is to be removed."""
 
 
@@ -297,7 +297,7 @@ def copy_with_value(whole: Mapping[str, Any], path: Sequence[str], value: Any) -
     copy = dict(whole)
     if len(path) > 1:
         copy[path[0]] = copy_with_value(copy.get(path[0], {}), path[1:], value)
-    elif value is GONE:
+    elif value is REMOVED_VALUE:
         del copy[path[0]]
     else:
         copy[path[0]] = value

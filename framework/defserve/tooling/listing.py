@@ -14,9 +14,9 @@ from defserve.core.json_values import is_object
 from defserve.core.messages import encode
 from defserve.core.session import Session
 from defserve.errors import PeerError
-from defserve.protocols.mcp.app_policy import OFFER as APPS_OFFER
+from defserve.protocols.mcp.app_policy import APPS_CAPABILITY as APPS_OFFER
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
-from defserve.protocols.mgp.terms import EXTENSION_ID, SECTIONS, VERSION
+from defserve.protocols.mgp.terms import MGP_EXTENSION_ID, MGP_SECTIONS_BY_NAME, MGP_VERSION
 
 Json = dict[str, Any]
 
@@ -28,12 +28,12 @@ LISTS: Final = {
     "prompts": ("prompts/list", "prompts"),
 }
 
-MGP_OFFER: Final[Mapping[str, Any]] = {"version": VERSION, "extensions": list(SECTIONS)}
+MGP_OFFER: Final[Mapping[str, Any]] = {"version": MGP_VERSION, "extensions": list(MGP_SECTIONS_BY_NAME)}
 
-_EXTENSIONS: Final[Mapping[str, Any]] = {EXTENSION_ID: MGP_OFFER, **APPS_OFFER["extensions"]}
+_EXTENSIONS: Final[Mapping[str, Any]] = {MGP_EXTENSION_ID: MGP_OFFER, **APPS_OFFER["extensions"]}
 
 # A client that offers this is told everything: MGP and MCPL, in the places where each era has them, and views.
-OFFER: Final[Mapping[str, Any]] = {
+FULL_OFFER: Final[Mapping[str, Any]] = {
     "mgp": MGP_OFFER,
     "experimental": {"mcpl": {"version": "0.4"}},
     "extensions": _EXTENSIONS,
@@ -64,7 +64,7 @@ class ServerListing(NamedTuple):
     @property
     def mgp(self) -> Json:
         """What the server says about MGP; empty if it does not speak it."""
-        return _member(self.capabilities, "mgp") or _member(self.capabilities, "extensions", EXTENSION_ID)
+        return _member(self.capabilities, "mgp") or _member(self.capabilities, "extensions", MGP_EXTENSION_ID)
 
     @property
     def is_searched(self) -> bool:
@@ -91,7 +91,7 @@ def server_listing(composition: Composition) -> ServerListing | None:
     lists = {member: _pages(composition, *place) for member, place in LISTS.items()}
     if any(items is None for items in lists.values()):
         return None
-    unstarted = UnstartedSession(composition, OFFER)
+    unstarted = UnstartedSession(composition, FULL_OFFER)
     unstarted.session.close()
     tools, resources, templates, prompts = (items or [] for items in lists.values())
     return ServerListing(unstarted.initialize, tools, resources, templates, prompts)

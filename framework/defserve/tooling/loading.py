@@ -78,8 +78,8 @@ def _as_module(path: str) -> str:
 # -- Whose code a frame runs: the author's, or that of Python, a package or defserve.
 
 
-OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PYTHONS: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+PACKAGE_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PYTHON_FOLDERS: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 PACKAGES: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 """Folders of packages, wherever they are: `pip install --user` has its own."""
 
@@ -90,7 +90,7 @@ def is_outside(path: str, folders: tuple[str, ...]) -> bool:
 
 
 def is_of_author(path: str) -> bool:
-    return is_outside(path, (OURS, *PYTHONS)) and not any(folder in path for folder in PACKAGES)
+    return is_outside(path, (PACKAGE_FOLDER, *PYTHON_FOLDERS)) and not any(folder in path for folder in PACKAGES)
 
 
 def author_line(error: BaseException) -> str:

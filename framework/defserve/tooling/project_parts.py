@@ -48,7 +48,7 @@ def plan_edits(home: ServerLocation, part: ServerPart) -> list[ProjectEdit]:
     ]
 
 
-def apply(edits: list[ProjectEdit]) -> None:
+def apply_edits(edits: list[ProjectEdit]) -> None:
     for edit in edits:
         edit.path.parent.mkdir(parents=True, exist_ok=True)
         edit.path.write_bytes(edit.after.encode())
@@ -200,13 +200,13 @@ class ServerPart(NamedTuple):
     registers: tuple[str, ...]
 
 
-def part_of(request: PartRequest) -> ServerPart:
+def make_part(request: PartRequest) -> ServerPart:
     """The part to add. Raises UsageError for a name, URI or description that is not valid."""
     if request.description and not TEXT.fullmatch(request.description):
         raise UsageError(
             "the description is not valid", fix="use at most 100 characters, without double quotes and backslashes"
         )
-    return KINDS[request.kind](request)
+    return PART_MAKERS[request.kind](request)
 
 
 def _function(code: str, test: str, request: PartRequest) -> ServerPart:
@@ -293,7 +293,7 @@ def _sentence(name: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-KINDS: Final[Mapping[str, Callable[[PartRequest], ServerPart]]] = {
+PART_MAKERS: Final[Mapping[str, Callable[[PartRequest], ServerPart]]] = {
     "tool": partial(_function, TOOL, TOOL_TEST),
     "resource": _resource,
     "prompt": partial(_function, PROMPT, PROMPT_TEST),
@@ -304,7 +304,7 @@ KINDS: Final[Mapping[str, Callable[[PartRequest], ServerPart]]] = {
 # -- Finds the server of a project: the module that its `pyproject.toml` names, and the variable in it.
 
 
-GROUP: Final = "defserve.servers"
+ENTRY_POINT_GROUP: Final = "defserve.servers"
 SOURCES: Final = ("src", ".")
 
 
@@ -318,7 +318,7 @@ class ServerLocation(NamedTuple):
     distribution: str
 
 
-def locate(start: Path, server: str | None = None) -> ServerLocation:
+def locate_server(start: Path, server: str | None = None) -> ServerLocation:
     """The server of the project around `start`, or the one that `server` names as `path/server.py[:variable]`.
 
     Raises UsageError if there is none, or more than one.
@@ -341,7 +341,8 @@ def locate(start: Path, server: str | None = None) -> ServerLocation:
         )
     raise UsageError(
         f"{project / 'pyproject.toml'} names no server of this project",
-        fix=f'add [project.entry-points."{GROUP}"] name = "package.server:server", or add --server path/server.py',
+        fix=f'add [project.entry-points."{ENTRY_POINT_GROUP}"] name = "package.server:server", '
+        "or add --server path/server.py",
     )
 
 
@@ -370,7 +371,7 @@ def parse_source(source: Path) -> ast.Module:
 
 def _iter_declared_servers(root: Path) -> Iterator[ServerLocation]:
     project = _project(root)
-    servers: Mapping[str, str] = project.get("entry-points", {}).get(GROUP, {})
+    servers: Mapping[str, str] = project.get("entry-points", {}).get(ENTRY_POINT_GROUP, {})
     scripts: Mapping[str, str] = project.get("scripts", {})
     for pointed in (*servers.values(), *scripts.values()):
         module, _, attribute = pointed.partition(":")

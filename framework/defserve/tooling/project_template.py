@@ -29,13 +29,13 @@ class CreatedProject(NamedTuple):
     files: tuple[str, ...]
 
 
-def questions() -> TemplateQuestions:
+def load_template_questions() -> TemplateQuestions:
     return TemplateQuestions(data() / "cookiecutter")
 
 
-def create(given: Mapping[str, str], output: Path) -> CreatedProject:
+def create_project(given: Mapping[str, str], output: Path) -> CreatedProject:
     """Create a project in a new folder below `output`. Raises UsageError if the folder exists."""
-    asked = questions()
+    asked = load_template_questions()
     answers = asked.complete(given)
     folder = output / answers["project_slug"]
     if folder.exists():
@@ -84,7 +84,7 @@ def _text(path: Path) -> str:
 # -- The questions of the template (`cookiecutter.json`), their defaults, and which answers are valid.
 
 
-DERIVED: Final = ("project_slug", "package_name")
+DERIVED_ANSWERS: Final = ("project_slug", "package_name")
 """Nobody is asked for these: they follow from the name."""
 
 
@@ -135,7 +135,7 @@ class TemplateQuestions:
             try:
                 self.check(name, answers[name])
             except UsageError as error:
-                if name in given or name not in DERIVED:
+                if name in given or name not in DERIVED_ANSWERS:
                     raise
                 why = error.problem.removeprefix(f"{name}: ")
                 raise UsageError(f"the name {answers['project_name']!r} cannot be used: {why}", fix=error.fix) from None
@@ -249,7 +249,7 @@ class Placeholder(NamedTuple):
         return f"{self.about} ({self.text})"
 
 
-def placeholders(folder: Path, asked: TemplateQuestions) -> list[Placeholder]:
+def find_placeholders(folder: Path, asked: TemplateQuestions) -> list[Placeholder]:
     """The placeholders in the project `folder`."""
     texts = {name: (folder / name).read_text("utf-8", "replace") for name in FILES if (folder / name).is_file()}
     return [

@@ -9,9 +9,16 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from defserve.auth.issuers import HttpAnswer, HttpRequest, Send, send
-from defserve.auth.oauth import check_url, covers, issuer_places, oauth_challenge, origin_of, resource_places
-from defserve.auth.signing_keys import ASYMMETRIC, parse_key_set
+from defserve.auth.issuers import HttpRequest, HttpResponse, SendHttpRequest, send_http_request
+from defserve.auth.oauth import (
+    check_url,
+    get_origin,
+    is_token_resource_for,
+    list_issuer_metadata_urls,
+    list_resource_metadata_urls,
+    parse_oauth_challenge,
+)
+from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS, parse_key_set
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
@@ -34,7 +41,7 @@ _HEADERS: Final = {
 }
 
 
-async def sign_in_steps(url: str, ask: Send = send) -> AsyncIterator[Step]:
+async def check_sign_in(url: str, ask: SendHttpRequest = send_http_request) -> AsyncIterator[Step]:
     """Every step of a client that knows only the URL of a server."""
     try:
         check_url(url, "the URL", query=True)
@@ -50,7 +57,7 @@ async def sign_in_steps(url: str, ask: Send = send) -> AsyncIterator[Step]:
     yield _refusal(answer)
     if answer.status != 401:
         return
-    said = oauth_challenge(answer.headers.get("www-authenticate", "")).parameters
+    said = parse_oauth_challenge(answer.headers.get("www-authenticate", "")).parameters
     yield _pointer(said)
     scopes = said.get("scope") or "none: clients ask for scopes_supported, or for no scope"
     yield Step(SERVER, "says which scopes", "ok", scopes)
@@ -58,13 +65,13 @@ async def sign_in_steps(url: str, ask: Send = send) -> AsyncIterator[Step]:
     async for step, document in _metadata(url, said.get("resource_metadata"), ask):  # noqa: B007 (the last one counts)
         yield step
     # Clients of 2025-03-26 take the server itself for the issuer. Newer ones do so if there is no metadata.
-    servers = texts(document.get("authorization_servers")) if document is not None else [origin_of(url)]
+    servers = texts(document.get("authorization_servers")) if document is not None else [get_origin(url)]
     for issuer in servers:
         async for step in issuer_steps(issuer, url, texts((document or {}).get("scopes_supported")), ask):
             yield step
 
 
-def _refusal(answer: HttpAnswer) -> Step:
+def _refusal(answer: HttpResponse) -> Step:
     if answer.status == 401 and answer.headers.get("www-authenticate"):
         return Step(SERVER, "asks for a token", "ok", "401, with WWW-Authenticate")
     if answer.status == 401:
@@ -95,9 +102,11 @@ def _pointer(said: Mapping[str, str]) -> Step:
     )
 
 
-async def _metadata(url: str, named: str | None, ask: Send) -> AsyncIterator[tuple[Step, Mapping[str, Any] | None]]:
+async def _metadata(
+    url: str, named: str | None, ask: SendHttpRequest
+) -> AsyncIterator[tuple[Step, Mapping[str, Any] | None]]:
     """Looks for the metadata as clients do. The document of the last step is what was found."""
-    usual = resource_places(url)
+    usual = list_resource_metadata_urls(url)
     problems: list[str] = []
     for place in dict.fromkeys([named, *usual] if named else usual):
         found, problem = await document_at(place, ask)
@@ -121,7 +130,7 @@ def _resource(url: str, found: Mapping[str, Any]) -> Step:
         return Step(SERVER, "names itself", "ok", url)
     about = f"`resource` is {resource!r}, and clients that were given {url} refuse to sign in"
     fix = "publish exactly the URL that clients are given: scheme, host, port, path, no slash at the end"
-    if isinstance(resource, str) and covers(resource, url):
+    if isinstance(resource, str) and is_token_resource_for(resource, url):
         return Step(SERVER, "names itself", "missing", f"{about}, if they compare exactly (RFC 9728 §3.3)", fix)
     return Step(SERVER, "names itself", "broken", about, fix)
 
@@ -142,7 +151,7 @@ class Step(NamedTuple):
 # -- The steps at one issuer: its metadata, and what it says about clients like those of MCP.
 
 
-async def issuer_steps(issuer: str, url: str, scopes: Sequence[str], ask: Send) -> AsyncIterator[Step]:
+async def issuer_steps(issuer: str, url: str, scopes: Sequence[str], ask: SendHttpRequest) -> AsyncIterator[Step]:
     """Every step at an issuer, for a server at `url` that names these scopes."""
     part = f"Issuer {issuer}"
     try:
@@ -151,7 +160,7 @@ async def issuer_steps(issuer: str, url: str, scopes: Sequence[str], ask: Send) 
         yield Step(part, "metadata", "broken", error.problem, error.fix)
         return
     found, problems = None, list[str]()
-    for place in issuer_places(issuer):
+    for place in list_issuer_metadata_urls(issuer):
         found, problem = await document_at(place, ask)
         if found is not None:
             yield Step(part, "metadata", "ok", place)
@@ -267,7 +276,7 @@ def _check_resource(part: str, url: str, found: Mapping[str, Any]) -> Step:
     return Step(part, "resource", "ok", about)
 
 
-async def _keys(part: str, found: Mapping[str, Any], ask: Send) -> Step:
+async def _keys(part: str, found: Mapping[str, Any], ask: SendHttpRequest) -> Step:
     if "jwks_uri" not in found:
         return Step(part, "keys", "ok", "none published: its tokens are opaque, or its own server reads them")
     url = str(found["jwks_uri"])
@@ -277,7 +286,7 @@ async def _keys(part: str, found: Mapping[str, Any], ask: Send) -> Step:
         document: Any = json.loads(answer.body) if answer.status == 200 else None
         if is_object(document) and document.get("keys") == []:
             return Step(part, "keys", "ok", f"{url}: an empty set, so its tokens are not signed")
-        keys = parse_key_set(answer.body, frozenset(ASYMMETRIC))
+        keys = parse_key_set(answer.body, frozenset(ASYMMETRIC_ALGORITHMS))
     except UsageError as error:
         return Step(part, "keys", "broken", error.problem, "publish the keys with https")
     except (OSError, ValueError, RecursionError) as error:
@@ -289,7 +298,7 @@ async def _keys(part: str, found: Mapping[str, Any], ask: Send) -> Step:
 # -- Documents that servers and issuers publish.
 
 
-async def document_at(url: str, ask: Send) -> tuple[dict[str, Any] | None, str]:
+async def document_at(url: str, ask: SendHttpRequest) -> tuple[dict[str, Any] | None, str]:
     """The JSON object at a URL; or why there is none."""
     try:
         check_url(url, "it", query=True)

@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from typing import Any, Final
 
 from defserve.core.json_values import is_object
-from defserve.tooling.jsonc import GONE, BrokenDocument, NotEditable, copy_with_value
+from defserve.tooling.jsonc import REMOVED_VALUE, BrokenDocument, NotEditable, copy_with_value
 
 UNSAFE: Final = "it is written in a way that cannot be edited safely"
 _ARRAY: Final = re.compile(r"^[ \t]*\[\[[^\[\],\r\n]+\]\](?=[ \t]*(?:#|\r?$))", re.MULTILINE)
@@ -47,7 +47,7 @@ def remove(text: str, path: Sequence[str]) -> str:
     lines, _ = _without(text, path)
     if len(lines) > 1 and not lines[-1].strip() and text.endswith("\n"):
         lines.pop()
-    return _choose_candidate(["".join(lines)], copy_with_value(whole, path, GONE))
+    return _choose_candidate(["".join(lines)], copy_with_value(whole, path, REMOVED_VALUE))
 
 
 def _at(whole: Any, path: Sequence[str]) -> Any:

@@ -54,7 +54,7 @@ def know_every_head(patch: Patch) -> None:
     patch.set("defserve.serve.fastpath.known_heads:KNOWN", 10**9)
     patch.set("defserve.serve.fastpath.known_heads:MAX_HEAD_BYTES", 10**9)
     patch.set("defserve.serve.fastpath.protocol:MAX_LEARNED_HEADS", 10**9)
-    patch.set("defserve.serve.fastpath.protocol:FastProtocol._lessons", 10**9)
+    patch.set("defserve.serve.fastpath.protocol:FastHttptoolsProtocol._lessons", 10**9)
 
 
 def keep_every_address(patch: Patch) -> None:
@@ -80,10 +80,10 @@ def fail_at_broken_messages(patch: Patch) -> None:
 
     def make(read: Any) -> Any:
         def decode(data: bytes, *limits: int) -> Any:
-            from defserve.core.messages import Malformed
+            from defserve.core.messages import MalformedMessage
 
             message = read(data, *limits)
-            if isinstance(message, Malformed):
+            if isinstance(message, MalformedMessage):
                 raise TypeError(message.message)
             return message
 
@@ -132,4 +132,6 @@ def cancel_nothing(patch: Patch) -> None:
 
 
 def gather_lines_of_any_length(patch: Patch) -> None:
-    patch.wrap("defserve.core.line_framing:Lines.__init__", lambda start: lambda self, limit: start(self, 10**12))
+    patch.wrap(
+        "defserve.core.line_framing:LineSplitter.__init__", lambda start: lambda self, limit: start(self, 10**12)
+    )

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.attack.controls.patching import Patch
 
-GATE = "defserve.serve.http.request_heads:Gate"
-HEADS = "defserve.serve.fastpath.deadlines:HeadDeadline"
+GATE = "defserve.serve.http.request_heads:HostOriginGate"
+HEADS = "defserve.serve.fastpath.deadlines:RequestHeadDeadline"
 SOCKET = "defserve.serve.fastpath.websockets:BoundedWebSocket"
 EXCHANGE = "defserve.serve.http.exchange:Exchange"
 APP = "defserve.serve.http.app:HttpApp"
@@ -34,7 +34,7 @@ def open_the_gate(patch: Patch) -> None:
 
 
 def take_any_type(patch: Patch) -> None:
-    patch.set("defserve.serve.http.request_heads:is_json", lambda content_type: True)
+    patch.set("defserve.serve.http.request_heads:is_json_content_type", lambda content_type: True)
 
 
 # -- framing: a reader that reads requests as one of its kind once did -----------------------------------
@@ -112,7 +112,7 @@ def wait_for_bodies(patch: Patch) -> None:
 
 def take_any_amount(patch: Patch) -> None:
     """Heads, trailers and what stands between chunks have no end, in bytes or in time."""
-    patch.set("defserve.serve.fastpath.deadlines:HEAD_BYTES", 10**12)
+    patch.set("defserve.serve.fastpath.deadlines:MAX_REQUEST_HEAD_BYTES", 10**12)
     wait_for_heads(patch)
     wait_for_bodies(patch)
 
@@ -169,7 +169,7 @@ def wait_for_half_closed_clients(patch: Patch) -> None:
 
 def read_on_always(patch: Patch) -> None:
     """More is read from a connection while its requests wait for their answers."""
-    patch.set("defserve.serve.fastpath.holding:HoldingFlow.hold_reading", lambda self: None)
+    patch.set("defserve.serve.fastpath.holding:PausableFlowControl.hold_reading", lambda self: None)
     patch.set("uvicorn.protocols.http.flow_control:FlowControl.pause_reading", lambda self: None)
 
 
@@ -177,14 +177,14 @@ def answer_out_of_turn(patch: Patch) -> None:
     """Of the requests that wait, the last is answered first; with h11 they do not wait their turn at all."""
     from collections import deque
 
-    from defserve.serve.fastpath.deadlines import HeadDeadline
+    from defserve.serve.fastpath.deadlines import RequestHeadDeadline
 
     class Stack(deque[Any]):
         def pop(self) -> Any:  # type: ignore[override]
             return self.popleft()
 
     patch.set("uvicorn.protocols.http.httptools_impl:deque", Stack)
-    patch.set("defserve.serve.fastpath.h11:H11Bounds._feed", HeadDeadline._feed)
+    patch.set("defserve.serve.fastpath.h11:BoundedH11Protocol._feed", RequestHeadDeadline._feed)
 
 
 # -- WebSocket -------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def take_messages_of_any_size(patch: Patch) -> None:
 
 
 def take_any_fragments(patch: Patch) -> None:
-    patch.set("defserve.serve.sockets:FRAGMENTS", 10**12)
+    patch.set("defserve.serve.sockets:MAX_SMALL_FRAGMENTS", 10**12)
 
 
 def inflate_messages_of_any_size(patch: Patch) -> None:

@@ -27,7 +27,7 @@ def believe_nobody(patch: Patch) -> None:
 def take_any_address(patch: Patch) -> None:
     """A forwarded address is whatever a header says."""
     patch.set(f"{AUTHORITY}:canonical_address", lambda text: text.strip() or None)
-    last = "defserve.serve.sockets:ForwardedAddresses.caller"
+    last = "defserve.serve.sockets:ForwardedAddressMiddleware.caller"
     patch.set(last, lambda self, hops: hops[-1].strip() if hops else None)
 
 
@@ -54,9 +54,9 @@ def know_no_users(patch: Patch) -> None:
 
 
 def _stranger() -> Any:
-    from defserve.auth.authority import stranger_at
+    from defserve.auth.authority import make_stranger_principal
 
-    return stranger_at("")
+    return make_stranger_principal("")
 
 
 # -- whose it is -----------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def _stranger() -> Any:
 def share_everything(patch: Patch) -> None:
     """Whatever anybody began belongs to everybody."""
     patch.set("defserve.auth.principals:Principal.covers", lambda self, other: True)
-    patch.set("defserve.core.peer:may_act_for", lambda one, other: True)
+    patch.set("defserve.core.peer:can_act_for", lambda one, other: True)
 
     def find(self: Any, id: str, principal: str) -> Any:
         return next((session for session in self if session.id == id), None)
@@ -135,7 +135,7 @@ def read_any_authorization(patch: Patch) -> None:
         found = re.search(rb"[0-9a-f]{16}\.[A-Za-z0-9_-]{43}", b" ".join(authorization))
         return found[0].decode() if found else None
 
-    patch.set("defserve.auth.bearer_tokens:bearer", find_token)
+    patch.set("defserve.auth.bearer_tokens:extract_bearer_token", find_token)
 
 
 def find_tasks_by_half_an_id(patch: Patch) -> None:
@@ -309,7 +309,7 @@ def take_consent_from_any_site(patch: Patch) -> None:
 
         return decision
 
-    patch.wrap("defserve.auth.proxy.sign_in:Consent.decision", make)
+    patch.wrap("defserve.auth.proxy.sign_in:UserConsent.decision", make)
 
 
 def compare_nothing(patch: Patch) -> None:
@@ -321,7 +321,7 @@ def take_grants_again(patch: Patch) -> None:
     async def is_first(self: Any, what: str, id: str, seconds: float) -> bool:
         return True
 
-    patch.set("defserve.auth.proxy.tokens:Grants.is_first", is_first)
+    patch.set("defserve.auth.proxy.tokens:UserGrants.is_first", is_first)
 
 
 def take_any_local_token(patch: Patch) -> None:
@@ -336,7 +336,7 @@ def remember_every_client(patch: Patch) -> None:
     def is_remembered(self: Any, asked: Any, client: Any, request: Any) -> bool:
         return request.redirect.startswith("https://")
 
-    patch.set("defserve.auth.proxy.sign_in:Consent.is_remembered", is_remembered)
+    patch.set("defserve.auth.proxy.sign_in:UserConsent.is_remembered", is_remembered)
 
 
 def take_any_issuer(patch: Patch) -> None:
@@ -357,9 +357,9 @@ def go_anywhere(patch: Patch) -> None:
     fetcher = "defserve.client.signin.fetching:Fetcher"
 
     def find(self: Any, url: str, what: str) -> Any:
-        from defserve.client.signin.fetching import Address
+        from defserve.client.signin.fetching import RequestAddress
 
-        return Address(url)
+        return RequestAddress(url)
 
     async def resolve(self: Any, host: str, port: int) -> Any:
         return [host]
@@ -384,10 +384,10 @@ def follow_redirects(patch: Patch) -> None:
 
 def take_any_file_for_a_sign_in(patch: Patch) -> None:
     """Whose tokens a file has is known by its name."""
-    from defserve.client.link import sign_in_file
+    from defserve.client.link import get_sign_in_path
 
-    store = "defserve.client.signin.credential_files:FileStore"
-    patch.set(f"{store}.load_credential", lambda self, server: self._read_file(sign_in_file(server, self._folder)))
+    store = "defserve.client.signin.credential_files:FileCredentialStore"
+    patch.set(f"{store}.load_credential", lambda self, server: self._read_file(get_sign_in_path(server, self._folder)))
 
 
 def keep_sign_ins_by_host(patch: Patch) -> None:
@@ -401,7 +401,7 @@ def keep_sign_ins_by_host(patch: Patch) -> None:
     def read(self: Any, server: str) -> Any:
         return next((kept for name, kept in self._kept.items() if name_host(name) == name_host(server)), None)
 
-    patch.set("defserve.client.link:canonical", name_host)
+    patch.set("defserve.client.link:canonicalize_url", name_host)
     patch.set("defserve.client.signin.credentials:MemoryCredentialStore.load_credential", read)
 
 

@@ -13,10 +13,10 @@ IDENTITY = "defserve.stores.identity:ServerIdentity"
 
 def seal_for_all_servers(patch: Patch) -> None:
     """One key a purpose, whichever server seals."""
-    from defserve.stores.identity import NOBODY, ServerIdentity
+    from defserve.stores.identity import NO_SERVER_IDENTITY, ServerIdentity
 
     derive = ServerIdentity.derive_key
-    patch.set(f"{IDENTITY}.derive_key", lambda self, secret, purpose: derive(NOBODY, secret, purpose))
+    patch.set(f"{IDENTITY}.derive_key", lambda self, secret, purpose: derive(NO_SERVER_IDENTITY, secret, purpose))
 
 
 def keep_all_servers_together(patch: Patch) -> None:
@@ -95,8 +95,8 @@ def judge_late(patch: Patch) -> None:
 
 
 def repeat_everything(patch: Patch) -> None:
-    patch.set("defserve.errors:cut_text", lambda text, most=0: text)
-    patch.set("defserve.errors:cut_data", lambda data, most=0, depth=0: data)
+    patch.set("defserve.errors:truncate_text", lambda text, most=0: text)
+    patch.set("defserve.errors:truncate_error_data", lambda data, most=0, depth=0: data)
 
 
 def repeat_the_version(patch: Patch) -> None:
@@ -135,7 +135,7 @@ def ask_in_the_tools_words(patch: Patch) -> None:
 
         return asked
 
-    patch.wrap("defserve.protocols.mcp.asking.client_requests:confirm", in_its_words)
+    patch.wrap("defserve.protocols.mcp.asking.client_requests:ask_confirmation", in_its_words)
 
 
 def name_nobody_who_asks(patch: Patch) -> None:
@@ -159,8 +159,8 @@ def believe_whose_it_is(patch: Patch) -> None:
 
 
 def list_any_name(patch: Patch) -> None:
-    patch.set("defserve.proxying.mounted:tool_name_problem", lambda name: None)
-    patch.set("defserve.proxying.mounted:problem_of", lambda name: None)
+    patch.set("defserve.proxying.mounted:find_tool_name_problem", lambda name: None)
+    patch.set("defserve.proxying.mounted:find_name_problem", lambda name: None)
 
 
 def offer_what_hides(patch: Patch) -> None:
@@ -231,8 +231,8 @@ def _judge_as(patch: Patch, kind: str, other: str) -> None:
     from defserve.guard.shell import kinds
 
     patch.item(f"{SHELL}.kinds:KINDS", kind, kinds.KINDS[other])
-    kinds.kind_of.cache_clear()
-    patch.when_undone(kinds.kind_of.cache_clear)
+    kinds.find_word_kind.cache_clear()
+    patch.when_undone(kinds.find_word_kind.cache_clear)
 
 
 def begin_any_name(patch: Patch) -> None:
@@ -262,9 +262,9 @@ def run_the_projects_code(patch: Patch) -> None:
 
 
 def give_out_what_objects_hold(patch: Patch) -> None:
-    patch.set("defserve.guard.code.allowed_names:EXPOSED", {})
+    patch.set("defserve.guard.code.allowed_names:EXPOSED_ATTRIBUTES", {})
     patch.set("defserve.guard.code.allowed_names:HIDDEN_MODULES", frozenset[str]())
 
 
 def take_any_name_of_code(patch: Patch) -> None:
-    patch.set("defserve.guard.code.allowed_names:NAMED_ONLY", {})
+    patch.set("defserve.guard.code.allowed_names:HARMLESS_KEYWORDS", {})

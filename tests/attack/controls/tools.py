@@ -19,8 +19,8 @@ def _take_any(patch: Patch, *kinds: str) -> None:
     for name in kinds:
         old = module.KINDS[name]
         patch.item(f"{SHELL}.kinds:KINDS", name, module.Kind(old.says, lambda word, places: None, dashed=old.dashed))
-    module.kind_of.cache_clear()
-    patch.when_undone(module.kind_of.cache_clear)
+    module.find_word_kind.cache_clear()
+    patch.when_undone(module.find_word_kind.cache_clear)
 
 
 def read_no_awk(patch: Patch) -> None:
@@ -123,12 +123,12 @@ def wait_for_programs(patch: Patch) -> None:
 
 def ship_private_files(patch: Patch) -> None:
     """No name of a file is private."""
-    patch.set("defserve.tooling.packaging.privacy:private_kind", lambda path: None)
+    patch.set("defserve.tooling.packaging.privacy:classify_private_path", lambda path: None)
 
 
 def ship_secrets(patch: Patch) -> None:
     """What a file holds is not looked at."""
-    patch.set("defserve.tooling.packaging.privacy:secret_kind", lambda file: None)
+    patch.set("defserve.tooling.packaging.privacy:find_secret_kind", lambda file: None)
 
 
 def take_any_server_name(patch: Patch) -> None:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from defserve.cli import main as defserve
-from defserve.client.known_clients import CLIENTS
+from defserve.client.known_clients import KNOWN_CLIENTS
 
 
 def attempt(words: list[str]) -> tuple[int, str]:
@@ -40,7 +40,7 @@ def main() -> None:
     project.mkdir(exist_ok=True)
     os.chdir(project)
     for name in json.load(sys.stdin):
-        for client in CLIENTS:
+        for client in KNOWN_CLIENTS:
             before = snapshot(home)
             code, said = attempt(["install", f"--name={name}", "--client", client, "--", "true", "x"])
             after = snapshot(home)

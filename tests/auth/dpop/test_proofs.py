@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from defserve import Server
 from defserve.auth import JWT, Auth, DPoP
-from defserve.auth.bearer_tokens import ShownProof
+from defserve.auth.bearer_tokens import DpopProofRequest
 from defserve.auth.dpop import same_place
 from defserve.errors import UsageError
 from defserve.stores.identity import ServerIdentity
@@ -30,7 +30,7 @@ OTHER = private_key("ES256", "thief")
 
 
 async def checked(dpop: DPoP, *proofs: str, method: str = "POST", url: str = URL) -> str:
-    return await dpop.check(ShownProof(method, url, [one.encode() for one in proofs]), TOKEN, THUMBPRINT)
+    return await dpop.check(DpopProofRequest(method, url, [one.encode() for one in proofs]), TOKEN, THUMBPRINT)
 
 
 async def test_a_proof_is_good_once() -> None:
@@ -101,7 +101,7 @@ async def test_any_other_proof_is_refused(proofs: tuple[str, ...]) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_and_nothing_else(raw: bytes) -> None:
-    assert asyncio.run(DPoP().check(ShownProof("POST", URL, [raw]), TOKEN, THUMBPRINT)) == "invalid_dpop_proof"
+    assert asyncio.run(DPoP().check(DpopProofRequest("POST", URL, [raw]), TOKEN, THUMBPRINT)) == "invalid_dpop_proof"
 
 
 async def test_a_nonce_is_asked_for_and_accepted_by_every_process_of_one_secret() -> None:

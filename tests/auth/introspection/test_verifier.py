@@ -9,7 +9,7 @@ import pytest
 
 from defserve import Server
 from defserve.auth import Auth, Introspection, IssuerUnavailable, introspection
-from defserve.auth.issuers import HttpAnswer, HttpRequest
+from defserve.auth.issuers import HttpRequest, HttpResponse
 from defserve.errors import UsageError
 from tests.auth.web import client, post
 from tests.rows import for_each_row
@@ -27,13 +27,13 @@ class Issuer:
         self.status, self.asked = 200, list[HttpRequest]()
         self.gate: asyncio.Event | None = None
 
-    async def send(self, request: HttpRequest) -> HttpAnswer:
+    async def send(self, request: HttpRequest) -> HttpResponse:
         self.asked.append(request)
         if self.gate is not None:
             await self.gate.wait()
         if isinstance(self.said, Exception):
             raise self.said
-        return HttpAnswer(
+        return HttpResponse(
             self.status, {}, self.said if isinstance(self.said, bytes) else json.dumps(self.said).encode()
         )
 

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from defserve.auth.issuers import HttpRequest, send
+from defserve.auth.issuers import HttpRequest, send_http_request
 from tests.rows import for_each_row
 
 
@@ -29,7 +29,7 @@ def test_an_answer_that_is_not_http_is_an_error_that_callers_expect(answer: byte
         async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(OSError):
-                await send(HttpRequest(f"http://127.0.0.1:{port}/"))
+                await send_http_request(HttpRequest(f"http://127.0.0.1:{port}/"))
 
     asyncio.run(ask())
 
@@ -43,7 +43,7 @@ def test_headers_of_one_name_are_joined() -> None:
     async def ask() -> str:
         async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            return (await send(HttpRequest(f"http://127.0.0.1:{port}/"))).headers["www-authenticate"]
+            return (await send_http_request(HttpRequest(f"http://127.0.0.1:{port}/"))).headers["www-authenticate"]
 
     assert asyncio.run(ask()) == "Basic, Bearer"
 
@@ -52,5 +52,5 @@ def test_an_address_where_nobody_listens_is_told_in_the_words_of_the_system() ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
     with pytest.raises(OSError) as refused:
-        asyncio.run(send(HttpRequest(url)))
+        asyncio.run(send_http_request(HttpRequest(url)))
     assert "refused" in str(refused.value) and "urlopen" not in str(refused.value)

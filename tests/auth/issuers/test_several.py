@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from defserve import Server
 from defserve.auth import JWT, Auth, Introspection, Issuers, Principal, StaticTokens
-from defserve.auth.issuers import HttpAnswer, HttpRequest, read_claimed_issuer
+from defserve.auth.issuers import HttpRequest, HttpResponse, read_claimed_issuer
 from defserve.errors import UsageError
 from tests.auth.issuer import AUDIENCE, ISSUER, claims, pem, private_key, raw, signed
 from tests.rows import for_each_row
@@ -66,8 +66,8 @@ def test_nobody_is_let_in_in_the_name_of_another_issuer(token: str) -> None:
 
 
 def test_opaque_tokens_go_to_the_only_verifier_that_can_read_them() -> None:
-    async def send(request: HttpRequest) -> HttpAnswer:
-        return HttpAnswer(200, {}, json.dumps({"active": True, "sub": "alice", "aud": AUDIENCE}).encode())
+    async def send(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, {}, json.dumps({"active": True, "sub": "alice", "aud": AUDIENCE}).encode())
 
     def asks(issuer: str) -> Introspection:
         url = f"{issuer}/introspect"

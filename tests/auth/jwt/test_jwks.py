@@ -14,19 +14,19 @@ from jwt.algorithms import ECAlgorithm
 
 from defserve.auth import signing_keys
 from defserve.auth.signing_keys import (
-    ASYMMETRIC,
+    ASYMMETRIC_ALGORITHMS,
     GRACE,
-    MAX_RESPONSE_BYTES,
+    MAX_ISSUER_RESPONSE_BYTES,
     PAUSE,
     RETRY,
     KeySet,
-    download,
+    download_document,
     parse_key_set,
 )
 from tests.auth.issuer import jwk, key_set, private_key
 from tests.rows import for_each_row
 
-ALL = frozenset(ASYMMETRIC)
+ALL = frozenset(ASYMMETRIC_ALGORITHMS)
 URL = "https://login.example/keys"
 ONE = jwk(private_key("ES256", "one"), "ES256", kid="one")
 TWO = jwk(private_key("ES256", "two"), "ES256", kid="two")
@@ -141,7 +141,7 @@ def test_a_caller_who_hangs_up_does_not_use_up_the_fetch() -> None:
 
 
 def test_a_fetch_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signing_keys, "TIMEOUT", 0.01)
+    monkeypatch.setattr(signing_keys, "ISSUER_TIMEOUT_SECONDS", 0.01)
 
     async def hang(url: str) -> bytes:
         await asyncio.Event().wait()
@@ -217,7 +217,7 @@ def test_a_member_may_say_what_it_is_for(fields: dict[str, Any]) -> None:
         b'{"keys": []}',
         b"\xff",
         b"[" * 100_000,
-        b" " * MAX_RESPONSE_BYTES + key_set(ONE),
+        b" " * MAX_ISSUER_RESPONSE_BYTES + key_set(ONE),
         key_set(*[ONE] * 65),
     ],
     ids=range(9),
@@ -228,7 +228,7 @@ def test_a_document_without_keys_leaves_none(document: bytes) -> None:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        status, body = {"/keys": (200, key_set(ONE)), "/large": (200, b" " * (MAX_RESPONSE_BYTES * 4))}.get(
+        status, body = {"/keys": (200, key_set(ONE)), "/large": (200, b" " * (MAX_ISSUER_RESPONSE_BYTES * 4))}.get(
             self.path, (302, b"")
         )
         self.send_response(status)
@@ -258,8 +258,8 @@ def served() -> Iterator[str]:
 def test_a_document_is_downloaded_without_redirects_or_surplus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with served() as base:
-        assert json.loads(asyncio.run(download(f"{base}/keys"))) == {"keys": [ONE]}
+        assert json.loads(asyncio.run(download_document(f"{base}/keys"))) == {"keys": [ONE]}
         with pytest.raises(OSError, match="status 302"):
-            asyncio.run(download(f"{base}/moved"))
+            asyncio.run(download_document(f"{base}/moved"))
         with pytest.raises(OSError, match="larger than"):
-            asyncio.run(download(f"{base}/large"))
+            asyncio.run(download_document(f"{base}/large"))

@@ -67,7 +67,7 @@ async def test_a_socket_is_closed_with_a_reason(place: Place):
         while True:
             await strong.recv()
     assert closed.value.rcvd is not None
-    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, live_credentials.ENDED)
+    assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, live_credentials.CREDENTIAL_ENDED_REASON)
     await until(place[0].cancelled.is_set)
     # The other key of the same principal is as good as before.
     await weak.send(json.dumps(called("look")))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.local_token import local_address, publish_key, with_local_key
+from defserve.auth.local_token import find_local_server_url, publish_local_key, resolve_local_key
 
 ALL = [("127.0.0.1", 8000), ("::1", 8000), ("127.0.0.2", 8000), ("127.0.0.1", 80), ("127.0.0.1", 443)]
 
@@ -36,11 +36,11 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_loopback_address_is_shown_its_key(url: str, meant: str):
-    with publish_key(ALL) as key:
-        if "::ffff" in url and local_address(url) is None:
+    with publish_local_key(ALL) as key:
+        if "::ffff" in url and find_local_server_url(url) is None:
             return  # older versions of Python do not take it for a loopback address
-        assert local_address(url) == (meant, key)
-    assert local_address(url) is None
+        assert find_local_server_url(url) == (meant, key)
+    assert find_local_server_url(url) is None
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_a_loopback_address_is_shown_its_key(url: str, meant: str):
     ],
 )
 def test_no_other_address_is_shown_a_key(url: str):
-    with publish_key(ALL):
-        assert local_address(url) is None
-        assert with_local_key(url, None, {}) == (url, None)
+    with publish_local_key(ALL):
+        assert find_local_server_url(url) is None
+        assert resolve_local_key(url, None, {}) == (url, None)
 
 
 def test_a_name_becomes_the_address_for_which_the_key_was_made(monkeypatch: pytest.MonkeyPatch):
@@ -79,23 +79,23 @@ def test_a_name_becomes_the_address_for_which_the_key_was_made(monkeypatch: pyte
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
     # Somebody else may listen at [::1].
-    with publish_key([("127.0.0.1", 8000)]) as key:
-        assert local_address("http://localhost:8000/mcp") == ("http://127.0.0.1:8000/mcp", key)
-    with publish_key([("203.0.113.7", 8000)]):
-        assert local_address("http://localhost:8000/mcp") is None
+    with publish_local_key([("127.0.0.1", 8000)]) as key:
+        assert find_local_server_url("http://localhost:8000/mcp") == ("http://127.0.0.1:8000/mcp", key)
+    with publish_local_key([("203.0.113.7", 8000)]):
+        assert find_local_server_url("http://localhost:8000/mcp") is None
 
 
 def test_given_credentials_go_before_the_key():
     url = "http://127.0.0.1:8000/mcp"
-    with publish_key(ALL) as key:
-        assert with_local_key(url, None, {"x": "y"}) == (url, key)
-        assert with_local_key(url, "mine", {}) == (url, "mine")
-        assert with_local_key(url, None, {"Authorization": "Basic x"}) == (url, None)
+    with publish_local_key(ALL) as key:
+        assert resolve_local_key(url, None, {"x": "y"}) == (url, key)
+        assert resolve_local_key(url, "mine", {}) == (url, "mine")
+        assert resolve_local_key(url, None, {"Authorization": "Basic x"}) == (url, None)
 
 
 def test_the_key_of_another_user_is_not_shown(monkeypatch: pytest.MonkeyPatch):
     uid = os.getuid()
-    with publish_key(ALL):
+    with publish_local_key(ALL):
         monkeypatch.setattr("defserve.auth.local_token.os.getuid", lambda: uid + 1)
-        assert local_address("http://127.0.0.1:8000/mcp") is None
+        assert find_local_server_url("http://127.0.0.1:8000/mcp") is None
         monkeypatch.undo()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from defserve import UsageError
-from defserve.auth.local_token import keep_key, publish_key, read_key
+from defserve.auth.local_token import keep_key, publish_local_key, read_key
 
 HERE = ("127.0.0.1", 8000)
 THERE = ("::1", 8000)
@@ -48,7 +48,7 @@ def put_locked(folder: Path, content: bytes = KEY.encode(), mode: int = 0o600) -
 
 def test_a_key_is_there_while_the_server_runs_and_only_for_its_owner(runtime: Path):
     assert read_key(HERE) is None
-    with publish_key([HERE, THERE]) as key:
+    with publish_local_key([HERE, THERE]) as key:
         assert read_key(HERE) == read_key(THERE) == key
         assert read_key(("127.0.0.1", 8001)) is None
         assert len(key) == 43
@@ -61,7 +61,7 @@ def test_a_key_is_there_while_the_server_runs_and_only_for_its_owner(runtime: Pa
 def test_a_loose_umask_opens_nothing(runtime: Path):
     before = os.umask(0)
     try:
-        with publish_key([HERE]):
+        with publish_local_key([HERE]):
             assert {stat.S_IMODE(path.lstat().st_mode) for path in (runtime, *runtime.iterdir())} == {0o700, 0o600}
     finally:
         os.umask(before)
@@ -70,14 +70,14 @@ def test_a_loose_umask_opens_nothing(runtime: Path):
 def test_every_start_has_another_key():
     keys = set[str]()
     for _ in range(3):
-        with publish_key([HERE]) as key:
+        with publish_local_key([HERE]) as key:
             keys.add(key)
     assert len(keys) == 3
 
 
 def test_what_a_killed_server_left_is_replaced(runtime: Path):
     put(runtime)
-    with publish_key([HERE]) as key:
+    with publish_local_key([HERE]) as key:
         assert read_key(HERE) == key != KEY
     assert read_key(HERE) is None
 
@@ -88,15 +88,15 @@ def test_a_link_that_lies_there_is_replaced_and_not_followed(runtime: Path, tmp_
     runtime.mkdir(mode=0o700, parents=True)
     (runtime / "127.0.0.1_8000").symlink_to(precious)
     assert read_key(HERE) is None
-    with publish_key([HERE]) as key:
+    with publish_local_key([HERE]) as key:
         assert read_key(HERE) == key
     assert precious.read_text() == "precious"
 
 
 def test_a_key_of_a_server_that_took_the_address_meanwhile_stays(runtime: Path):
-    earlier = publish_key([HERE])
+    earlier = publish_local_key([HERE])
     earlier.__enter__()
-    with publish_key([HERE]) as later:
+    with publish_local_key([HERE]) as later:
         earlier.__exit__(None, None, None)
         assert read_key(HERE) == later
     assert read_key(HERE) is None and list(runtime.iterdir()) == []
@@ -118,7 +118,7 @@ def test_clients_that_read_at_once_do_not_take_each_other_for_the_server(runtime
 
 def test_a_stale_file_is_removed_only_if_no_server_has_replaced_it(runtime: Path, monkeypatch: pytest.MonkeyPatch):
     put(runtime)
-    later, started, real_open = publish_key([HERE]), list[str](), os.open
+    later, started, real_open = publish_local_key([HERE]), list[str](), os.open
 
     def open_late(path: Path, flags: int, mode: int = 0o777) -> int:
         """A server starts after the look at the lock, just before the removal."""
@@ -173,29 +173,29 @@ def test_without_a_private_folder_no_key_is_written(runtime: Path, tmp_path: Pat
     uid = os.getuid()
     # No folder of the system for this user.
     monkeypatch.setattr("defserve.auth.local_token.os.getuid", lambda: uid + 4_000_000)
-    with pytest.raises(UsageError, match="the local token cannot be written"), publish_key([HERE]):
+    with pytest.raises(UsageError, match="the local token cannot be written"), publish_local_key([HERE]):
         pass
 
 
 def test_a_client_without_the_variable_of_its_server_finds_the_key(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    with publish_key([HERE]) as key:
+    with publish_local_key([HERE]) as key:
         monkeypatch.setenv("XDG_RUNTIME_DIR", "/nonexistent")
         assert read_key(HERE) == key
 
 
 def test_a_kept_key_is_the_key_of_every_later_start(tmp_path: Path):
-    with publish_key([HERE]) as key:
+    with publish_local_key([HERE]) as key:
         assert keep_key(HERE) == key
     assert read_key(HERE) is None, "a kept key is not sent while no server runs"
-    with publish_key([HERE]) as again:
+    with publish_local_key([HERE]) as again:
         assert again == key
-    with publish_key([("127.0.0.1", 8001)]) as other:
+    with publish_local_key([("127.0.0.1", 8001)]) as other:
         assert other != key
     (path,) = (tmp_path / "config" / "defserve" / "kept-local-tokens").iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)
-    with publish_key([HERE]) as fresh:
+    with publish_local_key([HERE]) as fresh:
         assert fresh != key, "a key that others could read is not used again"
 
 

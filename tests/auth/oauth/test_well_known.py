@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from defserve.auth.oauth import covers, issuer_places, origin_of, resource_places
+from defserve.auth.oauth import (
+    get_origin,
+    is_token_resource_for,
+    list_issuer_metadata_urls,
+    list_resource_metadata_urls,
+)
 from tests.rows import for_each_row
 
 A = "https://a.example:8443"
@@ -22,14 +27,14 @@ A = "https://a.example:8443"
     ],
 )
 def test_an_issuer_is_looked_for_in_the_order_of_mcp(issuer: str, paths: list[str]) -> None:
-    assert list(issuer_places(issuer)) == [f"{A}{path}" for path in paths]
+    assert list(list_issuer_metadata_urls(issuer)) == [f"{A}{path}" for path in paths]
 
 
 def test_a_server_is_looked_for_by_its_path_and_then_at_the_root() -> None:
     root = f"{A}/.well-known/oauth-protected-resource"
-    assert resource_places(f"{A}/mcp/?x=1") == (f"{root}/mcp", root)
-    assert resource_places(A) == (root,)
-    assert origin_of(f"{A}/mcp") == A
+    assert list_resource_metadata_urls(f"{A}/mcp/?x=1") == (f"{root}/mcp", root)
+    assert list_resource_metadata_urls(A) == (root,)
+    assert get_origin(f"{A}/mcp") == A
 
 
 @for_each_row(
@@ -54,4 +59,4 @@ def test_a_server_is_looked_for_by_its_path_and_then_at_the_root() -> None:
     ],
 )
 def test_which_tokens_are_for_a_server(resource: str, server: str, is_covered: bool) -> None:
-    assert covers(resource, server) is is_covered
+    assert is_token_resource_for(resource, server) is is_covered

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import UsageError
-from defserve.auth.proxy.authorization_requests import allows_of
+from defserve.auth.proxy.authorization_requests import make_user_filter
 from defserve.auth.proxy.vendors import VENDORS
 from tests.rows import for_each_row
 
@@ -42,7 +42,7 @@ UUID = "0f0f0f0f-0000-0000-0000-000000000000"
 def test_each_kind_of_name_is_compared_with_its_own_claims(
     vendor: str, allow: str, claims: dict[str, Any], is_in: bool
 ) -> None:
-    assert allows_of([allow], VENDORS[vendor])(claims) is is_in
+    assert make_user_filter([allow], VENDORS[vendor])(claims) is is_in
 
 
 @for_each_row("vendor, claim", [("oidc", "email"), ("entra", "preferred_username"), ("github", "login")])
@@ -51,12 +51,12 @@ def test_no_letter_of_unicode_counts_as_another(vendor: str, claim: str) -> None
     host = "" if vendor == "github" else "@x.example"
     letters = [chr(code) for code in range(0x80, 0x11000) if chr(code).isalpha()]
     names = {each for letter in letters for each in (letter, letter.lower()[:1], letter.casefold()[:1])}
-    allows = allows_of([f"mar{letter}{host}" for letter in ascii_lowercase], VENDORS[vendor])
+    allows = make_user_filter([f"mar{letter}{host}" for letter in ascii_lowercase], VENDORS[vendor])
     for name in names - set(ascii_lowercase):
         assert not allows({"sub": "0", "email_verified": True, claim: f"mar{name}{host}"}), hex(ord(name))
     assert all(allows({"sub": "0", "email_verified": True, claim: f"MAR{c.upper()}{host}"}) for c in ascii_lowercase)
     if host:
-        assert not allows_of(["@kiosk.example"], VENDORS[vendor])(
+        assert not make_user_filter(["@kiosk.example"], VENDORS[vendor])(
             {"sub": "0", "email_verified": True, claim: "a@\u212aiosk.example"}
         )
 
@@ -66,7 +66,7 @@ def test_an_async_function_lets_nobody_in() -> None:
         return False
 
     with pytest.raises(UsageError, match="async function"):
-        allows_of(allow, VENDORS["github"])  # type: ignore[arg-type]
+        make_user_filter(allow, VENDORS["github"])  # type: ignore[arg-type]
 
 
 @for_each_row(
@@ -85,6 +85,6 @@ def test_a_function_lets_in_whom_it_allows(caplog: pytest.LogCaptureFixture, how
     loop = asyncio.new_event_loop()
     caplog.clear()
     with caplog.at_level(logging.ERROR, "defserve.auth"):
-        assert allows_of(allow, VENDORS["github"])({"sub": "7"}) is (how == "allows")
+        assert make_user_filter(allow, VENDORS["github"])({"sub": "7"}) is (how == "allows")
     assert said in caplog.text and bool(said) is bool(caplog.text)
     loop.close()

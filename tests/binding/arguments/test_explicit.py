@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.binding.explicit_schema import ExplicitArguments
+from defserve.binding.explicit_schema import ExplicitArgumentsSchema
 from defserve.errors import BadArguments, UsageError
 from tests.effort import calls_of, examples
 from tests.rows import for_each_row
@@ -36,12 +36,12 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
     "$defs": {"tag": {"type": "string"}},
 }
-ARGUMENTS = ExplicitArguments(SCHEMA)
+ARGUMENTS = ExplicitArgumentsSchema(SCHEMA)
 
 
 def test_the_schema_is_kept_word_for_word() -> None:
     before = copy.deepcopy(SCHEMA)
-    made = ExplicitArguments(SCHEMA)
+    made = ExplicitArgumentsSchema(SCHEMA)
     assert made.schema is SCHEMA and before == SCHEMA
 
 
@@ -103,7 +103,7 @@ def inside(node: dict[str, Any]) -> dict[str, Any]:
 )
 def test_a_schema_that_is_wrong_or_dangerous_is_refused(schema: Any, problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
-        ExplicitArguments(schema, where="a.py:1", subject="search")
+        ExplicitArgumentsSchema(schema, where="a.py:1", subject="search")
     assert caught.value.where == "a.py:1" and caught.value.problem.startswith("search: ") and caught.value.fix
 
 
@@ -117,7 +117,7 @@ def test_a_schema_that_is_wrong_or_dangerous_is_refused(schema: Any, problem: st
     ],
 )
 def test_names_and_data_that_look_like_keywords_are_left_alone(schema: Any) -> None:
-    assert ExplicitArguments(schema).validate({}) == {}
+    assert ExplicitArgumentsSchema(schema).validate({}) == {}
 
 
 json_values = st.recursive(
@@ -143,7 +143,7 @@ def test_any_json_gives_arguments_or_bad_arguments(value: Any) -> None:
 
 
 def test_a_value_too_deep_to_check_is_refused() -> None:
-    recursive = ExplicitArguments({"type": "object", "additionalProperties": {"$ref": "#"}})
+    recursive = ExplicitArgumentsSchema({"type": "object", "additionalProperties": {"$ref": "#"}})
     value: Any = {}
     for _ in range(5_000):
         value = {"a": value}
@@ -162,7 +162,7 @@ def test_a_union_looks_at_a_few_errors_of_each_branch(union: str) -> None:
             return super().__contains__(name)
 
     items = {"type": "array", "items": {"type": "object", "required": ["a"]}}
-    made = ExplicitArguments(
+    made = ExplicitArgumentsSchema(
         {"type": "object", "properties": {"x": {union: [items, {"type": "null"}]}}},
     )
     with pytest.raises(BadArguments, match=r"x\[0\].a: missing"):
@@ -172,7 +172,7 @@ def test_a_union_looks_at_a_few_errors_of_each_branch(union: str) -> None:
 
 def test_unions_inside_unions_end_after_a_number_of_steps() -> None:
     form = {"type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}}
-    made = ExplicitArguments({**form, "$defs": {"a": {"anyOf": [form, {**form, "required": ["x"]}]}}})
+    made = ExplicitArgumentsSchema({**form, "$defs": {"a": {"anyOf": [form, {**form, "required": ["x"]}]}}})
     value: Any = 3
     for _ in range(30):
         value = {"x": value}
@@ -187,7 +187,9 @@ def test_unions_inside_unions_end_after_a_number_of_steps() -> None:
 
 def test_a_long_list_is_checked_to_its_end() -> None:
     forms = [{"type": "object", "properties": {"kind": {"const": n}}} for n in range(4)]
-    made = ExplicitArguments({"type": "object", "properties": {"x": {"type": "array", "items": {"oneOf": forms}}}})
+    made = ExplicitArgumentsSchema(
+        {"type": "object", "properties": {"x": {"type": "array", "items": {"oneOf": forms}}}}
+    )
     assert len(made.validate({"x": [{"kind": 3}] * 1_500})["x"]) == 1_500
 
 
@@ -207,7 +209,7 @@ def test_a_long_list_is_checked_to_its_end() -> None:
     ],
 )
 def test_a_multiple_is_one_as_it_is_written(step: float, value: float, fits: bool) -> None:
-    made = ExplicitArguments({"type": "object", "properties": {"x": {"type": "number", "multipleOf": step}}})
+    made = ExplicitArgumentsSchema({"type": "object", "properties": {"x": {"type": "number", "multipleOf": step}}})
     if fits:
         made.validate({"x": value})
     else:
@@ -216,7 +218,9 @@ def test_a_multiple_is_one_as_it_is_written(step: float, value: float, fits: boo
 
 
 def test_a_value_of_two_forms_is_refused_where_one_is_wanted() -> None:
-    made = ExplicitArguments({"type": "object", "properties": {"x": {"oneOf": [{"type": "integer"}, {"minimum": 3}]}}})
+    made = ExplicitArgumentsSchema(
+        {"type": "object", "properties": {"x": {"oneOf": [{"type": "integer"}, {"minimum": 3}]}}}
+    )
     assert made.validate({"x": 1}) == {"x": 1}
     assert made.validate({"x": 3.5}) == {"x": 3.5}
     with pytest.raises(BadArguments, match="x: does not fit oneOf, got 3"):
@@ -225,32 +229,32 @@ def test_a_value_of_two_forms_is_refused_where_one_is_wanted() -> None:
 
 def test_a_schema_that_was_seen_before_is_checked_again_only_if_it_has_changed() -> None:
     def made(schema: dict[str, Any]) -> int:
-        return calls_of(lambda: ExplicitArguments(schema))
+        return calls_of(lambda: ExplicitArgumentsSchema(schema))
 
     def schema(kind: str) -> dict[str, Any]:
         return {"type": "object", "properties": {"seen_before": {"type": kind}}}
 
     assert made(schema("integer")) > 50 * made(schema("integer"))
     mine = schema("string")
-    arguments = ExplicitArguments(mine)
+    arguments = ExplicitArgumentsSchema(mine)
     mine["properties"]["seen_before"]["type"] = "boolean"
-    for checked in (arguments, ExplicitArguments(schema("string"))):
+    for checked in (arguments, ExplicitArgumentsSchema(schema("string"))):
         assert checked.validate({"seen_before": "text"}) == {"seen_before": "text"}
     with pytest.raises(BadArguments):
-        ExplicitArguments(mine).validate({"seen_before": "text"})
+        ExplicitArgumentsSchema(mine).validate({"seen_before": "text"})
     with pytest.raises(UsageError, match="where it is"):
-        ExplicitArguments({"type": "object", "required": 1}, where="where it is")
+        ExplicitArgumentsSchema({"type": "object", "required": 1}, where="where it is")
     with pytest.raises(UsageError, match="another place"):
-        ExplicitArguments({"type": "object", "required": 1}, where="another place")
+        ExplicitArgumentsSchema({"type": "object", "required": 1}, where="another place")
 
 
 def test_schemas_of_our_own_are_right_though_they_are_only_checked_at_the_first_call():
     from defserve.protocols.mgp.meta_tools import SCHEMAS
-    from defserve.protocols.mgp.server_discovery import TOOLS
+    from defserve.protocols.mgp.server_discovery import DISCOVERY_TOOL_SPECS
 
-    for schema in (*(spec.schema for spec in TOOLS.values()), *SCHEMAS.values()):
-        ExplicitArguments(schema)
-    late = ExplicitArguments.of_our_own({"type": "object", "properties": {"id": {"type": "string"}}})
+    for schema in (*(spec.schema for spec in DISCOVERY_TOOL_SPECS.values()), *SCHEMAS.values()):
+        ExplicitArgumentsSchema(schema)
+    late = ExplicitArgumentsSchema.of_our_own({"type": "object", "properties": {"id": {"type": "string"}}})
     assert late.validate({"id": "a"}) == {"id": "a"}
     with pytest.raises(BadArguments, match="id"):
         late.validate({"id": 1})

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
 from typing_extensions import TypedDict
 
-from defserve.binding.arguments import Arguments, lookup
-from defserve.binding.core_schemas import MAX_HASHED, MAX_NUMBERS, fail_fast, fail_fast_validator
+from defserve.binding.arguments import ArgumentsSchema, get_annotation_schemas
+from defserve.binding.core_schemas import MAX_HASHED, MAX_NUMBERS, make_fail_fast_schema, make_fail_fast_validator
 from defserve.binding.signature import read_signature
 from defserve.errors import BadArguments
 from tests.effort import examples
@@ -87,7 +87,7 @@ class Rows(RootModel[list[Row]]):
 
 def errors(annotation: Any, value: Any) -> int:
     with pytest.raises(ValidationError) as caught:
-        fail_fast_validator(TypeAdapter(annotation)).validate_python(value)
+        make_fail_fast_validator(TypeAdapter(annotation)).validate_python(value)
     return caught.value.error_count()
 
 
@@ -146,19 +146,19 @@ def test_a_default_that_looks_like_a_schema_is_left_alone() -> None:
     class Odd(BaseModel):
         x: dict[str, Any] = {"type": "list", "schema": {"type": "list"}}
 
-    assert fail_fast_validator(TypeAdapter(Odd)).validate_python({}) == Odd()
+    assert make_fail_fast_validator(TypeAdapter(Odd)).validate_python({}) == Odd()
 
 
 def test_the_schema_of_a_model_is_not_changed() -> None:
     before = repr(Row.__pydantic_core_schema__)
-    fail_fast(Row.__pydantic_core_schema__)
+    make_fail_fast_schema(Row.__pydantic_core_schema__)
     assert repr(Row.__pydantic_core_schema__) == before
 
 
 def test_a_validator_that_a_plugin_listens_to_is_kept() -> None:
     adapter = TypeAdapter(list[Row])
     adapter.validator = object()  # type: ignore[assignment]
-    assert fail_fast_validator(adapter) is adapter.validator
+    assert make_fail_fast_validator(adapter) is adapter.validator
 
 
 KINDS = [list[Row], Node, Twin, Ring, Bag, Chain, Point, Pair, Movie, Rows, Row | Point | list[Chain], dict[int, Row]]
@@ -174,7 +174,7 @@ values = st.recursive(
 @given(values)
 def test_what_is_accepted_and_made_is_the_same(value: Any) -> None:
     for kind in KINDS:
-        made = lookup(kind)
+        made = get_annotation_schemas(kind)
         assert result(SchemaValidator(made.stopping), value) == result(made.validator, value)
 
 
@@ -212,7 +212,7 @@ def cost(case: str) -> None:
     from time import process_time
 
     function, make = WRONG[case]
-    arguments, value = Arguments.of(read_signature(function, lambda annotation: None)), {"xs": make()}
+    arguments, value = ArgumentsSchema.of(read_signature(function, lambda annotation: None)), {"xs": make()}
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, process_time()
     with pytest.raises(BadArguments):
         arguments.validate(value)
@@ -258,11 +258,11 @@ _COLLIDING: dict[str, tuple[Any, Any]] = {
 }
 
 
-def _taking(annotation: Any) -> Arguments:
+def _taking(annotation: Any) -> ArgumentsSchema:
     def f(given: Any) -> None: ...
 
     f.__annotations__["given"] = annotation
-    return Arguments.of(read_signature(f, lambda _: None))
+    return ArgumentsSchema.of(read_signature(f, lambda _: None))
 
 
 @for_each_row("name", _COLLIDING)

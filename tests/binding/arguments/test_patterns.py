@@ -15,17 +15,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Json, StringC
 from typing_extensions import TypedDict
 
 from defserve import Server, UsageError
-from defserve.binding.explicit_schema import ExplicitArguments, is_valid_instance
+from defserve.binding.explicit_schema import ExplicitArgumentsSchema, is_valid_instance
 from defserve.binding.patterns import (
-    NotLinear,
+    NonLinearPattern,
     PatternProblem,
     TextTooLong,
     compile_pattern,
-    pattern_problem,
+    find_json_pattern_problem,
     search_pattern,
 )
 from defserve.errors import BadArguments
-from defserve.protocols.mcp.asking.client_features import Form
+from defserve.protocols.mcp.asking.client_features import ElicitationForm
 from defserve.protocols.mcpl.state.states import StateValues
 from tests.effort import cpu_within, examples
 from tests.rows import for_each_row
@@ -153,7 +153,7 @@ def test_no_text_of_a_caller_meets_pythons_engine(annotation: Any):
 
 def test_a_question_and_a_state_refuse_pythons_engine_too():
     with pytest.raises(UsageError, match="question: its pattern"):
-        Form.of(Inner)
+        ElicitationForm.of(Inner)
     with pytest.raises(UsageError, match="state: WithDefault: its pattern"):
         StateValues(WithDefault, "state")
 
@@ -257,8 +257,8 @@ def test_a_pattern_of_a_schema_means_what_ecmascript_means(pattern: str, text: s
     ],
 )
 def test_a_pattern_that_cannot_be_run_is_told_from_one_that_is_wrong(pattern: str, is_right: bool):
-    problem = pattern_problem(pattern)
-    assert problem is not None and isinstance(problem, NotLinear) is is_right
+    problem = find_json_pattern_problem(pattern)
+    assert problem is not None and isinstance(problem, NonLinearPattern) is is_right
 
 
 @settings(max_examples=examples(200))
@@ -310,7 +310,7 @@ def test_every_keyword_with_a_pattern_is_checked_in_linear_time(schema: Any):
     def check() -> None:
         for name in ("a" * 10_000 + "!", "a"):
             with suppress(BadArguments):
-                ExplicitArguments(schema).validate({name: "a" * 10_000 + "!"})
+                ExplicitArgumentsSchema(schema).validate({name: "a" * 10_000 + "!"})
 
     assert cpu_within(3.0, check)
 

@@ -9,14 +9,14 @@ import pytest
 from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, Field, SecretBytes, SecretStr, create_model, field_validator
 
-from defserve.binding.arguments import Arguments
+from defserve.binding.arguments import ArgumentsSchema
 from defserve.binding.signature import read_signature
 from defserve.errors import BadArguments
 from tests.rows import for_each_row
 
 
-def arguments(function: Any) -> Arguments:
-    return Arguments.of(read_signature(function, lambda annotation: None))
+def arguments(function: Any) -> ArgumentsSchema:
+    return ArgumentsSchema.of(read_signature(function, lambda annotation: None))
 
 
 def told(annotation: Any, *values: Any) -> list[str]:
@@ -159,7 +159,7 @@ def test_an_unknown_argument_is_refused_with_a_hint(name: str, line: str) -> Non
 def test_an_injected_parameter_cannot_be_given() -> None:
     def tool(ctx: object) -> None: ...
 
-    made = Arguments.of(read_signature(tool, lambda annotation: lambda call: call))
+    made = ArgumentsSchema.of(read_signature(tool, lambda annotation: lambda call: call))
     with pytest.raises(BadArguments, match='unknown argument "ctx"; there are none'):
         made.validate({"ctx": 1})
 

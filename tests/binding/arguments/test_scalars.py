@@ -12,8 +12,8 @@ import annotated_types as at
 from pydantic import Field, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
 
-from defserve.binding.core_schemas import build
-from defserve.binding.models import TitlelessJsonSchema
+from defserve.binding.core_schemas import build_scalar_schemas
+from defserve.binding.models import TitlelessSchemaGenerator
 from tests.rows import for_each_row
 
 
@@ -82,7 +82,7 @@ def outcome(validator: Any, value: Any) -> Any:
 
 @for_each_row("annotation", SCALARS, ids=str)
 def test_the_hand_built_validator_agrees_with_pydantic(annotation: Any) -> None:
-    built = build(annotation)
+    built = build_scalar_schemas(annotation)
     assert built is not None
     ours, theirs = SchemaValidator(built[0]), TypeAdapter(annotation).validator
     for value in VALUES:
@@ -91,9 +91,9 @@ def test_the_hand_built_validator_agrees_with_pydantic(annotation: Any) -> None:
 
 @for_each_row("annotation", SCALARS, ids=str)
 def test_the_hand_built_schema_agrees_with_pydantic(annotation: Any) -> None:
-    built = build(annotation)
+    built = build_scalar_schemas(annotation)
     assert built is not None
-    theirs = TypeAdapter(annotation).json_schema(schema_generator=TitlelessJsonSchema)
+    theirs = TypeAdapter(annotation).json_schema(schema_generator=TitlelessSchemaGenerator)
     if not (isinstance(annotation, type) and issubclass(annotation, enum.Enum)):
         assert built[1] == theirs
 
@@ -123,7 +123,7 @@ class Parsed(enum.Enum):
     ids=str,
 )
 def test_what_is_not_known_exactly_is_left_to_pydantic(annotation: Any) -> None:
-    assert build(annotation) is None
+    assert build_scalar_schemas(annotation) is None
 
 
 @for_each_row(
@@ -131,11 +131,11 @@ def test_what_is_not_known_exactly_is_left_to_pydantic(annotation: Any) -> None:
     [(Iterable[int], list[int]), (Sequence[int], list[int]), (Mapping[str, int], dict[str, int])],
 )
 def test_an_abstract_container_is_checked_as_a_concrete_one(abstract: Any, concrete: Any) -> None:
-    assert build(abstract) == build(concrete)
+    assert build_scalar_schemas(abstract) == build_scalar_schemas(concrete)
 
 
 def test_unknown_metadata_means_nothing() -> None:
-    assert build(Annotated[int, object()]) == build(int)
+    assert build_scalar_schemas(Annotated[int, object()]) == build_scalar_schemas(int)
 
 
 def test_a_scalar_server_never_imports_pydantic() -> None:

@@ -18,19 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, SecretStr
 
-from defserve.base.hidden_characters import has_hidden
-from defserve.binding.arguments import Arguments, fragment
+from defserve.base.hidden_characters import has_hidden_characters
+from defserve.binding.arguments import ArgumentsSchema, require_annotation_schemas
 from defserve.binding.signature import read_signature
 from defserve.errors import BadArguments, UsageError
 from tests.effort import examples
 from tests.rows import for_each_row
 
 
-def arguments(function: Any) -> Arguments:
-    return Arguments.of(read_signature(function, lambda annotation: None))
+def arguments(function: Any) -> ArgumentsSchema:
+    return ArgumentsSchema.of(read_signature(function, lambda annotation: None))
 
 
-def one(annotation: Any, default: Any = ...) -> Arguments:
+def one(annotation: Any, default: Any = ...) -> ArgumentsSchema:
     """The arguments of a function with one parameter `x`."""
 
     def tool(x): ...  # type: ignore[no-untyped-def]
@@ -310,8 +310,8 @@ class TestRegistration:
             arguments(tool)
 
     def test_fragments_are_shared_between_functions(self) -> None:
-        assert fragment(Order) is fragment(Order)
-        assert fragment(Annotated[int, {"unhashable": 1}]).json == {"type": "integer"}
+        assert require_annotation_schemas(Order) is require_annotation_schemas(Order)
+        assert require_annotation_schemas(Annotated[int, {"unhashable": 1}]).json == {"type": "integer"}
 
 
 def everything(
@@ -355,7 +355,7 @@ def test_any_json_gives_arguments_or_bad_arguments(value: Any) -> None:
             assert isinstance(tool.validate(value), dict)
         except BadArguments as error:
             assert error.problems
-            assert not any(map(has_hidden, str(error).split("\n")))
+            assert not any(map(has_hidden_characters, str(error).split("\n")))
             assert str(error).encode()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import validators
 
-from defserve.binding.explicit_schema import ExplicitArguments, find_errors, is_valid_instance
+from defserve.binding.explicit_schema import ExplicitArgumentsSchema, find_schema_errors, is_valid_instance
 from defserve.errors import BadArguments
 from tests.rows import for_each_row
 
@@ -69,7 +69,7 @@ def test_an_older_draft_has_a_list_of_items_for_the_first_ones():
     schema = {"$schema": Draft201909Validator.META_SCHEMA["$id"], "type": "object", "properties": {
         "pair": {"type": "array", "items": [{"type": "integer"}], "unevaluatedItems": False},
     }}  # fmt: skip
-    arguments = ExplicitArguments(schema)
+    arguments = ExplicitArgumentsSchema(schema)
     assert arguments.validate({"pair": [1]}) == {"pair": [1]}
     with pytest.raises(BadArguments, match="pair"):
         arguments.validate({"pair": [1, 2]})
@@ -99,10 +99,10 @@ def test_no_keyword_takes_time_that_grows_with_the_square_of_a_value(name: str):
     schema, value = _QUADRATIC[name]
     began = process_time()
     is_valid_instance(value, schema)
-    find_errors(value, schema, 1)
+    find_schema_errors(value, schema, 1)
     assert process_time() - began < SECONDS
     if "maxItems" in schema or "uniqueItems" not in schema:  # an author's own must say how many
-        arguments, began = ExplicitArguments(_inside(schema)), process_time()
+        arguments, began = ExplicitArgumentsSchema(_inside(schema)), process_time()
         try:
             arguments.validate({"given": value})
         except BadArguments as refused:

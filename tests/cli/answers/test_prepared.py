@@ -7,7 +7,7 @@ import pytest
 
 from defserve.cli.terminal_answers import PreparedAnswers
 from defserve.client.answers import maybe_await
-from defserve.client.mgp.server_claims import tool_security
+from defserve.client.mgp.server_claims import parse_tool_security
 from defserve.errors import UsageError
 from tests.rows import for_each_row
 
@@ -56,7 +56,7 @@ def test_a_yes_answers_the_servers_question_only_if_it_says_the_same(asked: str,
     given = PreparedAnswers([True], yes=False)
     ask = given.answers().ask
     assert ask is not None
-    tool = tool_security(
+    tool = parse_tool_security(
         "wipe", {"name": "wipe", "security": {"risk_level": "dangerous", "confirmation_required": True}}
     )
 

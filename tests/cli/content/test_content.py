@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.cli.content import MAX_STEM_LENGTH, content_page, file_name, is_content, media_of, save, signature
-from defserve.cli.screen_blocks import lines
+from defserve.cli.content import (
+    MAX_STEM_LENGTH,
+    file_name,
+    format_signature,
+    is_content,
+    list_media_blocks,
+    render_content,
+    save,
+)
+from defserve.cli.screen_blocks import iter_plain_lines
 from defserve.errors import UsageError
 from tests.effort import cpu_within
 from tests.hostile_schemas import WIDE
@@ -21,7 +29,7 @@ DATA = base64.b64encode(b"bytes").decode()
 
 
 def printed(*blocks: Any, name: str = "plot", folder: str = ".") -> list[str]:
-    return [line for block in content_page(blocks, name, folder) for line in lines(block)]
+    return [line for block in render_content(blocks, name, folder) for line in iter_plain_lines(block)]
 
 
 def test_pictures_and_sounds_are_saved_and_named(folder: Path):
@@ -79,8 +87,8 @@ def test_a_folder_that_is_not_there_is_made(folder: Path):
 def test_bytes_beside_a_value_are_found():
     picture = {"type": "image", "data": DATA}
     embedded = {"type": "resource", "resource": {"uri": "a://b", "blob": DATA}}
-    assert media_of({"content": [{"type": "text"}, picture, embedded, 3]}) == [picture, embedded]
-    assert media_of({}) == []
+    assert list_media_blocks({"content": [{"type": "text"}, picture, embedded, 3]}) == [picture, embedded]
+    assert list_media_blocks({}) == []
 
 
 @for_each_row(
@@ -104,4 +112,4 @@ def test_saving_gives_the_path(tmp_path: Path):
 
 @for_each_row("name", list(WIDE))
 def test_a_tool_with_as_much_of_anything_as_a_server_can_list_is_written_in_little_time(name: str):
-    assert cpu_within(0.5, lambda: signature({"name": "far", "inputSchema": WIDE[name]}))
+    assert cpu_within(0.5, lambda: format_signature({"name": "far", "inputSchema": WIDE[name]}))

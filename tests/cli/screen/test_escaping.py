@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.base.redaction import printable_json, printable_lines
+from defserve.base.redaction import escape_unprintable_json, escape_unprintable_lines
 from defserve.cli.commands.read import page
-from defserve.cli.screen import console
-from defserve.cli.screen_blocks import Data, Line, Written, lines
+from defserve.cli.screen import make_console
+from defserve.cli.screen_blocks import DocumentBlock, JsonBlock, StyledLine, iter_plain_lines
 from defserve.client.links.stdio import ProcessLink
 from tests.rows import for_each_row
 
@@ -24,7 +24,7 @@ RAW = set(HOSTILE) - set("]0;x31mRTL|")
 
 @for_each_row("compact", [True, False])
 def test_json_escapes_what_reorders_hides_or_controls_and_loses_nothing(compact: bool) -> None:
-    [text] = Data({HOSTILE: [HOSTILE, "ä\n\t"]}, compact=compact)
+    [text] = JsonBlock({HOSTILE: [HOSTILE, "ä\n\t"]}, compact=compact)
     assert not RAW & set(text)
     assert "ä" in text
     assert json.loads(text) == {HOSTILE: [HOSTILE, "ä\n\t"]}
@@ -32,21 +32,21 @@ def test_json_escapes_what_reorders_hides_or_controls_and_loses_nothing(compact:
 
 @given(st.text(st.characters()), st.sampled_from([None, 2]))
 def test_any_text_comes_back_from_escaped_json(text: str, indent: Any) -> None:
-    assert json.loads(printable_json(json.dumps([text], ensure_ascii=False, indent=indent))) == [text]
+    assert json.loads(escape_unprintable_json(json.dumps([text], ensure_ascii=False, indent=indent))) == [text]
 
 
 def test_a_prompt_is_escaped_in_a_pipe_and_a_resource_is_exact() -> None:
     content = {"type": "text", "text": f"one\n\ttwo {HOSTILE}"}
     found = {"description": HOSTILE, "messages": [{"role": HOSTILE, "content": content}, None, 5]}
-    shown = "\n".join(line for block in page(found, "p", ".") for line in lines(block))
+    shown = "\n".join(line for block in page(found, "p", ".") for line in iter_plain_lines(block))
     assert not RAW & set(shown)
     assert "one\n\ttwo" in shown
     assert list(page({"messages": 5}, "p", ".")) == []
-    assert list(Written(HOSTILE)) == [HOSTILE]
+    assert list(DocumentBlock(HOSTILE)) == [HOSTILE]
 
 
 def test_lines_and_tabs_stay() -> None:
-    assert printable_lines("a\r\n\tb\x1b\n") == "a\n\tb\\x1b\n"
+    assert escape_unprintable_lines("a\r\n\tb\x1b\n") == "a\n\tb\\x1b\n"
 
 
 @pytest.mark.anyio
@@ -63,13 +63,13 @@ async def test_what_a_child_writes_to_stderr_is_shown_escaped(capsys: pytest.Cap
 @pytest.mark.parametrize("size", ["0", "00", "x", "-5", "²", "9" * 5_000, ""])
 def test_a_size_that_is_none_is_taken_for_the_usual_one(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
-    from defserve.cli.screen_drawing import draw
+    from defserve.cli.screen_drawing import draw_blocks
 
     monkeypatch.setenv("COLUMNS", size)
     monkeypatch.setenv("LINES", size)
     stream = io.StringIO()
-    screen = console(stream)
-    draw(screen, [Line("hello"), "there"])
+    screen = make_console(stream)
+    draw_blocks(screen, [StyledLine("hello"), "there"])
     assert "hello" in stream.getvalue() and "there" in stream.getvalue()
     assert screen.width == 80
 
@@ -77,4 +77,4 @@ def test_a_size_that_is_none_is_taken_for_the_usual_one(size: str, monkeypatch: 
 def test_a_given_size_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
     monkeypatch.setenv("COLUMNS", "123")
-    assert console(io.StringIO()).width == 123
+    assert make_console(io.StringIO()).width == 123

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.screen import help_lines, is_drawn, problem_lines, prompt_for, show, show_each, show_stderr
-from defserve.cli.screen_blocks import Block, Data, Diff, Line, Table, Written
+from defserve.cli.screen import can_draw, format_help, format_problem, show_each, show_prompt, show_stderr, show_stdout
+from defserve.cli.screen_blocks import DiffBlock, DocumentBlock, JsonBlock, ScreenBlock, StyledLine, Table
 from tests.cli.goldens import Terminal
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
-BLOCKS: list[Block] = [
-    Line(("name", "title"), " and more"),
+BLOCKS: list[ScreenBlock] = [
+    StyledLine(("name", "title"), " and more"),
     Table(("A", "B"), [(("x", "good"), 1), ("yy", "z")]),
-    Data({"a": [1, None, True, "ü"]}),
-    Data({"a": 1}, compact=True),
-    Diff("--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"),
-    Written("one\ntwo"),
+    JsonBlock({"a": [1, None, True, "ü"]}),
+    JsonBlock({"a": 1}, compact=True),
+    DiffBlock("--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"),
+    DocumentBlock("one\ntwo"),
     "three\nfour",
 ]
 PLAIN = (
@@ -31,18 +31,18 @@ PLAIN = (
 
 
 def test_a_pipe_gets_plain_text(capsys: pytest.CaptureFixture[str]):
-    show(*BLOCKS)
+    show_stdout(*BLOCKS)
     assert capsys.readouterr().out == PLAIN
 
 
 def test_a_terminal_without_colours_gets_the_same_text(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    show(*BLOCKS)
+    show_stdout(*BLOCKS)
     assert [line.rstrip() for line in terminal.getvalue().splitlines()] == PLAIN.splitlines()
 
 
 def test_a_terminal_gets_colours(terminal: Terminal):
-    show(*BLOCKS)
+    show_stdout(*BLOCKS)
     text = terminal.getvalue()
     assert "\x1b[1;36mname\x1b[0m and more\n" in text
     assert "\x1b[31m-x\x1b[0m\n\x1b[32m+y\x1b[0m\n" in text
@@ -53,15 +53,15 @@ def test_a_dumb_terminal_gets_plain_text(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str, value: str | None
 ):
     monkeypatch.setenv(name, value or "vt100")
-    assert is_drawn(terminal) is (value is None)
+    assert can_draw(terminal) is (value is None)
 
 
 def test_what_is_no_terminal_is_drawn_only_if_forced(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert not is_drawn(io.StringIO())
+    assert not can_draw(io.StringIO())
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert is_drawn(io.StringIO())
+    assert can_draw(io.StringIO())
 
 
 def _absent(name: str) -> None:
@@ -78,9 +78,9 @@ def test_without_rich_everything_is_plain(terminal: Terminal, monkeypatch: pytes
 
     monkeypatch.setattr(builtins, "__import__", no_rich)
     monkeypatch.setattr("defserve.cli.screen.find_spec", _absent)
-    show(*BLOCKS)
-    show_stderr(*problem_lines("error", "x\n  fix: y"))
-    prompt_for(Line("? "))
+    show_stdout(*BLOCKS)
+    show_stderr(*format_problem("error", "x\n  fix: y"))
+    show_prompt(StyledLine("? "))
     assert terminal.getvalue() == f"{PLAIN}error: x\n  fix: y\n? "
 
 
@@ -90,50 +90,52 @@ BAD = "\x1b[2J\x9b\u202e\x07\u2028x"
 @pytest.mark.parametrize(
     "block",
     [
-        Line(BAD, (BAD, "title")),
+        StyledLine(BAD, (BAD, "title")),
         Table((" ",), [(BAD,), ((BAD, "good"),)]),
-        Data({BAD: BAD}),
-        Diff(f"+{BAD}"),
-        Written(BAD),
-        Written(BAD, "text/markdown"),
-        Written(f'{{"a": "{BAD}"}}', "application/json"),
+        JsonBlock({BAD: BAD}),
+        DiffBlock(f"+{BAD}"),
+        DocumentBlock(BAD),
+        DocumentBlock(BAD, "text/markdown"),
+        DocumentBlock(f'{{"a": "{BAD}"}}', "application/json"),
     ],
     ids=lambda block: type(block).__name__,
 )
-def test_nothing_that_is_drawn_moves_the_cursor(terminal: Terminal, block: Block, monkeypatch: pytest.MonkeyPatch):
+def test_nothing_that_is_drawn_moves_the_cursor(
+    terminal: Terminal, block: ScreenBlock, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("NO_COLOR", "1")
-    show(block)
+    show_stdout(block)
     # Markdown is drawn with bold and italics even so; those sequences end with "m".
     assert not set(terminal.getvalue()) & set("\x9b\u202e\x07\u2028")
     assert "\x1b[2J" not in terminal.getvalue()
 
 
 def test_a_pipe_gets_what_others_wrote_as_it_is(capsys: pytest.CaptureFixture[str]):
-    show(Written("a\tb\x1b[0m"))
+    show_stdout(DocumentBlock("a\tb\x1b[0m"))
     assert capsys.readouterr().out == "a\tb\x1b[0m\n"
 
 
 def test_markup_in_a_text_is_text(terminal: Terminal):
-    show(Line("[bold]x[/bold] :smile:"), Written("[red]y[/red]"), Table(("[b]",), [("[i]z",)]))
+    show_stdout(StyledLine("[bold]x[/bold] :smile:"), DocumentBlock("[red]y[/red]"), Table(("[b]",), [("[i]z",)]))
     assert all(text in terminal.getvalue() for text in ("[bold]x[/bold] :smile:", "[red]y[/red]", "[b]", "[i]z"))
 
 
 def test_a_long_line_hangs(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    show(Line("  ", ("alpha", "title"), " beta gamma delta epsilon zeta eta theta", hang=4))
+    show_stdout(StyledLine("  ", ("alpha", "title"), " beta gamma delta epsilon zeta eta theta", hang=4))
     assert terminal.getvalue() == "  alpha beta gamma delta epsilon zeta\n      eta theta\n"
 
 
 def test_a_word_longer_than_the_line_is_broken(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    show(Line(f"  {'x' * 100}", hang=2))
+    show_stdout(StyledLine(f"  {'x' * 100}", hang=2))
     assert terminal.getvalue().replace("\n", "").replace(" ", "") == "x" * 100
     assert all(len(line) <= 40 for line in terminal.getvalue().splitlines())
 
 
 def test_a_table_gives_way_in_the_columns_that_may(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    show(Table(("ID", "NOTE"), [("one", "a note that is too long for one line of it")], fit=("NOTE",)))
+    show_stdout(Table(("ID", "NOTE"), [("one", "a note that is too long for one line of it")], fit=("NOTE",)))
     assert [line.rstrip() for line in terminal.getvalue().splitlines()] == [
         "ID   NOTE",
         "one  a note that is too long for one",
@@ -144,7 +146,7 @@ def test_a_table_gives_way_in_the_columns_that_may(terminal: Terminal, monkeypat
 def test_a_note_without_room_stands_below(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NO_COLOR", "1")
     rows = [("i" * 20, "a note that is longer than what is left"), ("j", "")]
-    show(Table(("ID", "NOTE"), rows, fit=("NOTE",)))
+    show_stdout(Table(("ID", "NOTE"), rows, fit=("NOTE",)))
     assert [line.rstrip() for line in terminal.getvalue().splitlines()] == [
         "ID",
         "i" * 20,
@@ -158,7 +160,7 @@ def test_help_is_styled_and_its_text_stays():
     text = (
         "usage: defserve x [-h]\n\nAbout.\n\noptions:\n  -h, --help   show this\n  --on ADDRESS\n               where\n"
     )
-    lines = list(help_lines(text.rstrip("\n")))
+    lines = list(format_help(text.rstrip("\n")))
     assert "\n".join(lines) + "\n" == text
     assert lines[0].parts[0] == ("usage:", "heading")
     assert lines[5].parts[0] == ("  -h, --help", "option") and lines[5].hang == 13
@@ -166,14 +168,14 @@ def test_help_is_styled_and_its_text_stays():
 
 @for_each_row("line", ["a" * 26, "a " * 10_000, "  -x" + " --a" * 5_000])
 def test_help_is_read_in_no_time(line: str):
-    assert cpu_within(1, lambda: list(help_lines(line)))
+    assert cpu_within(1, lambda: list(format_help(line)))
 
 
 def test_a_problem_has_its_fix_on_a_line_of_its_own():
-    first, second = problem_lines("error", "it\tbroke\n  fix: mend it")
+    first, second = format_problem("error", "it\tbroke\n  fix: mend it")
     assert (first, second) == ("error: it  broke", "  fix: mend it")
     assert second.parts[1] == ("fix:", "fix")
-    assert problem_lines("note", "") == ["note: "]
+    assert format_problem("note", "") == ["note: "]
 
 
 def test_blocks_are_shown_as_they_come(capsys: pytest.CaptureFixture[str]):

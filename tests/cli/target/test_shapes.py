@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.cli.content import first_line, signature
+from defserve.cli.content import format_signature, get_first_description_line
 from defserve.cli.target_listing import check_items
 from defserve.errors import PeerError
-from defserve.tooling.lint.definitions import of_wire
+from defserve.tooling.lint.definitions import read_listed_definitions
 from defserve.tooling.listing import ServerListing
 from tests.rows import for_each_row
 
@@ -51,13 +51,13 @@ def test_a_wrong_type_is_named(kind: str, item: dict[str, Any], problem: str) ->
 def test_null_is_no_description() -> None:
     item = {"name": "a", "description": None, "_meta": None, "inputSchema": {"properties": {"p": True}}}
     assert check_items("tools", [item]) == [item]
-    assert signature(item) == "a(p: any = …)"
+    assert format_signature(item) == "a(p: any = …)"
 
 
 @given(st.dictionaries(st.sampled_from(MEMBERS), VALUES, max_size=4))
 def test_what_passes_can_be_shown_and_checked(members: dict[str, Any]) -> None:
     with suppress(PeerError):
         for item in check_items("tools", [{"name": "a", **members}]):
-            assert signature(item).startswith("a(")
-            first_line(item)
-            of_wire(ServerListing({}, tools=[item], resources=[], templates=[], prompts=[]))
+            assert format_signature(item).startswith("a(")
+            get_first_description_line(item)
+            read_listed_definitions(ServerListing({}, tools=[item], resources=[], templates=[], prompts=[]))

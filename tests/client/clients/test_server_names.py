@@ -12,10 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.client.known_clients import CLIENTS, MAX_SERVER_NAME, RESERVED_NAMES, check_server_name, server_name_of
+from defserve.client.known_clients import (
+    KNOWN_CLIENTS,
+    MAX_SERVER_NAME,
+    RESERVED_NAMES,
+    check_server_name,
+    make_server_name,
+)
 from defserve.errors import UsageError
-from defserve.tooling.export import mgp_entry
-from defserve.tooling.project_template import questions
+from defserve.tooling.export import format_mgp_entry
+from defserve.tooling.project_template import load_template_questions
 from tests.rows import for_each_row
 
 REFUSED = [
@@ -64,10 +70,10 @@ def test_a_plain_name_is_taken(name: str):
 
 @given(st.text(max_size=200) | st.sampled_from(REFUSED))
 def test_whatever_a_server_calls_itself_there_is_a_name_for_it(own: str):
-    assert check_server_name(server_name_of(own))
+    assert check_server_name(make_server_name(own))
 
 
-@for_each_row("client", CLIENTS)
+@for_each_row("client", KNOWN_CLIENTS)
 @for_each_row("name", ["__proto__", "constructor", "a/b", "", "x" * 1_000_000, "a\n[x]"], ids=range(6))
 def test_no_client_gets_such_a_name(client: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from defserve.cli import main
@@ -96,7 +102,7 @@ def test_what_a_file_has_under_such_a_name_stays(tmp_path: Path, monkeypatch: py
 
 
 def test_the_template_refuses_the_same_names():
-    asked = questions()
+    asked = load_template_questions()
     assert {*asked.settings["_reserved_names"]} == RESERVED_NAMES
     for name in ("constructor", "prototype", "con", "null", "__proto__", "../x", "a\0b", "x" * 1_000_000):
         with pytest.raises(UsageError):
@@ -106,7 +112,7 @@ def test_the_template_refuses_the_same_names():
 @for_each_row("name", ["__proto__", "a\nb", "x" * 1_000 + "-", "\x7f", "a-b\0"])
 def test_no_document_has_such_an_id(name: str):
     with pytest.raises(UsageError, match="cannot be an id"):
-        mgp_entry({"name": name}, {}, command=["python"])
+        format_mgp_entry({"name": name}, {}, command=["python"])
     with pytest.raises(UsageError, match="not the name of a variable"):
-        mgp_entry({"name": "shop"}, {}, command=["python"], env=[name.replace("__proto__", "A = 1\n[x]")])
-    assert tomllib.loads(mgp_entry({"name": "My Shop"}, {}, command=["python"]))["servers"][0]["id"] == "My Shop"
+        format_mgp_entry({"name": "shop"}, {}, command=["python"], env=[name.replace("__proto__", "A = 1\n[x]")])
+    assert tomllib.loads(format_mgp_entry({"name": "My Shop"}, {}, command=["python"]))["servers"][0]["id"] == "My Shop"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.client.replies import RawReply, read_raw_reply
-from defserve.core.messages import Malformed, Reply, decode
+from defserve.core.messages import MalformedMessage, Reply, decode
 from tests.rows import for_each_row
 
 JSON = st.recursive(
@@ -75,7 +75,7 @@ def test_what_stands_beside_the_result_never_comes_along(smuggled: bytes):
 
 
 def test_a_result_that_is_too_deep_is_no_reply():
-    for depth, kind in ((62, RawReply), (63, RawReply), (64, Malformed), (65, Malformed)):
+    for depth, kind in ((62, RawReply), (63, RawReply), (64, MalformedMessage), (65, MalformedMessage)):
         data = b'{"jsonrpc":"2.0","id":7,"result":' + b"[" * depth + b"]" * depth + b"}"
         assert type(read_raw_reply(data)) is kind, depth
         assert isinstance(decode(data), Reply) is (kind is RawReply)

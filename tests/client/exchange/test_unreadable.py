@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from defserve import Remote
 from defserve.client.client import Client
-from defserve.client.replies import KEPT_HEAD, Unreadable
+from defserve.client.replies import KEPT_HEAD_BYTES, UnreadableLine
 from defserve.errors import PeerError
 from tests.client.pretend import SILENCE, PretendServer
 from tests.effort import cpu_within
@@ -27,7 +27,7 @@ DEEP = b'{"a":' * 302 + b"1" + b"}" * 302
 BROKEN = {
     "too deep": b'{"jsonrpc":"2.0","id":%b,"result":' + DEEP + b"}",
     "too deep, id last": b'{"result":' + DEEP + b',"jsonrpc":"2.0","id":%b}',
-    "id last of a long line": b'{"jsonrpc":"2.0","result":"' + b"x" * 2 * KEPT_HEAD + b'\xff","id":%b}',
+    "id last of a long line": b'{"jsonrpc":"2.0","result":"' + b"x" * 2 * KEPT_HEAD_BYTES + b'\xff","id":%b}',
     "bad UTF-8": b'{"jsonrpc":"2.0","id":%b,"result":{"content":"\xff\xfe"}}',
     "bad JSON": b'{"jsonrpc": "2.0", "id": %b, "result": {nope}}',
     "cut off": b'{"jsonrpc":"2.0","id":%b,"result":{"content":[',
@@ -117,7 +117,7 @@ async def id_of(server: PretendServer, method: str) -> Any:
 
 @given(st.binary(max_size=300) | st.text('{}[]":,\\ id1jsonrpc', max_size=200).map(str.encode))
 def test_any_line_is_scanned(data: bytes) -> None:
-    line = Unreadable(data)
+    line = UnreadableLine(data)
     assert line.id is None or line.is_reply
 
 
@@ -126,10 +126,10 @@ def test_any_id_is_found(id: int | str, is_last: bool) -> None:
     given: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "result": {"id": 5, "method": "x"}}
     if is_last:
         given["id"] = given.pop("id")
-    assert Unreadable(json.dumps(given).encode()).id == id
+    assert UnreadableLine(json.dumps(given).encode()).id == id
 
 
 def test_a_hostile_line_is_scanned_in_bounded_work() -> None:
     for part in (b'"\\', b'\\"', b'"id":', b"{", b'"', b" "):
         line = b'{"jsonrpc":' + part * 1_000_000
-        assert cpu_within(5, lambda line=line: Unreadable(line))
+        assert cpu_within(5, lambda line=line: UnreadableLine(line))

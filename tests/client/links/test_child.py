@@ -160,8 +160,8 @@ async def test_a_burst_of_lines_on_stderr_is_told_whole():
 
 
 @asynccontextmanager
-async def child_that_runs(code: str) -> AsyncGenerator[child_module.Child]:
-    child = await child_module.Child.start(child_module.ChildOptions(sys.executable, ("-c", code)))
+async def child_that_runs(code: str) -> AsyncGenerator[child_module.ChildProcess]:
+    child = await child_module.ChildProcess.start(child_module.ChildOptions(sys.executable, ("-c", code)))
     try:
         yield child
     finally:
@@ -175,7 +175,7 @@ async def child_that_runs(code: str) -> AsyncGenerator[child_module.Child]:
 async def test_a_child_that_says_much_leaves_turns_to_others_and_nothing_is_lost(
     exits: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(child_module, "ECHO_SECONDS", 0.01)
+    monkeypatch.setattr(child_module, "LATE_OUTPUT_SECONDS", 0.01)
     taken: list[bytes] = []
     ended: list[bytes] = []
     turns: Counter[int] = Counter()
@@ -384,7 +384,7 @@ async def test_a_message_is_taken_in_the_turn_in_which_it_is_found():
     if type(asyncio.get_running_loop()).__module__.startswith("uvloop"):
         pytest.skip("its turns are others")
     says = ("-c", "import os; os.write(1, b'{}\\n')")
-    child = await child_module.Child.start(child_module.ChildOptions(sys.executable, says))
+    child = await child_module.ChildProcess.start(child_module.ChildOptions(sys.executable, says))
     taken: list[bytes] = []
     child.push(taken.append, lambda: None)
     pipe = child._stdout.get_extra_info("pipe")  # pyright: ignore[reportPrivateUsage]

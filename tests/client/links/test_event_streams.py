@@ -14,9 +14,9 @@ import pytest
 
 from defserve.client.links import event_streams
 from defserve.client.links.event_streams import MAX_FAILURES, MAX_RETRY_SECONDS, EventStreams, SseParser
-from defserve.client.links.http_connection import Broken
+from defserve.client.links.http_connection import BrokenHttpConnection
 from defserve.core.messages import Reply, Request
-from defserve.serve.address import NotRenewed
+from defserve.serve.address import TokenNotRenewed
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -82,9 +82,9 @@ class Server:
             raise Over
         status = self._statuses.pop(0)
         if status == CUT:
-            raise Broken("cut")
+            raise BrokenHttpConnection("cut")
         if status == AWAY:
-            raise NotRenewed("the issuer is away")
+            raise TokenNotRenewed("the issuer is away")
         return Response(status, self._retry_after, self._event)
 
     async def _take(self, data: bytes, request: Request | None, hear: Any) -> Reply | None:
@@ -144,9 +144,9 @@ async def test_a_token_that_cannot_be_renewed_is_warned_of_once_and_fails_a_requ
     with caplog.at_level(logging.WARNING, "defserve.client"), pytest.raises(Over):
         await Server(OPEN, AWAY, AWAY, OPEN).poll()
     assert [record.getMessage().partition(" to ")[0] for record in caplog.records] == ["not listening"]
-    with pytest.raises(NotRenewed):
+    with pytest.raises(TokenNotRenewed):
         await Server(AWAY, OPEN).poll(Request(1, "tools/call", {}, {}))
-    with pytest.raises(NotRenewed):
+    with pytest.raises(TokenNotRenewed):
         await Server(AWAY, OPEN).poll()
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from defserve.client import Answers, Remote
+from defserve.client import Answers, RemoteServer
 from defserve.client.links.event_streams import LegacySseLink
 from defserve.client.links.http import HttpLink
 from defserve.client.targets import connect_url
 from defserve.errors import PeerError, PeerGone
-from defserve.serve.address import Challenged
+from defserve.serve.address import CredentialsRequired
 from tests.client.links.asgi import serving
 from tests.testing import calculator
 
@@ -54,7 +54,7 @@ async def test_tools_resources_prompts_and_questions_work():
     }
     async with (
         serving(calculator.server.asgi(legacy_sse=True), "/sse") as url,
-        Remote(url).connect(timeout=10, **options) as client,
+        RemoteServer(url).connect(timeout=10, **options) as client,
     ):
         assert await client.call("add", a=1) == 3
         assert await client.read_text("note://today") == "buy milk"
@@ -73,7 +73,7 @@ async def test_an_address_that_ends_with_sse_and_has_no_stream_is_an_endpoint_of
         link = await connect_url(url)
         assert isinstance(link, HttpLink)
         await link.aclose()
-        async with Remote(url).connect(timeout=10) as client:
+        async with RemoteServer(url).connect(timeout=10) as client:
             assert await client.call("add", a=1) == 3
 
 
@@ -91,7 +91,7 @@ async def test_a_stream_that_ends_before_its_address_is_an_error():
 
 async def test_a_challenge_is_told():
     async with streaming(status=401, headers=((b"www-authenticate", b"Bearer"),)) as url:
-        with pytest.raises(Challenged):
+        with pytest.raises(CredentialsRequired):
             await connect_url(url)
 
 

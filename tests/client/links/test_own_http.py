@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from defserve.client import Answers, Client, HttpLink, Remote
+from defserve.client import Answers, Client, HttpLink, RemoteServer
 from defserve.errors import PeerTimeout
 from tests.client.links.asgi import serving
 from tests.rows import for_each_row
@@ -21,7 +21,7 @@ ERAS = ["2025-11-25", "2026-07-28"]
 
 @for_each_row("version", [None, *VERSIONS])
 async def test_its_tools_resources_and_prompts_are_reached(version: str | None):
-    async with serving(calculator.server.asgi(), "/") as url, Remote(url).connect(version, timeout=10) as client:
+    async with serving(calculator.server.asgi(), "/") as url, RemoteServer(url).connect(version, timeout=10) as client:
         assert client.version == (version or "2026-07-28")
         assert (await client.call_raw("add", {"a": 1}))["content"] == [{"type": "text", "text": "3"}]
         assert await client.read_text("note://today") == "buy milk"
@@ -39,7 +39,7 @@ async def test_progress_logs_and_questions_come_before_the_result(version: str):
     }
     async with (
         serving(calculator.server.asgi(), "/") as url,
-        Remote(url).connect(version, timeout=10, **options) as client,
+        RemoteServer(url).connect(version, timeout=10, **options) as client,
     ):
         assert await client.call("work") == "done"
         assert heard[-2:] == [2, "working"]
@@ -50,7 +50,7 @@ async def test_progress_logs_and_questions_come_before_the_result(version: str):
 async def test_calling_off_a_call_cancels_the_function(version: str, monkeypatch: pytest.MonkeyPatch):
     cancelled = asyncio.Event()
     monkeypatch.setattr(calculator, "cancelled", cancelled)
-    async with serving(calculator.server.asgi(), "/") as url, Remote(url).connect(version, timeout=10) as client:
+    async with serving(calculator.server.asgi(), "/") as url, RemoteServer(url).connect(version, timeout=10) as client:
         with pytest.raises(PeerTimeout):
             await client.call_raw("wait", timeout=0.05)
         async with asyncio.timeout(20):
@@ -60,7 +60,7 @@ async def test_calling_off_a_call_cancels_the_function(version: str, monkeypatch
 
 @for_each_row("version", ERAS)
 async def test_news_of_a_resource_reach_who_listens(version: str):
-    async with serving(calculator.server.asgi(), "/") as url, Remote(url).connect(version, timeout=10) as client:
+    async with serving(calculator.server.asgi(), "/") as url, RemoteServer(url).connect(version, timeout=10) as client:
         async with client.listen(uris=["note://today"]) as events, asyncio.timeout(20):
             await client.call("touch")
             assert (await anext(events)).params["uri"] == "note://today"
@@ -68,7 +68,7 @@ async def test_news_of_a_resource_reach_who_listens(version: str):
 
 @pytest.mark.parametrize("version", ERAS)
 async def test_many_calls_at_once_find_their_results(version: str):
-    async with serving(calculator.server.asgi(), "/") as url, Remote(url).connect(version, timeout=10) as client:
+    async with serving(calculator.server.asgi(), "/") as url, RemoteServer(url).connect(version, timeout=10) as client:
         sums = await asyncio.gather(*(client.call("add", a=number, b=number) for number in range(50)))
     assert sums == [2 * number for number in range(50)]
 

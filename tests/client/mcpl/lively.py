@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from defserve import Context, Server
-from defserve.protocols.mcpl.channels.messages import Author, Channel, Message
+from defserve.protocols.mcpl.channels.messages import Author, Channel, ReceivedMessage
 from defserve.protocols.mcpl.content import FinishedTurn, Injection, Rewrite, Turn
 from defserve.protocols.mcpl.vocabulary import ChannelOpenFailed
 
@@ -97,7 +97,7 @@ async def listen() -> list[str]:
 @server.tool
 async def say(room: str, text: str) -> str:
     """Let something come in on a channel."""
-    (receipt,) = await chat.incoming([Message(f"chat:{room}", text, Author("u_1", "Alice"), id="m_1")])
+    (receipt,) = await chat.incoming([ReceivedMessage(f"chat:{room}", text, Author("u_1", "Alice"), id="m_1")])
     return f"{receipt.accepted} {receipt.conversation_id}"
 
 

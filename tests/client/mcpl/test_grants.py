@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from defserve import Text, UsageError
 from defserve.client import Mcpl, ScriptedModel
-from defserve.client.mcpl.feature_sets import claims
+from defserve.client.mcpl.feature_sets import collect_claimed_paths
 from defserve.client.mcpl.peer import ManifestFollower
 from defserve.protocols.mcpl.content import ModelInfo, Turn, Usage
-from defserve.protocols.mcpl.manifest import revision
-from defserve.protocols.mcpl.policies import POLICY_KEY
-from defserve.protocols.mcpl.vocabulary import PATHS, CapabilityDenied, FeatureDisabled
+from defserve.protocols.mcpl.manifest import compute_manifest_revision
+from defserve.protocols.mcpl.policies import POLICY_META_KEY
+from defserve.protocols.mcpl.vocabulary import CAPABILITY_PATHS, CapabilityDenied, FeatureDisabled
 from tests.client.mcpl.scripted import MEMORY, Json, LiveServer, Trail, hosting, live_server, stateless_server
 from tests.client.pretend import SILENCE, Fail
 from tests.effort import examples
@@ -45,7 +45,7 @@ BLOCK: Json = {
     "featureSets": SETS,
 }
 CLAIMED = sorted(
-    {path for path in PATHS if path.startswith("channels.")}
+    {path for path in CAPABILITY_PATHS if path.startswith("channels.")}
     | {"tools", "pushEvents", "inferenceRequest", "inferenceLifecycle", "modelInfo"}
     | {f"{BEFORE}.observe", f"{BEFORE}.inject.system"}
 )
@@ -88,17 +88,20 @@ def shown(value: object) -> str:
         ({"inferenceRequest": True}, {"inferenceRequest", "inferenceRequest.streaming"}),
         ({"inferenceRequest": {"streaming": True}}, {"inferenceRequest", "inferenceRequest.streaming"}),
         ({"channels": {"publish": True, "typing": 1, "telepathy": True}}, {"channels.publish"}),
-        ({"channels": True}, {path for path in PATHS if path.startswith("channels.")}),
-        ({"contextHooks": {"beforeInference": True}}, {path for path in PATHS if path.startswith(BEFORE)}),
-        ({"contextHooks": True}, {path for path in PATHS if path.startswith(BEFORE)}),
-        ({"contextHooks": {"beforeInference": {"inject": True}}}, {path for path in PATHS if ".inject." in path}),
+        ({"channels": True}, {path for path in CAPABILITY_PATHS if path.startswith("channels.")}),
+        ({"contextHooks": {"beforeInference": True}}, {path for path in CAPABILITY_PATHS if path.startswith(BEFORE)}),
+        ({"contextHooks": True}, {path for path in CAPABILITY_PATHS if path.startswith(BEFORE)}),
+        (
+            {"contextHooks": {"beforeInference": {"inject": True}}},
+            {path for path in CAPABILITY_PATHS if ".inject." in path},
+        ),
         ({"pushEvents": {}, "channels": [], "contextHooks": "yes"}, set[str]()),
     ],
     ids=shown,
 )
 def test_what_a_server_claims(block: Json, claimed: set[str]):
-    assert claims(block, {}) == claimed
-    assert claims(block, {"tools": {}}) == claimed | {"tools"}
+    assert collect_claimed_paths(block, {}) == claimed
+    assert collect_claimed_paths(block, {"tools": {}}) == claimed | {"tools"}
 
 
 @for_each_row("grants", [["telepathy"], "tools", ["channels"]])
@@ -151,7 +154,7 @@ async def test_the_offer_is_that_of_0_5():
     (opening,) = [message for message in server.sent if message.get("method") == "initialize"]
     offered = opening["params"]["capabilities"]["experimental"]["mcpl"]
     assert offered["version"] == "0.5" and "afterInference" not in str(offered) and "observe" not in offered["channels"]
-    assert claims(offered, {}) == set(PATHS) - {"tools"}
+    assert collect_claimed_paths(offered, {}) == set(CAPABILITY_PATHS) - {"tools"}
 
 
 async def test_a_server_of_0_4_is_treated_as_one():
@@ -445,7 +448,7 @@ async def test_a_host_does_not_use_what_it_has_not_granted():
 
 def renewed(**changes: Any) -> Json:
     manifest = {**BLOCK, **changes}
-    return {**manifest, "revision": revision(manifest)}
+    return {**manifest, "revision": compute_manifest_revision(manifest)}
 
 
 async def test_a_changed_manifest_is_fetched_and_followed(monkeypatch: pytest.MonkeyPatch):
@@ -494,14 +497,14 @@ async def test_without_sessions_every_request_carries_the_grant():
     async with hosting(server, host()) as mcpl:
         assert len(await mcpl.before_inference(TURN)) == 1
     (asked,) = server.asked("context/beforeInference")
-    assert asked["_meta"][POLICY_KEY]["effectiveCapabilities"] == CLAIMED
+    assert asked["_meta"][POLICY_META_KEY]["effectiveCapabilities"] == CLAIMED
     assert policies(server) == []
 
 
 # -- anything --------------------------------------------------------------------------------------------
 
 
-WORDS = st.sampled_from([*SETS, *PATHS, "chat:a", "c1", "text"])
+WORDS = st.sampled_from([*SETS, *CAPABILITY_PATHS, "chat:a", "c1", "text"])
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5) | WORDS,
     lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=3) | WORDS, below, max_size=2),

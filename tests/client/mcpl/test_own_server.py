@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from defserve import Text
-from defserve.client import Client, Delivery, Mcpl, Remote, ScriptedModel
+from defserve.client import Client, Delivery, Mcpl, RemoteServer, ScriptedModel
 from defserve.errors import DefserveError, PeerError, ToolError
 from defserve.protocols.mcpl.content import ModelInfo, Turn
 from tests.at_address import at_address
@@ -40,7 +40,7 @@ async def hosting(road: str, version: str = HANDSHAKE, **options: Any) -> AsyncG
             yield client
     else:
         async with at_address(lively.server, road, KEY) as url:
-            async with Remote(url, token=KEY).connect(version, mcpl=mcpl) as client:
+            async with RemoteServer(url, token=KEY).connect(version, mcpl=mcpl) as client:
                 yield client
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defserve import Text
-from defserve.client import Client, Delivery, Mcpl, Remote, ScriptedModel
+from defserve.client import Client, Delivery, Mcpl, RemoteServer, ScriptedModel
 from defserve.errors import PeerError
 from defserve.protocols.mcpl.content import ModelInfo, Turn, Usage
 from tests.at_address import at_address
@@ -39,7 +39,7 @@ async def hosting(road: str, version: str = HANDSHAKE, **options: Any) -> AsyncG
         async with Client(link, version=version, mcpl=mcpl, timeout=20) as client:
             yield client, client.mcpl
     else:
-        async with at_address(both.server, road) as url, Remote(url).connect(version, mcpl=mcpl) as client:
+        async with at_address(both.server, road) as url, RemoteServer(url).connect(version, mcpl=mcpl) as client:
             yield client, client.mcpl
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from defserve.client import Client, Declared, Mcpl, ScriptedModel
-from defserve.client.mcpl.feature_sets import POLICY_KEY
+from defserve.client import Client, DeclaredFeatureSet, Mcpl, ScriptedModel
+from defserve.client.mcpl.feature_sets import POLICY_META_KEY
 from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcpl.content import Turn
 from tests.client.mcpl.scripted import MEMORY, SETS, LiveServer, Trail, hosting, live_server, stateless_server
@@ -125,9 +125,9 @@ async def test_patterns_and_functions_come_to_names(wish: Any, enabled: list[str
 
 
 async def test_a_function_that_decides_may_be_async():
-    asked: list[Declared] = []
+    asked: list[DeclaredFeatureSet] = []
 
-    async def decide(declared: Declared) -> bool:
+    async def decide(declared: DeclaredFeatureSet) -> bool:
         asked.append(declared)
         return declared.scoped
 
@@ -135,7 +135,7 @@ async def test_a_function_that_decides_may_be_async():
     server = live_server({**MEMORY, "featureSets": sets})
     async with hosting(server, Mcpl(decide, audit=[])):
         assert updates(server)[0]["enabled"] == ["files.edit"]
-    assert asked[0] == Declared("files.edit", "Edit", ("tools",), True, False)
+    assert asked[0] == DeclaredFeatureSet("files.edit", "Edit", ("tools",), True, False)
 
 
 async def test_feature_sets_may_be_declared_as_an_array():
@@ -190,8 +190,8 @@ async def test_where_requests_stand_alone_each_brings_the_policy_along():
         await mcpl.before_inference(turn)
         await mcpl.update(disabled=["memory.consolidation"], enabled=["memory.proactive"])
         await mcpl.before_inference(turn)
-        policies = [params["_meta"][POLICY_KEY] for params in server.asked("context/beforeInference")]
-    assert POLICY_KEY == "dev.defserve/featureSets"
+        policies = [params["_meta"][POLICY_META_KEY] for params in server.asked("context/beforeInference")]
+    assert POLICY_META_KEY == "dev.defserve/featureSets"
     assert [policy["enabled"] for policy in policies] == [
         ["memory.retrieval"],
         ["memory.retrieval", "memory.proactive"],

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from defserve.client import Answers, Client, Mcpl, Remote, RolledBack, StateChange
+from defserve.client import Answers, Client, Mcpl, RemoteServer, RolledBack, StateChange
 from defserve.client.mcpl import state as states
-from defserve.client.mcpl.state import Sending
+from defserve.client.mcpl.state import StateSendMode
 from defserve.errors import PeerError, PeerTimeout, ToolError, UsageError
 from defserve.protocols.mcpl.vocabulary import UnknownFeatureSet
 from defserve.stores.checkpoints.json_patches import apply_patch_to_text
@@ -48,7 +48,7 @@ async def example(name: str, road: str = "memory", version: str = HANDSHAKE, **o
     else:
         async with (
             at_address(fresh(name), road, key) as url,
-            Remote(url, token=key).connect(version, mcpl=mcpl, **how) as client,
+            RemoteServer(url, token=key).connect(version, mcpl=mcpl, **how) as client,
         ):
             yield client
 
@@ -70,7 +70,7 @@ def sent(server: Any) -> list[dict[str, Any]]:
 @for_each_row("version", [HANDSHAKE, STATELESS])
 @for_each_row("road", ROADS)
 @for_each_row("sending", ["host", "checkpoint"])
-async def test_a_host_follows_rolls_back_and_branches(road: str, version: str, sending: Sending):
+async def test_a_host_follows_rolls_back_and_branches(road: str, version: str, sending: StateSendMode):
     async with example("notes", road, version, state=sending) as client:
         mcpl = client.mcpl
         assert mcpl is not None
@@ -315,7 +315,7 @@ async def test_of_two_updates_of_one_parent_the_second_is_refused_even_while_the
 
 
 def test_a_content_that_is_kept_counts_with_its_names():
-    contents = states.KeptContents(100_000)
+    contents = states.StateContentCache(100_000)
     for number in range(1_000):
         contents.store_content("s", f"{number:0>1000}", 0)
     assert contents.get("s", f"{999:0>1000}") == 0

@@ -11,7 +11,15 @@ from defserve.client import join_topic
 from defserve.errors import PeerError, PeerGone, ToolError
 from defserve.protocols.mcpx.participant import NotWelcome
 from defserve.protocols.mcpx.proposals import Proposal
-from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Heard, Presence, Spoofed, TopicRequest, TopicResponse
+from defserve.protocols.mcpx.topic import (
+    Chat,
+    GatewayProblem,
+    Presence,
+    SpoofedMessage,
+    TopicEvent,
+    TopicRequest,
+    TopicResponse,
+)
 from tests.protocols.mcpx.gateways import FULL, gateway, stranger
 from tests.protocols.mcpx.servers import calculator, joined
 from tests.raw import until
@@ -90,7 +98,7 @@ async def test_what_is_said_to_others_is_not_said_to_us():
             assert (await anext(said)).text == "bob?"
 
 
-async def watched(events: AsyncIterator[Heard]) -> list[type]:
+async def watched(events: AsyncIterator[TopicEvent]) -> list[type]:
     kinds: list[type] = []
     async for heard in events:
         kinds.append(type(heard))
@@ -109,7 +117,7 @@ async def test_a_watcher_sees_everything_of_the_topic():
                 await ann.answer(await ann.ask("worker", "ping"))
                 await there.tell("system/error", {"error": "x"}, to="eve")
             seen = await watching
-            assert {Presence, Proposal, Spoofed, TopicRequest, TopicResponse, GatewayProblem} <= set(seen)
+            assert {Presence, Proposal, SpoofedMessage, TopicRequest, TopicResponse, GatewayProblem} <= set(seen)
 
 
 async def test_a_standard_request_to_a_host_is_answered_as_by_a_server_that_offers_nothing():

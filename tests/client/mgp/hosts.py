@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from defserve.client import Client, Mgp, Remote
+from defserve.client import Client, Mgp, RemoteServer
 from tests.at_address import at_address
 from tests.client.mgp import guarded
 from tests.client.pretend import PretendServer
@@ -36,7 +36,7 @@ async def connected(road: str, version: str | None = None, **options: Any) -> As
     else:
         # A stranger's yes counts for nothing, so this client shows who it is.
         async with at_address(guarded.server, key=KEY) as url:
-            async with Remote(url, token=KEY).connect(version, **options) as client:
+            async with RemoteServer(url, token=KEY).connect(version, **options) as client:
                 yield client
 
 

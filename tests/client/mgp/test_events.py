@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.client import Client, Event, Mgp
+from defserve.client import Client, Mgp, ServerEvent
 from defserve.client.eras import MAX_QUEUED_NEWS
 from defserve.client.mgp.events import EVENT_NOTIFICATION
 from defserve.errors import PeerError, PeerGone
@@ -119,7 +119,7 @@ async def test_without_a_session_events_are_asked_for_from_where_one_was():
             assert (events.subscribed, events.unsupported) == (("a.*",), ("x",))
             waiting = asyncio.ensure_future(anext(events))
             await channel.emit(1)
-            found: list[Event] = [await waiting]
+            found: list[ServerEvent] = [await waiting]
             for number in range(2, 300):
                 await channel.emit(number)
             found.append(await anext(events))

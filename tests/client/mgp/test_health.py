@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.client import Change, Drain
+from defserve.client import LifecycleChange, ShutdownAnswer
 from defserve.errors import PeerError, PeerGone, Refused
 from defserve.testing.transports import TRANSPORTS
 from tests.client.mgp.table import ERAS, Table, flowing, talking
@@ -59,7 +59,7 @@ async def test_a_server_that_is_asked_to_end_says_so_finishes_and_leaves():
 @pytest.mark.slow
 async def test_without_a_session_a_server_ends_all_the_same():
     async with flowing("stdio", ERAS[1]) as client:
-        assert await client.shutdown() == Drain(accepted=True, pending_requests=0, estimated_drain_ms=0)
+        assert await client.shutdown() == ShutdownAnswer(accepted=True, pending_requests=0, estimated_drain_ms=0)
         with pytest.raises(PeerGone):
             while True:
                 await client.ping()
@@ -133,7 +133,7 @@ async def test_changes_are_heard_and_nothing_else():
 
 
 async def test_a_server_that_said_so_leaves_without_an_error():
-    server, seen = table(), list[Change]()
+    server, seen = table(), list[LifecycleChange]()
     async with talking(server) as client:
         changes = aiter(client.lifecycle())
         server.say(change("connected", "draining"))

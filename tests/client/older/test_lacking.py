@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from defserve.client.replies import lacks_method, list_if_known
+from defserve.client.replies import is_method_missing, list_if_supported
 from defserve.errors import PeerError, PeerGone, PeerTimeout
-from defserve.serve.address import Challenged, HttpRefusal
+from defserve.serve.address import CredentialsRequired, HttpRefusal
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -39,22 +39,22 @@ LISTS = ("tools/list", "resources/list", "resources/templates/list", "prompts/li
         (HttpRefusal("HTTP 429", data={"status": 429}), False),
         (PeerGone("method not found"), False),
         (PeerTimeout("method not found"), False),
-        (Challenged("http://x", 401, "Bearer"), False),
+        (CredentialsRequired("http://x", 401, "Bearer"), False),
     ],
     ids=range(18),
 )
 async def test_what_means_that_a_server_lacks_a_method(error: PeerError, is_lacking: bool) -> None:
-    assert lacks_method(error) is is_lacking
+    assert is_method_missing(error) is is_lacking
 
     async def listing() -> list[Any]:
         raise error
 
     if is_lacking:
-        items, note = await list_if_known("prompts/list", listing())
+        items, note = await list_if_supported("prompts/list", listing())
         assert items == [] and "prompts/list" in note
     else:
         with pytest.raises(PeerError):
-            await list_if_known("prompts/list", listing())
+            await list_if_supported("prompts/list", listing())
 
 
 def words(folder: Path, *changes: str) -> list[str]:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from defserve.client import SignInError
-from defserve.client.signin.browser import Browser, open_browser
+from defserve.client.signin.browser import BrowserRedirect, open_browser
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ def is_ours(location: str) -> bool:
 
 async def test_only_the_answer_to_this_attempt_is_taken() -> None:
     opened: list[str] = []
-    async with Browser(opens=lambda url: bool(opened.append(url)) or True).open("") as visit:
+    async with BrowserRedirect(opens=lambda url: bool(opened.append(url)) or True).open("") as visit:
         visiting = asyncio.create_task(visit.visit("https://issuer.example/authorize", is_ours))
         assert urlsplit(visit.uri).hostname == "127.0.0.1"
         for target in ("/callback?code=c&state=theirs", "/favicon.ico", "/callback", "//evil/callback?state=mine"):
@@ -45,20 +45,20 @@ async def test_only_the_answer_to_this_attempt_is_taken() -> None:
 
 
 async def test_the_port_of_before_is_taken_again_if_it_is_free() -> None:
-    async with Browser().open("") as first:
-        async with Browser().open(first.uri) as second:
+    async with BrowserRedirect().open("") as first:
+        async with BrowserRedirect().open(first.uri) as second:
             assert second.uri != first.uri
         with pytest.raises(SignInError, match="is taken"):
-            async with Browser(port=urlsplit(first.uri).port or 0).open(""):
+            async with BrowserRedirect(port=urlsplit(first.uri).port or 0).open(""):
                 raise AssertionError
-    async with Browser().open(first.uri) as again:
+    async with BrowserRedirect().open(first.uri) as again:
         assert again.uri == first.uri
-    async with Browser().open("http://127.0.0.1:junk/callback") as other:
+    async with BrowserRedirect().open("http://127.0.0.1:junk/callback") as other:
         assert other.uri
 
 
 async def test_an_address_with_a_mark_is_another_one() -> None:
-    async with Browser(opens=lambda url: True).open("", "abc") as visit:
+    async with BrowserRedirect(opens=lambda url: True).open("", "abc") as visit:
         assert visit.uri.endswith("/callback/abc")
         visiting = asyncio.create_task(visit.visit("https://issuer.example/authorize", is_ours))
         assert "404" in await ask(visit.uri, "/callback?code=c&state=mine")
@@ -75,7 +75,7 @@ async def test_an_address_can_be_typed_and_a_wrong_one_is_asked_for_again() -> N
         told.append(is_again)
         return lines.pop(0)
 
-    redirect = Browser(opens=lambda url: False, show=shown.append, typed=typed)
+    redirect = BrowserRedirect(opens=lambda url: False, show=shown.append, typed=typed)
     async with redirect.open("") as visit:
         assert await visit.visit("https://issuer.example/", is_ours) == "http://127.0.0.1:1/callback?code=c&state=mine"
     assert shown == ["https://issuer.example/"] and told == [False, True, True]
@@ -85,10 +85,10 @@ async def test_nobody_comes() -> None:
     async def nobody(is_again: bool) -> str:
         raise EOFError
 
-    async with Browser(opens=lambda url: True, typed=nobody, seconds=0.05).open("") as visit:
+    async with BrowserRedirect(opens=lambda url: True, typed=nobody, seconds=0.05).open("") as visit:
         with pytest.raises(SignInError, match="nobody signed in"):
             await visit.visit("https://issuer.example/", is_ours)
-    async with Browser(opens=lambda url: False).open("") as visit:
+    async with BrowserRedirect(opens=lambda url: False).open("") as visit:
         with pytest.raises(SignInError, match="no browser on this machine"):
             await visit.visit("https://issuer.example/", is_ours)
 

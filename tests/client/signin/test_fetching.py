@@ -15,10 +15,10 @@ from defserve.client.signin import fetching as reach
 from defserve.client.signin.fetching import (
     MAX_DOCUMENT_BYTES,
     Fetcher,
-    Reach,
+    NetworkReach,
     addresses_within,
+    classify_server_reach,
     reach_of,
-    reach_of_server,
 )
 from defserve.errors import Refused
 from tests.client.web import Exchange, web
@@ -30,55 +30,55 @@ pytestmark = pytest.mark.anyio
 @for_each_row(
     ("address", "where"),
     [
-        ("8.8.8.8", Reach.INTERNET),
-        ("2606:4700::1", Reach.INTERNET),
-        ("10.1.2.3", Reach.NETWORK),
-        ("172.16.0.1", Reach.NETWORK),
-        ("192.168.1.1", Reach.NETWORK),
-        ("::ffff:192.168.1.1", Reach.NETWORK),
-        ("fd00::1", Reach.NETWORK),
-        ("127.0.0.1", Reach.MACHINE),
-        ("127.9.9.9", Reach.MACHINE),
-        ("::1", Reach.MACHINE),
-        ("::ffff:127.0.0.1", Reach.MACHINE),
-        ("169.254.169.254", Reach.NOWHERE),
-        ("::ffff:169.254.169.254", Reach.NOWHERE),
-        ("fe80::1", Reach.NOWHERE),
-        ("0.0.0.0", Reach.NOWHERE),
-        ("::", Reach.NOWHERE),
-        ("224.0.0.1", Reach.NOWHERE),
-        ("168.63.129.16", Reach.NOWHERE),
-        ("64:ff9b::7f00:1", Reach.NOWHERE),
-        ("2002:7f00:1::", Reach.NOWHERE),
-        ("not an address", Reach.NOWHERE),
+        ("8.8.8.8", NetworkReach.INTERNET),
+        ("2606:4700::1", NetworkReach.INTERNET),
+        ("10.1.2.3", NetworkReach.NETWORK),
+        ("172.16.0.1", NetworkReach.NETWORK),
+        ("192.168.1.1", NetworkReach.NETWORK),
+        ("::ffff:192.168.1.1", NetworkReach.NETWORK),
+        ("fd00::1", NetworkReach.NETWORK),
+        ("127.0.0.1", NetworkReach.MACHINE),
+        ("127.9.9.9", NetworkReach.MACHINE),
+        ("::1", NetworkReach.MACHINE),
+        ("::ffff:127.0.0.1", NetworkReach.MACHINE),
+        ("169.254.169.254", NetworkReach.NOWHERE),
+        ("::ffff:169.254.169.254", NetworkReach.NOWHERE),
+        ("fe80::1", NetworkReach.NOWHERE),
+        ("0.0.0.0", NetworkReach.NOWHERE),
+        ("::", NetworkReach.NOWHERE),
+        ("224.0.0.1", NetworkReach.NOWHERE),
+        ("168.63.129.16", NetworkReach.NOWHERE),
+        ("64:ff9b::7f00:1", NetworkReach.NOWHERE),
+        ("2002:7f00:1::", NetworkReach.NOWHERE),
+        ("not an address", NetworkReach.NOWHERE),
     ],
 )
-def test_where_an_address_is(address: str, where: Reach) -> None:
+def test_where_an_address_is(address: str, where: NetworkReach) -> None:
     assert reach_of(address) is where
 
 
 def test_one_public_address_makes_a_server_public() -> None:
     """A name that leads to another place for each connection (DNS rebinding) wins nothing."""
-    assert reach_of_server(["127.0.0.1", "::1"]) is Reach.MACHINE
-    assert reach_of_server(["127.0.0.1", "8.8.8.8"]) is Reach.INTERNET
-    assert reach_of_server(["127.0.0.1", "10.0.0.1"]) is Reach.NETWORK
-    assert reach_of_server([]) is reach_of_server(["169.254.169.254"]) is Reach.INTERNET
+    assert classify_server_reach(["127.0.0.1", "::1"]) is NetworkReach.MACHINE
+    assert classify_server_reach(["127.0.0.1", "8.8.8.8"]) is NetworkReach.INTERNET
+    assert classify_server_reach(["127.0.0.1", "10.0.0.1"]) is NetworkReach.NETWORK
+    assert classify_server_reach([]) is classify_server_reach(["169.254.169.254"]) is NetworkReach.INTERNET
 
 
 @for_each_row(
     ("found", "within", "is_reached"),
     [
-        (["8.8.8.8"], Reach.INTERNET, True),
-        (["8.8.8.8", "10.0.0.1"], Reach.INTERNET, False),
-        (["127.0.0.1"], Reach.INTERNET, False),
-        (["127.0.0.1"], Reach.NETWORK, False),
-        (["10.0.0.1"], Reach.NETWORK, True),
-        (["127.0.0.1", "10.0.0.1", "8.8.8.8"], Reach.MACHINE, True),
-        (["169.254.169.254"], Reach.MACHINE, False),
+        (["8.8.8.8"], NetworkReach.INTERNET, True),
+        (["8.8.8.8", "10.0.0.1"], NetworkReach.INTERNET, False),
+        (["127.0.0.1"], NetworkReach.INTERNET, False),
+        (["127.0.0.1"], NetworkReach.NETWORK, False),
+        (["10.0.0.1"], NetworkReach.NETWORK, True),
+        (["127.0.0.1", "10.0.0.1", "8.8.8.8"], NetworkReach.MACHINE, True),
+        (["169.254.169.254"], NetworkReach.MACHINE, False),
     ],
 )
 async def test_every_address_of_a_name_must_be_within_reach(
-    found: Sequence[str], within: Reach, is_reached: bool
+    found: Sequence[str], within: NetworkReach, is_reached: bool
 ) -> None:
     async def resolve(host: str, port: int, **_: Any) -> Any:
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in found]
@@ -98,9 +98,9 @@ async def test_a_name_that_leads_nowhere_is_refused(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
     with pytest.raises(SignInError, match="cannot be resolved"):
-        await Fetcher(Reach.INTERNET).get("https://issuer.example/x", "the page")
+        await Fetcher(NetworkReach.INTERNET).get("https://issuer.example/x", "the page")
     with pytest.raises(SignInError, match="cannot be resolved"):
-        await Fetcher(Reach.INTERNET).check("https://issuer.example/x", "the page")
+        await Fetcher(NetworkReach.INTERNET).check("https://issuer.example/x", "the page")
 
 
 @pytest.mark.slow
@@ -127,26 +127,26 @@ async def test_a_name_that_leads_nowhere_is_refused(monkeypatch: pytest.MonkeyPa
 )
 async def test_a_server_on_the_internet_cannot_send_us_elsewhere(url: str, said: str) -> None:
     with pytest.raises(SignInError, match=said):
-        await Fetcher(Reach.INTERNET).get(url, "the page")
+        await Fetcher(NetworkReach.INTERNET).get(url, "the page")
     with pytest.raises(SignInError, match=said):
-        await Fetcher(Reach.INTERNET).post(url, "the page", {"token": "t0ken"})
+        await Fetcher(NetworkReach.INTERNET).post(url, "the page", {"token": "t0ken"})
 
 
 @for_each_row(
     ("url", "where"),
     [
-        ("https://169.254.169.254/latest", Reach.INTERNET),
-        ("https://169.254.169.254/latest", Reach.NETWORK),
-        ("https://10.0.0.1/x", Reach.INTERNET),
-        ("https://[fd00::1]/x", Reach.INTERNET),
-        ("https://2130706433/x", Reach.INTERNET),
-        ("https://0x7f.1/x", Reach.INTERNET),
-        ("https://metadata/x", Reach.INTERNET),
-        ("https://metadata.google.internal/x", Reach.INTERNET),
-        ("https://printer.local/x", Reach.INTERNET),
+        ("https://169.254.169.254/latest", NetworkReach.INTERNET),
+        ("https://169.254.169.254/latest", NetworkReach.NETWORK),
+        ("https://10.0.0.1/x", NetworkReach.INTERNET),
+        ("https://[fd00::1]/x", NetworkReach.INTERNET),
+        ("https://2130706433/x", NetworkReach.INTERNET),
+        ("https://0x7f.1/x", NetworkReach.INTERNET),
+        ("https://metadata/x", NetworkReach.INTERNET),
+        ("https://metadata.google.internal/x", NetworkReach.INTERNET),
+        ("https://printer.local/x", NetworkReach.INTERNET),
     ],
 )
-async def test_behind_a_proxy_addresses_are_judged_by_their_text(url: str, where: Reach) -> None:
+async def test_behind_a_proxy_addresses_are_judged_by_their_text(url: str, where: NetworkReach) -> None:
     with pytest.MonkeyPatch.context() as environment:
         for name in ("no_proxy", "NO_PROXY"):
             environment.delenv(name, raising=False)
@@ -166,7 +166,7 @@ async def test_redirects_are_followed_within_an_origin_and_never_with_secrets() 
             await exchange.respond(200, b'{"a": 1}')
 
     async with web(handle) as there:
-        origin, fetcher = there.url.removesuffix("/mcp"), Fetcher(Reach.MACHINE)
+        origin, fetcher = there.url.removesuffix("/mcp"), Fetcher(NetworkReach.MACHINE)
         assert (await fetcher.get(origin + "/near", "the page")).document == {"a": 1}
         for path in ("/far", "/loop", "/odd"):
             with pytest.raises(SignInError, match="redirects"):
@@ -188,7 +188,7 @@ async def test_what_comes_back_is_bounded_in_bytes_and_time(monkeypatch: pytest.
         await exchange.respond(200, body)
 
     async with web(handle) as there:
-        origin, fetcher = there.url.removesuffix("/mcp"), Fetcher(Reach.MACHINE)
+        origin, fetcher = there.url.removesuffix("/mcp"), Fetcher(NetworkReach.MACHINE)
         with pytest.raises(SignInError, match="more than"):
             await fetcher.get(origin + "/long", "the page")
         for path in ("/list", "/deep", "/nothing"):
@@ -202,4 +202,4 @@ async def test_what_comes_back_is_bounded_in_bytes_and_time(monkeypatch: pytest.
 
 
 def test_resolving_has_a_limit() -> None:
-    assert reach.RESOLVE_SECONDS < fetching.FETCH_SECONDS
+    assert reach.RESOLVE_TIMEOUT_SECONDS < fetching.FETCH_SECONDS

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from defserve.client import SignInError
-from defserve.client.link import HttpChallenge, canonical, has_stored_sign_in, sign_in_file
+from defserve.client.link import HttpChallenge, canonicalize_url, get_sign_in_path, has_stored_sign_in
 from defserve.client.signin.authorizer import ServerAuthorizer
-from defserve.client.signin.credential_files import FileStore, Keyring, user_store
+from defserve.client.signin.credential_files import FileCredentialStore, Keyring, get_user_credential_store
 from defserve.client.signin.credentials import Credential, MemoryCredentialStore, ProofKey, Tokens
-from defserve.client.signin.fetching import Reach
+from defserve.client.signin.fetching import NetworkReach
 from defserve.client.signin.issuer import ClientRegistration, IssuerMetadata
 from defserve.errors import UsageError
 from tests.client.signin.company import company
@@ -32,7 +32,7 @@ def made(url: str = URL, **tokens: Any) -> Credential:
     issuer = IssuerMetadata("https://i.example", token_endpoint="https://i.example/t", revocation_endpoint="https://r")
     client = ClientRegistration("me", "s3cret", "client_secret_basic", "http://127.0.0.1:1/callback", 99.5, ("a",))
     kept = Tokens("acc3ss", "DPoP", ("a", "b"), 12.5, "r3fresh", **tokens)
-    return Credential(url, url, issuer, client, kept, ("a", "b"), ProofKey(), Reach.NETWORK)
+    return Credential(url, url, issuer, client, kept, ("a", "b"), ProofKey(), NetworkReach.NETWORK)
 
 
 class FakeBackend:
@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_sign_in_is_kept_whole_in_a_file_that_only_its_owner_reads(folder: Path) -> None:
-    store, credential = FileStore(folder, None), made()
+    store, credential = FileCredentialStore(folder, None), made()
     assert store.load_credential(URL) is None and not store.delete_credential(URL)
     store.store_credential(credential)
     found = store.load_credential(URL + "/")
@@ -74,33 +74,33 @@ def test_a_sign_in_is_kept_whole_in_a_file_that_only_its_owner_reads(folder: Pat
         (credential.server, credential.tokens, credential.client, credential.asked, credential.reach)
     )
     assert found.issuer == credential.issuer and list(store.servers()) == [URL]
-    path = sign_in_file(URL, folder)
+    path = get_sign_in_path(URL, folder)
     assert store.place_of(URL) == str(path) and (path.stat().st_mode & 0o77, folder.stat().st_mode & 0o77) == (0, 0)
     assert store.delete_credential(URL) and store.load_credential(URL) is None and not path.exists()
 
 
 def test_secrets_are_in_the_keyring_and_not_in_the_file(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     backend = FakeBackend()
-    store = FileStore(folder, Keyring(backend))
+    store = FileCredentialStore(folder, Keyring(backend))
     store.store_credential(made())
-    text = sign_in_file(URL, folder).read_text()
+    text = get_sign_in_path(URL, folder).read_text()
     assert not any(secret in text for secret in ("acc3ss", "r3fresh", "s3cret", '"d"')) and len(backend.kept) == 1
     found = store.load_credential(URL)
     assert found is not None and found.tokens == made().tokens and store.place_of(URL) == "the system's keyring"
     with pytest.raises(UsageError, match="in the system's keyring"):
-        FileStore(folder, None).load_credential(URL)
+        FileCredentialStore(folder, None).load_credential(URL)
     backend.is_locked = True
     with pytest.raises(UsageError, match="does not answer"):
         store.load_credential(URL)
     store.store_credential(made())
-    assert "acc3ss" in sign_in_file(URL, folder).read_text() and "acc3ss" not in caplog.text
+    assert "acc3ss" in get_sign_in_path(URL, folder).read_text() and "acc3ss" not in caplog.text
     assert store.delete_credential(URL) and not backend.kept
     store.delete_credential(URL)
 
 
 def test_two_folders_have_two_sign_ins_to_one_server_in_one_keyring(tmp_path: Path) -> None:
     keyring = Keyring(FakeBackend())
-    home, work = (FileStore(tmp_path / name, keyring) for name in ("home", "work"))
+    home, work = (FileCredentialStore(tmp_path / name, keyring) for name in ("home", "work"))
     for store, token in ((home, "mine"), (work, "theirs")):
         store.store_credential(replace(made(), tokens=Tokens(token)))
     for store, token in ((home, "mine"), (work, "theirs")):
@@ -122,12 +122,12 @@ def test_the_keyring_of_the_system_counts_only_if_it_keeps_something(monkeypatch
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of files")
 def test_what_others_could_have_read_or_changed_is_not_used(folder: Path) -> None:
-    store = FileStore(folder, None)
+    store = FileCredentialStore(folder, None)
     store.store_credential(made())
-    sign_in_file(URL, folder).chmod(0o640)
+    get_sign_in_path(URL, folder).chmod(0o640)
     with pytest.raises(UsageError, match="can be read by others"):
         store.load_credential(URL)
-    sign_in_file(URL, folder).chmod(0o600)
+    get_sign_in_path(URL, folder).chmod(0o600)
     folder.chmod(0o755)
     for use in (lambda: store.load_credential(URL), lambda: store.store_credential(made())):
         with pytest.raises(UsageError, match="others can use"):
@@ -135,10 +135,10 @@ def test_what_others_could_have_read_or_changed_is_not_used(folder: Path) -> Non
 
 
 def test_a_file_that_is_broken_newer_or_of_another_server_is_no_sign_in(folder: Path) -> None:
-    store = FileStore(folder, None)
+    store = FileCredentialStore(folder, None)
     store.store_credential(made())
-    path = sign_in_file(URL, folder)
-    path.rename(sign_in_file("https://other.example/mcp", folder))
+    path = get_sign_in_path(URL, folder)
+    path.rename(get_sign_in_path("https://other.example/mcp", folder))
     assert store.load_credential("https://other.example/mcp") is None, "a token for one server is not one for another"
     for content in (b"", b"[]", b"\xff", b'{"format": 1}', b'{"format": 1, "server": 7, "resource": "x"}'):
         path.write_bytes(content)
@@ -166,16 +166,16 @@ def test_a_file_that_is_broken_newer_or_of_another_server_is_no_sign_in(folder: 
     ],
 )
 def test_which_addresses_are_one_server(one: str, other: str, is_same: bool) -> None:
-    assert (canonical(one) == canonical(other)) is is_same
-    assert (sign_in_file(one) == sign_in_file(other)) is is_same
+    assert (canonicalize_url(one) == canonicalize_url(other)) is is_same
+    assert (get_sign_in_path(one) == get_sign_in_path(other)) is is_same
 
 
 def test_the_users_own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(Keyring, "of_system", lambda: None)
     assert not has_stored_sign_in(URL)
-    user_store().store_credential(made())
-    assert has_stored_sign_in(URL) and str(tmp_path) in user_store().place_of(URL)
+    get_user_credential_store().store_credential(made())
+    assert has_stored_sign_in(URL) and str(tmp_path) in get_user_credential_store().place_of(URL)
 
 
 @pytest.mark.anyio
@@ -187,8 +187,10 @@ async def test_two_that_renew_at_once_use_the_refresh_token_once(folder: Path) -
     async with company() as there:
         there.refreshing["r3fresh"] = "read"
         issuer, kept = IssuerMetadata(there.origin), Tokens("old", refresh_token="r3fresh")
-        credential = Credential(there.url, there.url, issuer, ClientRegistration("me"), kept, reach=Reach.MACHINE)
-        FileStore(folder, None).store_credential(credential)
+        credential = Credential(
+            there.url, there.url, issuer, ClientRegistration("me"), kept, reach=NetworkReach.MACHINE
+        )
+        FileCredentialStore(folder, None).store_credential(credential)
         answer = there.token
 
         async def answer_late(exchange: Exchange) -> None:
@@ -197,14 +199,14 @@ async def test_two_that_renew_at_once_use_the_refresh_token_once(folder: Path) -
             await answer(exchange)
 
         there.token = answer_late
-        both = [ServerAuthorizer(there.url, FileStore(folder, None), None) for _ in range(2)]
+        both = [ServerAuthorizer(there.url, FileCredentialStore(folder, None), None) for _ in range(2)]
         refusal = HttpChallenge(401, {}, "Bearer old", ["127.0.0.1"])
         for each in both:
             assert await each.headers("POST", there.url) == {"authorization": "Bearer old"}
         assert await asyncio.gather(*(each.handle_challenge(refusal) for each in both)) == [True, True]
         assert [await each.headers("POST", there.url) for each in both] == [{"authorization": "Bearer access-1"}] * 2
         assert len(there.forms) == 1
-        found = FileStore(folder, None).load_credential(there.url)
+        found = FileCredentialStore(folder, None).load_credential(there.url)
         assert found is not None and found.tokens is not None and found.tokens.refresh_token == "refresh-1"
 
 
@@ -215,7 +217,7 @@ async def test_many_that_share_a_store_in_memory_renew_once_and_do_not_wait_for_
         issuer, kept = IssuerMetadata(there.origin), Tokens("old", refresh_token="r3fresh")
         store = MemoryCredentialStore()
         store.store_credential(
-            Credential(there.url, there.url, issuer, ClientRegistration("me"), kept, reach=Reach.MACHINE)
+            Credential(there.url, there.url, issuer, ClientRegistration("me"), kept, reach=NetworkReach.MACHINE)
         )
         # More than there are threads for the usual work of a loop.
         all_of_them = [ServerAuthorizer(there.url, store, None) for _ in range(40)]
@@ -231,9 +233,11 @@ async def test_a_folder_that_cannot_be_made_is_an_error_of_the_sign_in(tmp_path:
     (tmp_path / "file").write_text("")
     async with company() as there:
         issuer, kept = IssuerMetadata(there.origin), Tokens("old", refresh_token="r3fresh", expires_at=1.0)
-        credential = Credential(there.url, there.url, issuer, ClientRegistration("me"), kept, reach=Reach.MACHINE)
+        credential = Credential(
+            there.url, there.url, issuer, ClientRegistration("me"), kept, reach=NetworkReach.MACHINE
+        )
 
-        class Kept(FileStore):
+        class Kept(FileCredentialStore):
             def load_credential(self, server: str) -> Credential | None:
                 return credential
 

@@ -10,11 +10,11 @@ import pytest
 
 from defserve.auth import JWT, Auth, DPoP, OAuthProxy
 from defserve.auth.dpop import thumbprint_of
-from defserve.client import Remote, SignIn, StoredSignIn
+from defserve.client import RemoteServer, SignIn, StoredSignIn
 from defserve.client.signin.credentials import Credential, MemoryCredentialStore, ProofKey, Tokens
 from defserve.client.signin.issuer import ClientRegistration, IssuerMetadata
 from defserve.errors import PeerError
-from defserve.serve.address import Challenged
+from defserve.serve.address import CredentialsRequired
 from tests.auth.browsing import REDIRECT, browse
 from tests.auth.issuer import ISSUER, claims, pem, private_key, signed
 from tests.auth.served import served
@@ -64,12 +64,12 @@ def url() -> Iterator[str]:
 @pytest.mark.slow
 async def test_a_person_signs_in_and_again_for_a_tool_that_needs_more(url: str) -> None:
     person, store = Person(), MemoryCredentialStore()
-    async with Remote(url, auth=SignIn(redirect=person, store=store)).connect() as client:
+    async with RemoteServer(url, auth=SignIn(redirect=person, store=store)).connect() as client:
         assert await client.call("who")
         assert len(person.visits) == 1
         assert await client.call("write") == "written"
     assert len(person.visits) == 2 and "notes%3Awrite" in person.visits[1]
-    async with Remote(url, auth=SignIn(redirect=person, store=store)).connect() as client:
+    async with RemoteServer(url, auth=SignIn(redirect=person, store=store)).connect() as client:
         assert await client.call("write") == "written"
     assert len(person.visits) == 2
 
@@ -77,21 +77,21 @@ async def test_a_person_signs_in_and_again_for_a_tool_that_needs_more(url: str) 
 async def test_a_websocket_is_opened_with_the_token_of_the_same_server(url: str) -> None:
     person, store = Person(), MemoryCredentialStore()
     socket = url.replace("http://", "ws://")
-    async with Remote(socket, auth=SignIn(redirect=person, store=store)).connect() as client:
+    async with RemoteServer(socket, auth=SignIn(redirect=person, store=store)).connect() as client:
         assert await client.call("who") == "u-1"
     assert len(person.visits) == 1
     for address in (url, socket):
-        async with Remote(address, auth=StoredSignIn(store)).connect() as client:
+        async with RemoteServer(address, auth=StoredSignIn(store)).connect() as client:
             assert await client.call("who") == "u-1"
     kept = store.load_credential(url)
     assert kept is not None and kept.tokens is not None
     # The token counts no more, and is renewed.
     store.store_credential(replace(kept, tokens=replace(kept.tokens, access_token="gone")))
-    async with Remote(socket, auth=StoredSignIn(store)).connect() as client:
+    async with RemoteServer(socket, auth=StoredSignIn(store)).connect() as client:
         assert await client.call("who") == "u-1"
     store.store_credential(replace(kept, tokens=replace(kept.tokens, access_token="gone", refresh_token="gone")))
-    with pytest.raises(Challenged, match="does not take this token"):
-        async with Remote(socket, auth=StoredSignIn(store)).connect():
+    with pytest.raises(CredentialsRequired, match="does not take this token"):
+        async with RemoteServer(socket, auth=StoredSignIn(store)).connect():
             pass
     assert len(person.visits) == 1
 
@@ -105,8 +105,8 @@ async def test_a_bound_token_opens_a_websocket_with_a_proof_and_the_nonce_that_i
         socket, store = url.replace("http://", "ws://"), MemoryCredentialStore()
         known = Credential(url, url, IssuerMetadata(ISSUER), ClientRegistration("me"), key=key)
         store.store_credential(replace(known, tokens=Tokens(token, "DPoP")))
-        async with Remote(socket, auth=StoredSignIn(store)).connect() as client:
+        async with RemoteServer(socket, auth=StoredSignIn(store)).connect() as client:
             assert await client.call("who") == "alice"
         with pytest.raises(PeerError, match="HTTP 401"):
-            async with Remote(socket, token=token).connect():
+            async with RemoteServer(socket, token=token).connect():
                 pass

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from defserve.client import (
     ClientCredentials,
     CrossAppAccess,
-    Remote,
+    RemoteServer,
     SignIn,
     SignInError,
     StoredSignIn,
@@ -29,7 +29,7 @@ from defserve.client.link import HttpChallenge
 from defserve.client.signin.authorizer import ServerAuthorizer
 from defserve.client.signin.credentials import MemoryCredentialStore
 from defserve.errors import PeerError, UsageError
-from defserve.serve.address import Challenged
+from defserve.serve.address import CredentialsRequired
 from tests.client.signin.company import Company, Person, basic_pair, company
 from tests.client.web import Exchange
 from tests.rows import for_each_row
@@ -46,7 +46,7 @@ async def there() -> AsyncIterator[Company]:
 
 async def call(there: Company, auth: Any = None, store: MemoryCredentialStore | None = None, **options: Any) -> Any:
     auth = auth or SignIn(redirect=there, store=store or MemoryCredentialStore(), **options)
-    async with Remote(there.url, auth=auth).connect() as client:
+    async with RemoteServer(there.url, auth=auth).connect() as client:
         return await client.call("add")
 
 
@@ -64,7 +64,7 @@ async def test_a_person_signs_in_once_and_the_token_is_used_again(there: Company
 async def test_without_a_token_the_server_is_asked_as_ever_and_nobody_is_asked_for_a_stored_sign_in(
     there: Company,
 ) -> None:
-    with pytest.raises(Challenged):
+    with pytest.raises(CredentialsRequired):
         await call(there, StoredSignIn(MemoryCredentialStore()))
     assert not there.visits and not there.list_requested_uris("/.well-known/oauth-protected-resource/mcp")
 
@@ -98,7 +98,7 @@ async def test_a_sign_in_that_has_ended_is_not_renewed_for_ever(there: Company) 
     there.tokens.clear()
     there.refreshing.clear()
     for _ in range(2):
-        with pytest.raises(Challenged):
+        with pytest.raises(CredentialsRequired):
             await call(there, StoredSignIn(store))
     assert len([form for form in there.forms if form["grant_type"] == "refresh_token"]) == 1
 
@@ -112,7 +112,7 @@ async def test_more_scopes_are_asked_for_beside_those_of_before_and_only_once(th
     there.visits.clear()
     there.tokens.clear()
     there._granted = lambda form: "read"  # pyright: ignore[reportPrivateUsage] - gives less than it was asked for
-    with pytest.raises(Challenged, match="more scopes"):
+    with pytest.raises(CredentialsRequired, match="more scopes"):
         await call(there)
     assert len(there.visits) == 2
 
@@ -155,7 +155,7 @@ async def test_requests_that_wait_for_a_person_do_not_time_out_and_open_one_page
 
     async def work() -> str:
         auth = SignIn(redirect=Waiting(), store=MemoryCredentialStore())
-        async with Remote(there.url, auth=auth).connect(timeout=0.05) as client:
+        async with RemoteServer(there.url, auth=auth).connect(timeout=0.05) as client:
             return client.version
 
     working = asyncio.create_task(work())
@@ -343,7 +343,7 @@ async def test_a_client_acts_for_itself(there: Company) -> None:
 
 async def test_a_client_that_acts_for_itself_asks_anew_where_others_refresh(there: Company) -> None:
     there.token_fields["expires_in"] = 5
-    async with Remote(there.url, auth=ClientCredentials("me", "secret")).connect() as client:
+    async with RemoteServer(there.url, auth=ClientCredentials("me", "secret")).connect() as client:
         assert await client.call("add") == "3"
         there.tokens.clear()
         assert await client.call("add") == "3"
@@ -472,7 +472,7 @@ async def test_what_another_process_renewed_meanwhile_is_taken_from_the_store(th
     there.tokens = {"access-9": "read"}
     there.refreshing.clear()
     store.store_credential(kept.with_tokens(replace(kept.tokens, access_token="access-9", expires_at=time.time() + 99)))
-    async with Remote(there.url, auth=_Given(mine)).connect() as client:
+    async with RemoteServer(there.url, auth=_Given(mine)).connect() as client:
         assert await client.call("add") == "3"
     assert (await mine.headers("POST", there.url)) != before and len(there.visits) == 1
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from defserve import Server
 from defserve.client import UnverifiedSkill, skill_fingerprint
-from defserve.client.skills import CheckedEntry, load_skill, read_verified
+from defserve.client.skills import CheckedEntry, load_skill, read_verified_files
 from defserve.errors import PeerError
 from tests.rows import for_each_row
 
@@ -54,7 +54,7 @@ class Skilled:
 
 async def test_every_file_comes_by_its_path_and_with_its_bytes() -> None:
     server = Skilled()
-    assert await read_verified(server.read, server.entry) == FILES
+    assert await read_verified_files(server.read, server.entry) == FILES
 
 
 async def test_loading_reads_the_manifest_and_nothing_else() -> None:
@@ -93,7 +93,7 @@ async def test_a_file_that_differs_ends_it(path: str, data: bytes | str, problem
     server = Skilled()
     server.lies_about(path, data)
     with pytest.raises(UnverifiedSkill, match=problem):
-        await read_verified(server.read, server.entry)
+        await read_verified_files(server.read, server.entry)
     assert server.asked[-1] == path
 
 
@@ -131,7 +131,7 @@ async def test_frontmatter_that_differs_in_any_field_is_refused(changes: Json, f
     server = Skilled()
     server.entry["frontmatter"] |= changes
     with pytest.raises(UnverifiedSkill, match=f"'{field}' is not the same in the file and in the list"):
-        await read_verified(server.read, server.entry)
+        await read_verified_files(server.read, server.entry)
     assert server.asked == ["SKILL.md"]
 
 
@@ -205,7 +205,7 @@ async def test_an_entry_that_cannot_be_verified_is_refused_before_anything_is_re
     server = Skilled()
     change(server.entry)
     with pytest.raises(UnverifiedSkill, match=problem):
-        await read_verified(server.read, server.entry)
+        await read_verified_files(server.read, server.entry)
     assert server.asked == []
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from defserve import Limits, ToolError
 from defserve.client import Client, connect_url
-from defserve.serve.session_opener import loopback
+from defserve.serve.session_opener import serve_on_loopback
 from defserve.testing import SyncClient
 from examples.cookbook import fastapi_app
 
@@ -14,7 +14,7 @@ TEA = {"number": 7, "item": "tea", "status": "shipped"}
 
 @pytest.mark.anyio
 async def test_one_process_answers_browsers_and_models():
-    async with loopback(fastapi_app.app, Limits()) as url, httpx2.AsyncClient(base_url=url) as web:
+    async with serve_on_loopback(fastapi_app.app, Limits()) as url, httpx2.AsyncClient(base_url=url) as web:
         assert (await web.get("/orders/7")).json() == TEA
         missing = await web.get("/orders/9")
         assert (missing.status_code, missing.json()) == (404, {"detail": "There is no order 9."})

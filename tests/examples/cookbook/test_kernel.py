@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from defserve.kernel import Kernel
-from defserve.kernel.config.loading import load
+from defserve.kernel.config.loading import load_kernel_config
 from tests.examples.cookbook.pages import PROGRAMS
 from tests.forking.spawning import quick_arguments
 from tests.waiting import until
@@ -29,7 +29,7 @@ async def test_five_servers_are_one(tmp_path: Path):
     office = tmp_path / "office"
     office.mkdir()
     settings = {"PYTHON": quick_python(tmp_path), "OFFICE_FOLDER": str(office)}
-    kernel = Kernel(load(PROGRAMS / "kernel" / "mgp.toml"), {**os.environ, **settings})
+    kernel = Kernel(load_kernel_config(PROGRAMS / "kernel" / "mgp.toml"), {**os.environ, **settings})
     async with kernel.server.connect() as client:
         await until(lambda: len(kernel.ps()) == 5 and all(row["tools"] for row in kernel.ps()))
         names = {tool["name"] for tool in await client.tools()}

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from itertools import count as counted
 
 from defserve import Context, Limits, Server
-from defserve.live import Channel, Event, Message, everyone
+from defserve.live import Channel, Event, ReceivedMessage, everyone
 from defserve.stores.shared import worker_link
 
 LEASE = 2.0
@@ -104,6 +104,6 @@ async def open_room(address: str) -> Channel:
 @live.tool
 async def say(address: str, token: str, total: int) -> str:
     """Say something in the room of who calls; the conversations that its receipts name."""
-    said = [Message(f"room:{address}", token, author="u1", id=f"{token} {number}") for number in range(total)]
+    said = [ReceivedMessage(f"room:{address}", token, author="u1", id=f"{token} {number}") for number in range(total)]
     receipts = [receipt for some in (said[:2], said[2:]) if some for receipt in await rooms.incoming(some)]
     return "\n".join(str(receipt.conversation_id) for receipt in receipts)

@@ -14,8 +14,8 @@ from defserve.guard import code as python
 from defserve.guard import network, paths
 from defserve.guard.shell import judgement as shell
 from defserve.guard.verdict import Verdict
-from defserve.stores.checkpoints.checkpoint_tree import CheckpointContent, ContentTooDeep, canonical, draft
-from defserve.stores.checkpoints.json_patches import BadPatch, apply_patch, diff
+from defserve.stores.checkpoints.checkpoint_tree import CheckpointContent, ContentTooDeep, canonical, make_draft
+from defserve.stores.checkpoints.json_patches import BadPatch, apply_patch, diff_json_values
 
 ROOT = "/srv/files"
 
@@ -80,7 +80,7 @@ def checkpoints(data: bytes) -> None:
         return
     try:
         first = CheckpointContent.of(before)
-        second = draft(after, first, 64)
+        second = make_draft(after, first, 64)
     except (ContentTooDeep, ValueError):
         return
     assert second.content.encoded == canonical(after)
@@ -106,5 +106,5 @@ def patches(data: bytes) -> None:
         assert str(error)
     else:
         assert len(canonical(after)) <= 21_000
-        assert isinstance(diff(value, after), list)
+        assert isinstance(diff_json_values(value, after), list)
     assert json.dumps(value) == before

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from defserve.client.links.event_streams import SseParser
-from defserve.client.links.http_connection import Broken, ResponseFraming
-from defserve.core.line_framing import Lines
+from defserve.client.links.http_connection import BrokenHttpConnection, ResponseFraming
+from defserve.core.line_framing import LineSplitter
 from defserve.core.messages import Request, decode, encode, encode_result
 from defserve.errors import PeerError, ProtocolError
 from defserve.protocols.mcp.uri_template import UriTemplate
-from defserve.protocols.mcpx.envelope import BrokenEnvelope, Envelope, parse
-from defserve.serve.fastpath.known_heads import KnownHeads
+from defserve.protocols.mcpx.envelope import BrokenEnvelope, Envelope, parse_envelope
+from defserve.serve.fastpath.known_heads import RequestHeadCache
 
 T = TypeVar("T")
 LIMIT = 200
@@ -48,7 +48,7 @@ def framing(data: bytes) -> None:
 
 
 def _lines(parts: list[bytes]) -> list[bytes | None]:
-    lines = Lines(LIMIT)
+    lines = LineSplitter(LIMIT)
     found = [line for part in parts for line in lines.feed(part)]
     assert all(line is None or (len(line) <= LIMIT and b"\n" not in line) for line in found)
     return [*found, lines.finish()]
@@ -90,7 +90,7 @@ def _response(parts: list[bytes]) -> tuple[Any, ...]:
             body += framing.feed(part)
         if not framing.over:
             framing.end()
-    except Broken as error:
+    except BrokenHttpConnection as error:
         assert str(error)
         return ("broken",)
     head = framing.head
@@ -114,7 +114,7 @@ def uri_templates(data: bytes) -> None:
 def known_heads(data: bytes) -> None:
     """A head is known only if a request before it had the same bytes, but for its length. Then its body is whole."""
     first, _, second = data.partition(b"\xff\xff")
-    heads = KnownHeads()
+    heads = RequestHeadCache()
     head = heads.learn(first, _scope(first))
     known, length, body = heads.find(second)
     if known is None:
@@ -139,10 +139,10 @@ def _scope(data: bytes) -> dict[str, Any]:
 
 def envelopes(data: bytes) -> None:
     """Any bytes are an envelope of a topic, or broken with a reason. What is written again is the same."""
-    found = parse(data)
+    found = parse_envelope(data)
     if isinstance(found, BrokenEnvelope):
         assert found.reason in ("not_json", "wrong_version", "invalid_envelope") and found.message
         return
-    again = parse(found.encode())
+    again = parse_envelope(found.encode())
     assert isinstance(again, Envelope), again.message
     assert (again.id, again.kind, again.sender, again.to) == (found.id, found.kind, found.sender, found.to)

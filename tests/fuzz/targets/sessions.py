@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from defserve import Context, Server
-from defserve.protocols.mcpx.envelope import PROTOCOL
+from defserve.protocols.mcpx.envelope import MCPX_PROTOCOL
 from tests.core.stepping import Talk
 from tests.gateway.in_memory import CAPABILITIES, topic_of_three
 from tests.strange_messages import ODD_IDS, changed, places
@@ -192,7 +192,7 @@ def mcpl(data: bytes) -> None:
 
 
 ENVELOPES: tuple[dict[str, Any], ...] = tuple(
-    {"protocol": PROTOCOL, "id": "1", "from": sender, "kind": kind, "payload": {"text": "a"}, **more}
+    {"protocol": MCPX_PROTOCOL, "id": "1", "from": sender, "kind": kind, "payload": {"text": "a"}, **more}
     for sender in CAPABILITIES
     for kind in ("chat", "mcp/request:tools/call", "mcp/proposal:tools/call:x", "mcp/response:ping", "system/welcome")
     for more in ({}, {"to": ["mute"]}, {"correlation_id": "1"})

@@ -16,7 +16,7 @@ from typing import Any
 from defserve.guard.code import allowed_names, judge
 from tests.rows import for_each_row
 
-MODULES = {**allowed_names.EXPORTS, **allowed_names.LOOSE_EXPORTS}
+MODULES = {**allowed_names.MODULE_EXPORTS, **allowed_names.STANDARD_LEVEL_EXPORTS}
 # They wait, or end the process.
 NOT_CALLED = frozenset({"asyncio.run", "time.sleep", "unittest.main", "asyncio.to_thread", "threading.Timer"})
 ARGUMENTS: tuple[tuple[Any, ...], ...] = ((), ("a",), (1,), (print,), ("a", "b"), ([1, 2],), ({},), (1, 2))
@@ -47,7 +47,11 @@ def ways_to_modules(source: str, value: object, seen: set[int], depth: int = 0) 
         return
     seen.add(id(value))
     for attribute in dir(value):
-        if allowed_names.is_dunder(attribute) or attribute in allowed_names.FRAMES or allowed_names.is_hook(attribute):
+        if (
+            allowed_names.is_dunder(attribute)
+            or attribute in allowed_names.FRAME_ATTRIBUTES
+            or allowed_names.is_restricted_python_hook(attribute)
+        ):
             continue
         try:
             inner = getattr(value, attribute)

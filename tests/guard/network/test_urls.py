@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.guard.network import authority_of, judge, judge_address
+from defserve.guard.network import judge, judge_address, parse_authority
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -42,7 +42,7 @@ def test_an_allowed_url_is_understood_the_same_way_again_and_by_the_client() -> 
         assert normal.isascii(), url
         assert judge(normal).url == normal, url
         host = httpx2.URL(normal).raw_host.decode()
-        assert host == authority_of(normal).host == authority_of(url).host, url
+        assert host == parse_authority(normal).host == parse_authority(url).host, url
 
 
 @for_each_row(

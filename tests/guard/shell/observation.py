@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from defserve.guard.shell.places import Places, environment
+from defserve.guard.shell.places import PathRules, make_environment
 
 SECONDS = 2
 ENVIRONMENT = "canary-of-the-environment"
@@ -101,7 +101,7 @@ def observe(argv: Sequence[str], root: Path, log: Path) -> Deeds:
     process = subprocess.Popen(
         [*_prefix, "timeout", "--signal=KILL", str(SECONDS), *strace],
         cwd=root,
-        env={**environment(), "HOME": str(root.parent / "home"), "CANARY": ENVIRONMENT},
+        env={**make_environment(), "HOME": str(root.parent / "home"), "CANARY": ENVIRONMENT},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -157,7 +157,7 @@ def _wrote(calls: Sequence[tuple[str, str, int, str]]) -> Iterator[str]:
 
 
 def _read_outside(calls: Sequence[tuple[str, str, int, str]], root: Path) -> Iterator[str]:
-    places = Places()
+    places = PathRules()
     for name, _, _, path in calls:
         if not name.startswith("open") or path == str(root) or path.startswith((f"{root}/", str(root.parent / "home"))):
             continue

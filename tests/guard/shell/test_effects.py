@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from defserve.guard.shell.grammar import Grammar, Shape, Table, parse_grammar, split_shared_keys
+from defserve.guard.shell.grammar import Grammar, Shape, SpecTable, parse_grammar, split_shared_keys
 from defserve.guard.shell.judgement import judge
-from defserve.guard.shell.tables import PROGRAMS, TAR
+from defserve.guard.shell.tables import PROGRAM_TABLE, TAR_TABLE
 from tests.effort import examples
 from tests.guard.shell.observation import ENVIRONMENT, Deeds, observe, reason_not_to
 
@@ -31,7 +31,7 @@ SECRET = "canary-7c1f"
 
 # What is slow to start, waits, or keeps a cache of its own that is nobody else's.
 NOT_RUN = frozenset("sleep npm pip pip3 apt apt-get apt-cache gem brew dmesg kill vmstat free".split())
-RUN = sorted(name for name in PROGRAMS if name not in NOT_RUN and shutil.which(name))
+RUN = sorted(name for name in PROGRAM_TABLE if name not in NOT_RUN and shutil.which(name))
 
 pytestmark = pytest.mark.skipif(reason_not_to() is not None, reason=str(reason_not_to()))
 
@@ -214,7 +214,7 @@ VALUES = {
 }
 
 
-def specs(entry: str | Table, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Grammar]]:
+def specs(entry: str | SpecTable, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Grammar]]:
     """Every form of a program: the words that choose it, and its grammar."""
     if isinstance(entry, str):
         yield words, parse_grammar(entry, bool(words))
@@ -228,7 +228,7 @@ FORMS: list[tuple[str, tuple[str, ...], Grammar]] = [
     (name, words, rules)
     for name in RUN
     for words, rules in (
-        specs(PROGRAMS[name]) if name != "tar" else (((), parse_grammar(str(spec))) for spec in TAR.values())
+        specs(PROGRAM_TABLE[name]) if name != "tar" else (((), parse_grammar(str(spec))) for spec in TAR_TABLE.values())
     )
 ]
 
@@ -430,7 +430,7 @@ def test_two_options_of_any_program_only_read(jail: Jail, part: int) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("ps"), reason="ps is needed")
 def test_no_three_options_of_ps_show_an_environment() -> None:
-    rules = parse_grammar(str(PROGRAMS["ps"]))
+    rules = parse_grammar(str(PROGRAM_TABLE["ps"]))
     values = {"columns": "pid,args", "numbers": "1", "names": "nobody-here", "number": "200"}
     words = [" ".join([flag, *(values[kind] for kind in option.kinds)]) for flag, option in rules.options.items()]
     words = [word for word in words if not word.startswith("--") or "user" in word or "forest" in word] + ["f", "ax"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from defserve import Shell
 from defserve.guard.shell.judgement import judge
-from defserve.guard.shell.tables import PROGRAMS
+from defserve.guard.shell.tables import PROGRAM_TABLE
 from tests.rows import for_each_row
 
 
@@ -161,7 +161,7 @@ def test_a_file_of_sed_in_place_is_no_script(command: str) -> None:
     assert not judge(command)
 
 
-_ALONE = sorted(name for name, entry in PROGRAMS.items() if isinstance(entry, str) and name not in ("tar", "["))
+_ALONE = sorted(name for name, entry in PROGRAM_TABLE.items() if isinstance(entry, str) and name not in ("tar", "["))
 
 
 @for_each_row("name", _ALONE)

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.guard.shell.judgement import ShellMode, judge
-from defserve.guard.shell.tables import KINDS, ON_REQUEST, PROGRAMS
+from defserve.guard.shell.tables import OPT_IN_PROGRAM_TABLE, PROGRAM_TABLE, REFUSED_PROGRAM_KINDS
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -175,11 +175,11 @@ def test_readonly_holds_even_for_a_whole_line_the_author_listed() -> None:
 
 
 def test_no_program_is_known_and_notorious_at_once() -> None:
-    assert set(PROGRAMS) & set(KINDS) == set()
-    assert set(PROGRAMS) & set(ON_REQUEST) == set()
+    assert set(PROGRAM_TABLE) & set(REFUSED_PROGRAM_KINDS) == set()
+    assert set(PROGRAM_TABLE) & set(OPT_IN_PROGRAM_TABLE) == set()
 
 
-@for_each_row("name", sorted(KINDS))
+@for_each_row("name", sorted(REFUSED_PROGRAM_KINDS))
 def test_no_notorious_program_runs_unless_it_is_listed(name: str) -> None:
     for words in ("", " x", " -c id", " --version x", " -e --version"):
         assert not judge(name + words)
@@ -200,7 +200,7 @@ def test_any_text_is_judged_and_what_passes_means_the_same_to_a_shell(text: str,
 
 
 @given(
-    st.sampled_from(sorted(PROGRAMS)),
+    st.sampled_from(sorted(PROGRAM_TABLE)),
     st.lists(st.text(alphabet="-aeiorstxcfC=/.{}'\"1,;|>$@:+ ", max_size=8), max_size=5),
 )
 def test_any_arguments_of_a_known_program_are_judged(program: str, words: list[str]) -> None:

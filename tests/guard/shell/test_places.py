@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from defserve.guard.shell.judgement import judge
-from defserve.guard.shell.places import Places
+from defserve.guard.shell.places import PathRules
 from tests.rows import for_each_row
 
 
@@ -163,7 +163,7 @@ def test_a_listing_and_a_walk_below_the_directory_pass(command: str) -> None:
 
 
 def test_whatever_may_be_walked_may_be_listed_at_every_depth() -> None:
-    places = Places("/work")
+    places = PathRules("/work")
     for path in ("/usr", "/lib", "/var/log", "/work", "/usr/share/doc", "/bin", "src"):
         assert places.check_walk(path) is None
         for below in ("", "/a", "/a/b", "/a/b/c/d"):

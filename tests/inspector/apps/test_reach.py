@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from defserve.inspector.app_views import is_near, is_remote, make_refusal_check, narrow_policy
-from defserve.protocols.mcp.app_policy import content_policy
+from defserve.protocols.mcp.app_policy import build_content_security_policy
 from tests.rows import for_each_row
 
 
@@ -46,7 +46,9 @@ def test_a_server_that_this_machine_runs_is_not_remote(address: str, remote: boo
 
 def test_no_view_reaches_the_inspector_and_one_of_a_server_elsewhere_reaches_nothing_near():
     named = ["http://127.0.0.1:4000", "ws://localhost:4001", "http://localhost:80", "https://*.lan.internal"]
-    policy = content_policy({"connectDomains": [*named, "https://api.example.com", "https://a.example:99999"]})
+    policy = build_content_security_policy(
+        {"connectDomains": [*named, "https://api.example.com", "https://a.example:99999"]}
+    )
     own = {4000, 4001}
     _, reaches, refused = narrow_policy(policy, make_refusal_check(own, "server.py"))
     assert reaches == ["http://localhost:80", "https://*.lan.internal", "https://api.example.com"]
@@ -57,5 +59,5 @@ def test_no_view_reaches_the_inspector_and_one_of_a_server_elsewhere_reaches_not
 
 
 def test_a_directive_that_loses_all_its_origins_allows_nothing():
-    policy = content_policy({"frameDomains": ["http://127.0.0.1:4000"]})
+    policy = build_content_security_policy({"frameDomains": ["http://127.0.0.1:4000"]})
     assert "frame-src 'none'" in narrow_policy(policy, make_refusal_check({4000}, ""))[0]

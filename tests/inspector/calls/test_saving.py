@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from defserve.cli.commands.call import read_arguments
+from defserve.cli.commands.call import parse_argument_words
 from defserve.inspector.panels.tools import command_line, pytest_test
-from defserve.inspector.recording.masking import MASK, mask_value
+from defserve.inspector.recording.masking import REDACTION_MASK, mask_value
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -24,13 +24,13 @@ values = st.recursive(
 @pytest.mark.slow
 @given(st.dictionaries(st.text(min_size=1), values, max_size=4))
 def test_the_line_gives_the_tool_the_same_arguments(arguments: dict[str, Any]):
-    assume(MASK not in str(mask_value(arguments)))  # secrets are left to be filled in
+    assume(REDACTION_MASK not in str(mask_value(arguments)))  # secrets are left to be filled in
     words = shlex.split(command_line(("server.py",), "tool", arguments))
     assert words[:4] == ["defserve", "call", "server.py", "tool"]
     if words[4:5] == ["--json"]:
         assert json.loads(words[5]) == arguments
     else:
-        texts, given = read_arguments(words[4:], None)
+        texts, given = parse_argument_words(words[4:], None)
         assert {**texts, **given} == arguments
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from defserve import inspector
-from defserve.base.hidden_characters import replace_hidden
+from defserve.base.hidden_characters import replace_hidden_characters
 from tests.hidden_characters import TABLE, table
 
 NODE = shutil.which("node")
@@ -48,7 +48,7 @@ console.log(JSON.stringify(found));
     hidden = [
         code
         for code in range(sys.maxunicode + 1)
-        if chr(code) not in "\n\r\t" and replace_hidden(chr(code), lambda _: "") == ""
+        if chr(code) not in "\n\r\t" and replace_hidden_characters(chr(code), lambda _: "") == ""
     ]
     assert run(tmp_path, script) == hidden
 
@@ -72,7 +72,7 @@ import { showHidden } from "./parts/hidden.js";
 console.log(JSON.stringify(JSON.parse(process.argv[1]).map(showHidden)));
 """
     assert run(tmp_path, script, TEXTS) == [
-        replace_hidden(text, lambda odd: odd if odd in "\n\r\t" else f"⟨U+{ord(odd):04X}⟩") for text in TEXTS
+        replace_hidden_characters(text, lambda odd: odd if odd in "\n\r\t" else f"⟨U+{ord(odd):04X}⟩") for text in TEXTS
     ]
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from defserve import Server
-from defserve.client.link import Link
+from defserve.client.link import ClientLink
 from defserve.client.targets import connect_url
 from defserve.errors import DefserveError, PeerGone, UsageError
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.kernels import KernelControl
 from defserve.inspector.protocol import BadMessage
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.at_address import at_address
 from tests.inspector.asking import do, following
 from tests.kernel.governance.governing import governed, tool
@@ -40,7 +40,7 @@ def runtime_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @asynccontextmanager
 async def inspecting(server: Server, era: str = "", control: KernelControl | None = None) -> AsyncGenerator[Inspection]:
-    target = Target("it", ("mgp.toml",), lambda: serving(server.composition), era, kernel=control)
+    target = InspectionTarget("it", ("mgp.toml",), lambda: connect_in_memory(server.composition), era, kernel=control)
     async with Inspection(target) as inspection:
         yield inspection
 
@@ -152,10 +152,10 @@ async def test_a_stranger_at_an_address_sees_the_servers_and_is_told_why_no_more
     async with running(tmp_path, entry("a")) as here, at_address(here.kernel.server) as url:
 
         @asynccontextmanager
-        async def link() -> AsyncGenerator[Link]:
+        async def link() -> AsyncGenerator[ClientLink]:
             yield await connect_url(url)
 
-        async with Inspection(Target(url, (url,), link, era)) as inspection:
+        async with Inspection(InspectionTarget(url, (url,), link, era)) as inspection:
             async with following(inspection, "kernel.follow", era=era) as parts:
                 await until(lambda: bool(parts))
             assert [(row["id"], row["state"], row["tools"]) for row in parts[0]["servers"]] == [("a", "connected", 7)]

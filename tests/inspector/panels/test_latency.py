@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from defserve.errors import ToolError
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.inspector.asking import following
 from tests.inspector.beds import greenhouse
 from tests.waiting import until
@@ -18,7 +18,9 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("era", ["handshake", "stateless"])
 async def test_figures_come_as_calls_end(era: str):
     server = greenhouse()
-    async with Inspection(Target("it", ("it.py",), lambda: serving(server.composition), era)) as inspection:
+    async with Inspection(
+        InspectionTarget("it", ("it.py",), lambda: connect_in_memory(server.composition), era)
+    ) as inspection:
         client = await inspection.client()
         await client.call("add_bed", name="fern")
         async with following(inspection, "latency.follow") as parts:

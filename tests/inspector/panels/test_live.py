@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from defserve import Server
 from defserve.errors import DefserveError, PeerError
 from defserve.inspector import live_feed
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.live_feed import MAX_EVENTS, MAX_MESSAGE_LENGTH, MAX_WORDS, LiveFeed, difference
 from defserve.inspector.panels.live_topics import MAX_PATTERNS
 from defserve.inspector.protocol import BadMessage
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.inspector.asking import do
 from tests.inspector.lively import ALERTS, MEMORY, PRIVACY, WATCH, WATER, lively
 from tests.rows import for_each_row
@@ -29,7 +29,7 @@ ERAS = ["handshake", "stateless"]
 
 
 def inspecting(server: Server, era: str = "handshake") -> Inspection:
-    return Inspection(Target("it", ("it.py",), lambda: serving(server.composition), era))
+    return Inspection(InspectionTarget("it", ("it.py",), lambda: connect_in_memory(server.composition), era))
 
 
 def of(told: Any, name: str) -> dict[str, Any]:

@@ -10,16 +10,16 @@ import pytest
 
 from defserve import Server
 from defserve.client.client import Client
-from defserve.client.link import Link
+from defserve.client.link import ClientLink
 from defserve.client.mcpl.state import StateChange
 from defserve.client.targets import connect_url
 from defserve.errors import PeerError
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.panels.state import MAX_CONTENT_BYTES, MAX_IDS, OPAQUE, UNTOLD
 from defserve.inspector.protocol import BadMessage
-from defserve.inspector.state_trees import Stored, make_state_finder
-from defserve.serve.lifespans import serving
+from defserve.inspector.state_trees import FindStoredState, make_state_finder
+from defserve.serve.lifespans import connect_in_memory
 from tests.at_address import at_address, fresh
 from tests.inspector import asking
 from tests.inspector.asking import following
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 ERAS = ["handshake", "stateless"]
 
 
-def stored_in(server: Server) -> Stored:
+def stored_in(server: Server) -> FindStoredState:
     section = server.mcpl.state
     assert section is not None
     return make_state_finder(section)
@@ -40,7 +40,9 @@ def stored_in(server: Server) -> Stored:
 @asynccontextmanager
 async def inspecting(server: Server, era: str, stored: bool = False) -> AsyncGenerator[Inspection]:
     found = stored_in(server) if stored else None
-    async with Inspection(Target("it", ("it.py",), lambda: serving(server.composition), era, found)) as inspection:
+    async with Inspection(
+        InspectionTarget("it", ("it.py",), lambda: connect_in_memory(server.composition), era, found)
+    ) as inspection:
         yield inspection
 
 
@@ -169,10 +171,10 @@ async def test_a_server_elsewhere_is_followed_by_what_it_tells(era: str):
     async with at_address(greenhouse()) as url:
 
         @asynccontextmanager
-        async def link() -> AsyncGenerator[Link]:
+        async def link() -> AsyncGenerator[ClientLink]:
             yield await connect_url(url)
 
-        async with Inspection(Target(url, (url,), link, era)) as inspection:
+        async with Inspection(InspectionTarget(url, (url,), link, era)) as inspection:
             bed, moss, basil = await planted(inspection)
             view = inspection.states.view(era, BEDS, None)
             assert [(at.id, at.parent) for at in await view.checkpoints()] == [(bed, None), (moss, bed), (basil, bed)]

@@ -9,12 +9,12 @@ import pytest
 
 from defserve import Server
 from defserve.client.client import Client
-from defserve.client.link import Link
+from defserve.client.link import ClientLink
 from defserve.client.links.http import HttpLink
 from defserve.client.tasks import ServerTask
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.inspector import followed_tasks
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
 from tests.at_address import at_address
 from tests.inspector.conftest import Inspect, Run
@@ -163,11 +163,14 @@ async def test_a_task_is_found_again_in_a_new_conversation(do: Run, monkeypatch:
         raise PeerGone("the server went away")
 
     @asynccontextmanager
-    async def link() -> AsyncGenerator[Link]:
+    async def link() -> AsyncGenerator[ClientLink]:
         yield HttpLink(url)
 
     server, go_on = workshop()
-    async with at_address(server) as address, Inspection(Target(address, (address,), link, "stateless")) as inspection:
+    async with (
+        at_address(server) as address,
+        Inspection(InspectionTarget(address, (address,), link, "stateless")) as inspection,
+    ):
         url = address
         number = (await do(inspection, "tasks.start", tool="rebuild", arguments={"index": "a"}))["task"]
         task = inspection.tasks[number]

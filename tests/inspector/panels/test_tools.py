@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.client.link import Link
+from defserve.client.link import ClientLink
 from defserve.errors import DefserveError, PeerError
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.page_socket import VERBS
-from defserve.inspector.protocol import Request, error_of
-from defserve.serve.lifespans import serving
+from defserve.inspector.page_socket import PAGE_HANDLERS
+from defserve.inspector.protocol import PageRequest, describe_wire_error
+from defserve.serve.lifespans import connect_in_memory
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until
 
@@ -48,7 +48,7 @@ async def test_a_call_ends_though_its_parts_cannot_be_sent(inspect: Inspect, era
     async with inspect() as inspection:
         inspection.granted["network.outbound"] = True
         arguments = {"era": era, "tool": "survey", "arguments": {"where": ["fern"], "draw": True}}
-        told = await VERBS["tools.call"](inspection, Request(arguments, refuse))
+        told = await PAGE_HANDLERS["tools.call"](inspection, PageRequest(arguments, refuse))
         assert len(told["result"]["content"]) == 4 and not inspection.notices
 
 
@@ -78,7 +78,7 @@ async def test_a_failed_call_keeps_its_result(inspect: Inspect, do: Run, era: st
         assert told["failed"] and "fix: use one of" in told["result"]["content"][0]["text"]
         with pytest.raises(DefserveError) as wrong:
             await do(inspection, "tools.call", era=era, tool="survey", arguments={"where": {}, "day": "x"})
-        problems = error_of(wrong.value)["problems"]
+        problems = describe_wire_error(wrong.value)["problems"]
         assert [problem["field"] for problem in problems] == ["where", "day"]
         assert problems[1]["reason"] == 'expected date (YYYY-MM-DD), got "x"'
 
@@ -188,10 +188,10 @@ async def test_a_call_is_saved_as_code(inspect: Inspect, do: Run):
 async def test_the_key_in_the_address_of_a_server_is_neither_told_nor_saved(do: Run):
     address = "http://127.0.0.1:9/mcp?api_key=SECRETurl12345"
 
-    def link() -> AbstractAsyncContextManager[Link]:
-        return serving(Server("a", "1").composition)
+    def link() -> AbstractAsyncContextManager[ClientLink]:
+        return connect_in_memory(Server("a", "1").composition)
 
-    async with Inspection(Target(address, (address,), link)) as inspection:
+    async with Inspection(InspectionTarget(address, (address,), link)) as inspection:
         told = [
             await do(inspection, "hello"),
             await do(inspection, "tools.save", tool="login", arguments={"password": "SECRETpw"}),

@@ -12,12 +12,12 @@ import pytest
 from defserve import Server
 from defserve.client import join_topic
 from defserve.errors import DefserveError, PeerError, PeerGone, UsageError
-from defserve.inspector.era_connection import Target
+from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.joined_topic import JoinedTopic, address_of
-from defserve.inspector.panels.live_topics import MAX_SEATS, VERBS
-from defserve.inspector.protocol import Request
-from defserve.serve.lifespans import serving
+from defserve.inspector.joined_topic import JoinedTopic, make_topic_address
+from defserve.inspector.panels.live_topics import MAX_SEATS, PAGE_HANDLERS
+from defserve.inspector.protocol import PageRequest
+from defserve.serve.lifespans import connect_in_memory
 from tests.gateway.topics import Running, gateway
 from tests.inspector.asking import do, following
 from tests.rows import for_each_row
@@ -29,7 +29,9 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def inspecting() -> AsyncGenerator[Inspection]:
     server = Server("it")
-    async with Inspection(Target("it", ("it.py",), lambda: serving(server.composition))) as inspection:
+    async with Inspection(
+        InspectionTarget("it", ("it.py",), lambda: connect_in_memory(server.composition))
+    ) as inspection:
         yield inspection
 
 
@@ -143,7 +145,7 @@ async def test_the_person_is_told_that_the_gateway_has_left():
             arguments = {"url": here.url, "topic": "demo", "token": "t-admin"}
 
             async def follow() -> None:
-                await VERBS["topics.follow"](inspection, Request(arguments, take))
+                await PAGE_HANDLERS["topics.follow"](inspection, PageRequest(arguments, take))
 
             following = asyncio.create_task(follow())
             await until(lambda: bool(parts))
@@ -154,11 +156,11 @@ async def test_the_person_is_told_that_the_gateway_has_left():
 @for_each_row("url", ["http://127.0.0.1/ws", "ws://", "file:///etc/passwd", ""])
 def test_only_the_address_of_a_gateway_is_joined(url: str):
     with pytest.raises(UsageError, match="not the address of a gateway"):
-        address_of(url, "demo")
+        make_topic_address(url, "demo")
 
 
 def test_the_topic_is_named_in_the_address_or_beside_it():
-    assert address_of("ws://h:1/ws?topic=a", "") == "ws://h:1/ws?topic=a"
-    assert address_of("ws://h:1/ws", "a b") == "ws://h:1/ws?topic=a+b"
+    assert make_topic_address("ws://h:1/ws?topic=a", "") == "ws://h:1/ws?topic=a"
+    assert make_topic_address("ws://h:1/ws", "a b") == "ws://h:1/ws?topic=a+b"
     with pytest.raises(UsageError, match="no topic is given"):
-        address_of("ws://h:1/ws", "")
+        make_topic_address("ws://h:1/ws", "")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.inspector.recording.recorder import RecordedMessage
-from defserve.inspector.recording.timeline import CHOICES, MAX_FILTER_LENGTH, NAMES, FilterProblem, parse
+from defserve.inspector.recording.timeline import CHOICES, MAX_FILTER_LENGTH, NAMES, FilterProblem, parse_filter
 from tests.effort import examples
 from tests.rows import for_each_row
 
@@ -27,7 +27,7 @@ CALL: dict[str, Any] = {
 
 
 def fits(text: str, **changes: Any) -> bool:
-    return parse(text).is_match(RecordedMessage(**{**CALL, **changes}))
+    return parse_filter(text).is_match(RecordedMessage(**{**CALL, **changes}))
 
 
 @for_each_row(
@@ -106,14 +106,14 @@ def test_a_uri_is_a_word_and_no_name():
 )
 def test_what_does_not_parse_is_told_with_its_place_and_a_fix(text: str, wrong: str, told: str):
     with pytest.raises(FilterProblem) as caught:
-        parse(text)
+        parse_filter(text)
     assert text[caught.value.start : caught.value.stop] == wrong
     assert told in caught.value.way and caught.value.problem in str(caught.value)
 
 
 def test_a_very_long_filter_is_refused():
     with pytest.raises(FilterProblem):
-        parse("x" * (MAX_FILTER_LENGTH + 1))
+        parse_filter("x" * (MAX_FILTER_LENGTH + 1))
 
 
 ALPHABET = st.sampled_from([*'ab7 \t:"/', "not:", *(f"{name}:" for name in NAMES), *sum(CHOICES.values(), ())])
@@ -124,7 +124,7 @@ ALPHABET = st.sampled_from([*'ab7 \t:"/', "not:", *(f"{name}:" for name in NAMES
 @settings(max_examples=examples(400))
 def test_any_text_parses_or_is_told_with_a_place_in_it(text: str):
     try:
-        terms = parse(text).terms
+        terms = parse_filter(text).terms
     except FilterProblem as problem:
         assert 0 <= problem.start < problem.stop <= max(len(text), 1)
         return
@@ -133,7 +133,7 @@ def test_any_text_parses_or_is_told_with_a_place_in_it(text: str):
     assert "".join(covered.split()) == "".join(text.split())
     assert all(term.start <= term.value_start < term.stop for term in terms)
     RecordedMessage(**CALL)
-    parse(text).is_match(RecordedMessage(**CALL))
+    parse_filter(text).is_match(RecordedMessage(**CALL))
 
 
 WORDS = st.text("abc/_7", min_size=1, max_size=4)

@@ -5,13 +5,13 @@ import sys
 import pytest
 
 from defserve import Server
-from defserve.client import Client, HttpLink, Link, ProcessLink
+from defserve.client import Client, ClientLink, HttpLink, ProcessLink
 from defserve.errors import PeerError
 from defserve.inspector.era_connection import observe_link
 from defserve.inspector.recording.recorder import Recorder
 from defserve.limits import Limits
-from defserve.serve.lifespans import serving
-from defserve.serve.session_opener import loopback
+from defserve.serve.lifespans import connect_in_memory
+from defserve.serve.session_opener import serve_on_loopback
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ def small() -> Server:
     return server
 
 
-async def talk(link: Link, version: str) -> Recorder:
+async def talk(link: ClientLink, version: str) -> Recorder:
     recorder = Recorder()
     async with Client(observe_link(link, recorder, version), version=version) as client:
         assert await client.call("add", a=1, b=2) == 3
@@ -51,13 +51,13 @@ def check(recorder: Recorder) -> None:
 
 @for_each_row("version", ["handshake", "stateless"])
 async def test_in_memory(version: str):
-    async with serving(small().composition) as link:
+    async with connect_in_memory(small().composition) as link:
         check(await talk(link, version))
 
 
 @for_each_row("version", ["handshake", "stateless"])
 async def test_over_http_with_headers(version: str):
-    async with loopback(small().asgi(), Limits()) as address:
+    async with serve_on_loopback(small().asgi(), Limits()) as address:
         recorder = await talk(HttpLink(address), version)
     check(recorder)
     asked = next(entry for entry in recorder.slice(0, recorder.count) if entry.method == "tools/call")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.base.redaction import MASK
+from defserve.base.redaction import REDACTION_MASK
 from defserve.inspector.panels.tools import command_line, pytest_test
 from defserve.inspector.recording.masking import (
     mask_address,
@@ -104,7 +104,7 @@ def test_a_secret_in_a_text_is_shown_nowhere(text: str):
 @given(secrets, st.sampled_from(HEADERS.split()))
 def test_of_a_secret_header_two_characters_are_shown_at_most(secret: str, name: str):
     for shown in mask_headers({name: secret, name.lower(): secret}).values():
-        assert shown == MASK or (len(shown) == 3 and len(secret) >= 24)
+        assert shown == REDACTION_MASK or (len(shown) == 3 and len(secret) >= 24)
 
 
 @for_each_row(
@@ -173,7 +173,7 @@ def test_a_name_that_is_a_secret_is_masked_and_no_member_is_lost():
     shown = mask_value({"users": {key: {"name": "Ann"} for key in keys}, "token": {keys[0]: 1, "kind": 2}})
     assert "ghp_a" not in repr(shown)
     assert list(shown["users"].values()) == [{"name": "Ann"}] * 3
-    assert shown["token"]["kind"] == MASK
+    assert shown["token"]["kind"] == REDACTION_MASK
     assert mask_value({"a plain name": 1, "com.example/some-long-name": 2}) == {
         "a plain name": 1,
         "com.example/some-long-name": 2,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.inspector.recording.recorder import Recorder
-from defserve.inspector.recording.timeline import MAX_FILTERS, FilterProblem, Query, Rows, RowsInUse
+from defserve.inspector.recording.timeline import MAX_FILTERS, FilterProblem, RowsInUse, TimelineQuery, TimelineRows
 from tests.effort import examples
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ def call(recorder: Recorder, id: int, tool: str = "add") -> int:
 
 
 async def found(recorder: Recorder, **query: Any) -> list[int]:
-    rows = Rows(recorder, Query(**query))
+    rows = TimelineRows(recorder, TimelineQuery(**query))
     await rows.catch_up()
     return rows[:]
 
@@ -46,7 +46,10 @@ async def test_an_answer_is_part_of_the_row_of_its_request_unless_asked_for():
 
 async def test_an_answer_moves_its_request_into_a_filter_and_out_of_it():
     recorder = Recorder()
-    wrong, right = Rows(recorder, Query("is:error")), Rows(recorder, Query("not:is:error"))
+    wrong, right = (
+        TimelineRows(recorder, TimelineQuery("is:error")),
+        TimelineRows(recorder, TimelineQuery("not:is:error")),
+    )
     first, second = call(recorder, 1), call(recorder, 2)
     for rows in (wrong, right):
         await rows.catch_up()
@@ -61,7 +64,7 @@ async def test_an_answer_moves_its_request_into_a_filter_and_out_of_it():
 
 async def test_forgotten_messages_leave_at_the_beginning_and_clearing_empties():
     recorder = Recorder(most=50)
-    rows = Rows(recorder, Query())
+    rows = TimelineRows(recorder, TimelineQuery())
     for id in range(60):
         call(recorder, id)
         await rows.catch_up()
@@ -86,20 +89,20 @@ async def test_only_the_filters_in_use_are_kept():
     recorder = Recorder()
     call(recorder, 1)
     in_use = RowsInUse(recorder)
-    first = await in_use.of(Query("a"))
-    assert await in_use.of(Query("a")) is first
+    first = await in_use.of(TimelineQuery("a"))
+    assert await in_use.of(TimelineQuery("a")) is first
     for number in range(MAX_FILTERS):
-        await in_use.of(Query(str(number)))
-    assert await in_use.of(Query("a")) is not first
+        await in_use.of(TimelineQuery(str(number)))
+    assert await in_use.of(TimelineQuery("a")) is not first
     with pytest.raises(FilterProblem):
-        await in_use.of(Query("is:"))
+        await in_use.of(TimelineQuery("is:"))
 
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["call", "answer", "fail", "notice", "look"]), st.integers(0, 5)), max_size=60
 )
 QUERIES = st.builds(
-    Query,
+    TimelineQuery,
     st.sampled_from(["", "is:error", "not:is:error", "tool:1", "not:tool:1 dir:sent", "method:progress"]),
     st.sampled_from(["all", "requests", "notices", "errors"]),
     st.booleans(),
@@ -109,9 +112,9 @@ QUERIES = st.builds(
 @pytest.mark.slow
 @given(STEPS, QUERIES)
 @settings(max_examples=examples(150))
-def test_rows_that_grew_are_those_that_are_found_at_once(steps: list[tuple[str, int]], query: Query):
+def test_rows_that_grew_are_those_that_are_found_at_once(steps: list[tuple[str, int]], query: TimelineQuery):
     recorder = Recorder(most=30)
-    grown = Rows(recorder, query)
+    grown = TimelineRows(recorder, query)
     for step, id in steps:
         if step == "call":
             call(recorder, id, f"tool{id}")
@@ -123,12 +126,12 @@ def test_rows_that_grew_are_those_that_are_found_at_once(steps: list[tuple[str, 
             outcome = {"result": {}} if step == "answer" else {"error": {"code": 1, "message": "x"}}
             add(recorder, "received", id=id, **outcome)
     _run(grown)
-    at_once = Rows(recorder, query)
+    at_once = TimelineRows(recorder, query)
     _run(at_once)
     assert grown[:] == at_once[:]
 
 
-def _run(rows: Rows) -> None:
+def _run(rows: TimelineRows) -> None:
     """A few messages are looked at without waiting for anything."""
     with pytest.raises(StopIteration):
         rows.catch_up().send(None)

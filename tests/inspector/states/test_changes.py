@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.base.redaction import MASK
-from defserve.inspector.differences import MAX_OPS, MAX_VALUE_LENGTH, patch, shorten_ops, words
+from defserve.base.redaction import REDACTION_MASK
+from defserve.inspector.differences import MAX_OPS, MAX_VALUE_LENGTH, make_json_patch, shorten_ops, summarize_patch
 from defserve.stores.checkpoints.json_patches import apply_patch
 from tests.effort import examples
 from tests.rows import for_each_row
@@ -26,7 +26,7 @@ JSON = st.recursive(
 @settings(max_examples=examples(200))
 def test_a_patch_leads_from_one_content_to_the_other_and_knows_what_was_there(before: Any, after: Any):
     content = before
-    for op in patch(before, after):
+    for op in make_json_patch(before, after):
         if op["op"] != "add":
             # A test of RFC 6902 fails if another value is there.
             apply_patch(content, [{"op": "test", "path": op["path"], "value": op["was"]}])
@@ -51,18 +51,20 @@ def test_a_patch_leads_from_one_content_to_the_other_and_knows_what_was_there(be
     ],
 )
 def test_a_change_in_words(before: Any, after: Any, said: str):
-    assert words(patch(before, after)) == said
+    assert summarize_patch(make_json_patch(before, after)) == said
 
 
 def test_words_are_short_whatever_a_server_says():
-    assert len(words(patch({"a" * 900: "b" * 9_000}, {"a" * 900: "c" * 9_000}))) <= 160
+    assert len(summarize_patch(make_json_patch({"a" * 900: "b" * 9_000}, {"a" * 900: "c" * 9_000}))) <= 160
 
 
 def test_secrets_are_masked_where_they_stand_and_where_they_are_named():
-    ops = patch({"user": {"password": "hunter2"}}, {"user": {"password": "hunter3"}, "more": [{"api_key": "k"}]})
+    ops = make_json_patch(
+        {"user": {"password": "hunter2"}}, {"user": {"password": "hunter3"}, "more": [{"api_key": "k"}]}
+    )
     assert {op["path"]: op.get("value") for op in ops} == {
-        "/user/password": MASK,
-        "/more": [{"api_key": MASK}],
+        "/user/password": REDACTION_MASK,
+        "/more": [{"api_key": REDACTION_MASK}],
     }
     assert "hunter" not in repr(ops)
 
@@ -81,13 +83,13 @@ def test_secrets_are_masked_where_they_stand_and_where_they_are_named():
     ],
 )
 def test_names_above_and_beside_a_value_mask_it_and_names_are_masked_too(before: Any, after: Any):
-    ops = patch(before, after)
+    ops = make_json_patch(before, after)
     assert ops
-    assert "hunter" not in repr(ops) + words(ops)
+    assert "hunter" not in repr(ops) + summarize_patch(ops)
 
 
 def test_what_goes_to_the_page_is_bounded():
-    ops = patch({}, {f"{number}": "x" * (MAX_VALUE_LENGTH + 1) for number in range(MAX_OPS + 10)})
+    ops = make_json_patch({}, {f"{number}": "x" * (MAX_VALUE_LENGTH + 1) for number in range(MAX_OPS + 10)})
     told = shorten_ops(ops)
     assert (len(ops), len(told)) == (MAX_OPS + 10, MAX_OPS)
     assert told[0]["cut"] == MAX_VALUE_LENGTH + 3

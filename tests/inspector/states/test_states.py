@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from defserve.client.mcpl.state import KeptContents, StateChange
+from defserve.client.mcpl.state import StateChange, StateContentCache
 from defserve.errors import UsageError
 from defserve.inspector.state_trees import (
     AT_ONCE,
-    MISSING,
+    MISSING_CONTENT,
     NO_PARENT,
     NOT_KEPT,
     StateTrees,
@@ -22,7 +22,7 @@ from defserve.inspector.state_trees import (
 )
 from defserve.stores.checkpoints.checkpoint_store import OPAQUE, CheckpointStore
 from defserve.stores.checkpoints.checkpoint_tree import CheckpointGone, Retention, TreeKey
-from defserve.stores.identity import ServerIdentity, server_store
+from defserve.stores.identity import ServerIdentity, make_server_store
 from defserve.stores.store import MemoryStore
 
 pytestmark = pytest.mark.anyio
@@ -77,13 +77,13 @@ async def test_a_state_that_the_server_keeps_for_itself_has_no_contents():
     states = StateTrees()
     states.heard("stateless", change("a", None))
     view = states.view("stateless", SET, None)
-    assert await view.content("a") is MISSING
+    assert await view.content("a") is MISSING_CONTENT
     assert view.facts() == {"opaque": True}
     assert await states.changes(view, ["a"]) == {"a": ""}
 
 
 async def test_the_oldest_that_were_watched_are_forgotten():
-    tree = WatchedTree("t", KeptContents(10_000), most=1_500)
+    tree = WatchedTree("t", StateContentCache(10_000), most=1_500)
     for number in range(1_600):
         tree.add(change(str(number), str(number - 1) if number else None))
     known = await tree.checkpoints()
@@ -164,9 +164,9 @@ async def test_two_pages_that_read_at_once_see_each_checkpoint_once(monkeypatch:
 async def test_contents_that_never_leave_the_server_are_not_shown():
     trees = trees_in_memory()
     first = await commit(trees, {"n": 1})
-    assert await stored(trees, opaque=True).view("stateless", SET, "alice").content(first) is MISSING
+    assert await stored(trees, opaque=True).view("stateless", SET, "alice").content(first) is MISSING_CONTENT
     second = (await trees.commit(await trees.load_checkpoint(KEY), OPAQUE)).checkpoint.id
-    assert await stored(trees).view("stateless", SET, "alice").content(second) is MISSING
+    assert await stored(trees).view("stateless", SET, "alice").content(second) is MISSING_CONTENT
 
 
 async def test_a_store_at_an_address_is_read(tmp_path: Any):
@@ -175,7 +175,7 @@ async def test_a_store_at_an_address_is_read(tmp_path: Any):
         state = found(SET)
         assert state is not None
         assert await (await state.trees()).list_trees() == []
-        store = server_store(address, ServerIdentity("name", "notes"))
+        store = make_server_store(address, ServerIdentity("name", "notes"))
         first = await commit(CheckpointStore(store, secret=bytes(32)), {"n": 1})
         await store.close()
         states = StateTrees(found)

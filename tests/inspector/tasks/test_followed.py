@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from defserve.client.answers import Answers, responses
+from defserve.client.answers import Answers, answer_input_requests
 from defserve.client.client import Client
 from defserve.client.tasks import ServerTask
 from defserve.errors import PeerError
@@ -75,9 +75,9 @@ async def test_a_question_that_nobody_can_answer_is_told_and_asked_once(monkeypa
 
     async def counted(result: dict[str, Any], answers: Answers) -> dict[str, Any]:
         asked.extend(result["inputRequests"])
-        return await responses(result, answers)
+        return await answer_input_requests(result, answers)
 
-    monkeypatch.setattr(followed_tasks, "responses", counted)
+    monkeypatch.setattr(followed_tasks, "answer_input_requests", counted)
     server = Asking("unheard/of")
     async with following(server) as task:
         await until(lambda: server.polls >= 10)

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.kernel.config.entries import KernelConfig, ServerEntry, ToolMarks
-from defserve.kernel.config.loading import ConfigMistakes, line_at, lines_of, load
+from defserve.kernel.config.entries import KernelConfig, OperatorToolMarks, ServerEntry
+from defserve.kernel.config.loading import ConfigMistakes, line_at, lines_of, load_kernel_config
 from defserve.kernel.config.schema import format_schema, read_shipped_schema, schema
-from defserve.kernel.config.settings import FILE, KERNEL, SERVER, Mistake
+from defserve.kernel.config.settings import FILE_SETTINGS, KERNEL, SERVER_SETTINGS, ConfigMistake
 from defserve.proxying.mounted import RestartPolicy
 from tests.rows import for_each_row
 
@@ -40,7 +40,7 @@ CEREBRAS_API_KEY = "${CEREBRAS_API_KEY}"
 
 def loaded(folder: Path, text: str, name: str = "mgp.toml") -> KernelConfig:
     (folder / name).write_text(text)
-    return load(folder / name)
+    return load_kernel_config(folder / name)
 
 
 def only(folder: Path, text: str) -> ServerEntry:
@@ -123,7 +123,7 @@ def test_what_the_kernel_and_governance_need_is_read(tmp_path: Path) -> None:
     assert (wiki.tools.allow, wiki.tools.deny, wiki.tools.rename) == (("read*",), ("read_all",), {"read": "look"})
     assert wiki.health.interval_secs == 0
     assert wiki.mgp is not None
-    assert wiki.mgp.tools == {"delete_*": ToolMarks("dangerous", ("filesystem.write",))}
+    assert wiki.mgp.tools == {"delete_*": OperatorToolMarks("dangerous", ("filesystem.write",))}
     assert (wiki.launch.timeout, wiki.launch.in_flight, wiki.launch.per) == (5, 3, "shared")
 
 
@@ -203,7 +203,7 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     found = mistakes(tmp_path, f"{A}x = 1\ny = 2\n[kernel]\nlevel = 'no'")
     assert len(found) == 3
     with pytest.raises(UsageError, match="has 3 mistakes") as caught:
-        load(tmp_path / "mgp.toml")
+        load_kernel_config(tmp_path / "mgp.toml")
     assert str(caught.value).count("fix:") == 3
 
 
@@ -217,7 +217,7 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, content: bytes | None
     if content is not None:
         (tmp_path / "mgp.toml").write_bytes(content)
     with pytest.raises(UsageError, match=r"mgp\.toml"):
-        load(tmp_path / "mgp.toml")
+        load_kernel_config(tmp_path / "mgp.toml")
 
 
 def test_a_file_may_include_others_whose_paths_start_from_their_own_folder(tmp_path: Path) -> None:
@@ -292,10 +292,10 @@ VALUES = st.recursive(
 )
 
 
-@given(st.sampled_from([FILE, KERNEL, SERVER]), st.data())
+@given(st.sampled_from([FILE_SETTINGS, KERNEL, SERVER_SETTINGS]), st.data())
 def test_no_value_makes_the_reader_fail(table: Any, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(table.settings)))
-    found: list[Mistake] = []
+    found: list[ConfigMistake] = []
     table.parse_value({name: data.draw(VALUES)}, (), found.append)
     assert all(mistake.problem for mistake in found)
 

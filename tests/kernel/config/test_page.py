@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.kernel.config.loading import load
+from defserve.kernel.config.loading import load_kernel_config
 
 PAGE = Path(__file__).parents[3] / "docs" / "kernel.md"
 SHOWN = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -16,7 +16,7 @@ SHOWN = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re
 @pytest.mark.parametrize("text", SHOWN, ids=range(len(SHOWN)))
 def test_a_file_of_the_page_is_valid(text: str, tmp_path: Path) -> None:
     (tmp_path / "mgp.toml").write_text(text)
-    assert load(tmp_path / "mgp.toml").notes == ()
+    assert load_kernel_config(tmp_path / "mgp.toml").notes == ()
 
 
 def test_the_page_shows_files() -> None:

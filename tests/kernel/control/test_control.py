@@ -18,7 +18,7 @@ import pytest
 
 from defserve.errors import PeerGone, UsageError
 from defserve.kernel import control_listener
-from defserve.kernel.control import ask_kernel, ask_kernel_async, locate_kernel, own_place, places_of
+from defserve.kernel.control import ask_kernel, ask_kernel_async, find_socket_paths, locate_kernel, make_socket_path
 from defserve.kernel.control_listener import MAX_PEERS, MAX_REQUEST_BYTES, open_control_socket
 from tests.waiting import DEADLINE, until
 
@@ -168,7 +168,7 @@ async def test_another_user_is_told_nothing(config: Path, monkeypatch: pytest.Mo
     async with open_control_socket(config, FakeKernel()) as path:
         assert path is not None
         other = os.getuid() + 1
-        monkeypatch.setattr(control_listener, "user_of", lambda one: other)
+        monkeypatch.setattr(control_listener, "get_peer_user", lambda one: other)
         assert await raw(path, b'{"verb": "ps"}\n') == b""
 
 
@@ -213,7 +213,7 @@ async def test_a_socket_that_a_killed_kernel_left_is_no_kernel(config: Path) -> 
         left = path.with_name(path.name.replace(f"-{os.getpid()}", f"-{ended_process()}"))
         with socket.socket(socket.AF_UNIX) as one:
             one.bind(str(left))
-        assert set(places_of(config)) == {os.getpid()}
+        assert set(find_socket_paths(config)) == {os.getpid()}
         assert not left.exists()
     with pytest.raises(PeerGone, match="no kernel serves"):
         asked(config, verb="ps")
@@ -226,19 +226,21 @@ def ended_process() -> int:
 
 
 def test_the_socket_of_a_kernel_that_does_not_listen_yet_is_left_to_it(config: Path) -> None:
-    path = own_place(config)
+    path = make_socket_path(config)
     with socket.socket(socket.AF_UNIX) as starting:
         starting.bind(str(path))
-        assert places_of(config) == {}
+        assert find_socket_paths(config) == {}
         starting.listen()
-        assert places_of(config) == {os.getpid(): path}
+        assert find_socket_paths(config) == {os.getpid(): path}
     path.unlink()
 
 
 async def test_without_a_private_folder_the_kernel_serves_all_the_same(
     config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(control_listener, "own_place", lambda config: (_ for _ in ()).throw(UsageError("no folder")))
+    monkeypatch.setattr(
+        control_listener, "make_socket_path", lambda config: (_ for _ in ()).throw(UsageError("no folder"))
+    )
     async with open_control_socket(config, FakeKernel()) as path:
         assert path is None
     assert "cannot be operated" in caplog.text
@@ -266,6 +268,6 @@ async def test_a_kernel_that_ends_while_it_answers_is_gone(config: Path, sent: b
         writer.write(sent if await reader.readline() else b"")
         writer.close()
 
-    async with await asyncio.start_unix_server(cut, own_place(config)):
+    async with await asyncio.start_unix_server(cut, make_socket_path(config)):
         with pytest.raises(PeerGone, match="ended before it answered|cannot be reached"):
             [answer async for answer in ask_kernel_async(config, {"verb": "ps"})]

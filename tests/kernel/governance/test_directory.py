@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from defserve import Server, moderate
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.errors import UsageError
 from tests.kernel.governance.governing import SERVER, governed, tool
 from tests.kernel.running import BACKEND, entry, running, url_entry
@@ -329,7 +329,7 @@ async def test_the_same_are_tools_for_operators_without_mgp(tmp_path: Path) -> N
             assert not (await ask("mgp_server_deregister", id="b")).get("isError")
             assert refused_as(await ask("mgp_server_deregister", id="b")) == "server_not_found"
         # The local user may call them, and nobody else sees them.
-        for who in (LOCAL, BOB, STRANGER):
+        for who in (LOCAL_PRINCIPAL, BOB, STRANGER):
             async with speaking(here.kernel.server, HANDSHAKE[-1], who=who) as peer:
                 assert not names & {one["name"] for one in (await peer.ask("tools/list"))["result"]["tools"]}
 

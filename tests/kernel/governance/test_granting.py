@@ -12,7 +12,7 @@ import pytest
 
 from defserve import Server, moderate
 from defserve.auth import StaticTokens
-from defserve.kernel.governance.permissions import Decision
+from defserve.kernel.governance.permissions import PermissionDecision
 from tests.kernel.running import Running, running, url_entry
 from tests.listening import listening
 from tests.protocols.mgp.callers import BOB, STRANGER, code_of, speaking
@@ -82,7 +82,7 @@ async def look(peer: Raw, **arguments: Any) -> Any:
     return code_of(reply) or reply["result"]["content"][0]["text"]
 
 
-async def decide(here: Running, decision: Decision) -> None:
+async def decide(here: Running, decision: PermissionDecision) -> None:
     await here.kernel.permissions.decide(decision, "c", CAMERA)
 
 

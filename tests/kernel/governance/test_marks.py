@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from defserve.auth.principals import Principal
 from defserve.errors import UsageError
-from defserve.proxying.boundary import PROMISES, keep_warnings
+from defserve.proxying.boundary import PROMISES, keep_warning_hints
 from tests.kernel.governance.governing import governed, tool
 from tests.protocols.mgp.callers import ALICE, STRANGER, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE
@@ -90,7 +90,7 @@ async def test_promises_of_a_trusted_server_are_passed_on(tmp_path: Path) -> Non
     st.dictionaries(st.sampled_from([*PROMISES, "title", "other"]), st.sampled_from([True, False, None, 1, "yes", []]))
 )
 def test_no_hint_that_is_believed_promises_anything(hints: dict[str, Any]) -> None:
-    for name, value in keep_warnings(hints).items():
+    for name, value in keep_warning_hints(hints).items():
         assert (name == "title" and isinstance(value, str)) or value is (not PROMISES[name])
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from defserve.errors import UsageError
 from defserve.kernel.governance import pins as pins_module
-from defserve.kernel.governance.pins import MAX_SHOWN, HeldTool, Pin, Pins, digest_of
+from defserve.kernel.governance.pins import MAX_SHOWN, HeldTool, ToolPin, ToolPins, digest_of
 from defserve.kernel.kernel import StateFile
-from defserve.protocols.mgp.terms import SECURITY_KEY
+from defserve.protocols.mgp.terms import SECURITY_META_KEY
 from tests.kernel.governance.governing import Governed, governed, tool
 from tests.protocols.mgp.callers import code_of, speaking
 from tests.raw import HANDSHAKE
@@ -111,10 +111,12 @@ def test_the_order_of_members_does_not_matter(raw: dict[str, object]) -> None:
     assert digest_of(raw) != digest_of({**raw, "description": "another text that was not there"})
 
 
-DANGEROUS = {"_meta": {SECURITY_KEY: {"risk_level": "dangerous", "permissions_required": ["filesystem.write"]}}}
+DANGEROUS = {"_meta": {SECURITY_META_KEY: {"risk_level": "dangerous", "permissions_required": ["filesystem.write"]}}}
 
 
-@pytest.mark.parametrize("before", [DANGEROUS, {"security": DANGEROUS["_meta"][SECURITY_KEY]}], ids=["meta", "top"])
+@pytest.mark.parametrize(
+    "before", [DANGEROUS, {"security": DANGEROUS["_meta"][SECURITY_META_KEY]}], ids=["meta", "top"]
+)
 async def test_a_tool_that_loses_its_danger_is_held(tmp_path: Path, before: dict[str, object]) -> None:
     async with governed(tmp_path, tool("wipe", "Deletes.", **before), tool("look"), mgp=HOLD):
         pass
@@ -222,8 +224,8 @@ async def test_what_is_too_long_to_be_shown_says_so_and_needs_a_second_word(tmp_
 
 @given(st.sampled_from([0, 1, 300, 400, 401, 1_600, 1_700, 1_800, 3_000]))
 def test_a_difference_is_whole_or_says_how_much_is_missing(count: int) -> None:
-    now = Pin.of({"enum": [f"{'é' * 150} {number}" for number in range(count)], "zlast": "the last word"})
-    lines, left_out = HeldTool("a", Pin.of({}), now).difference()
+    now = ToolPin.of({"enum": [f"{'é' * 150} {number}" for number in range(count)], "zlast": "the last word"})
+    lines, left_out = HeldTool("a", ToolPin.of({}), now).difference()
     assert any("the last word" in line for line in lines) is (left_out == 0)
     assert (str(left_out) in lines[-1] and "not shown" in lines[-1]) is (left_out > 0)
 
@@ -231,12 +233,12 @@ def test_a_difference_is_whole_or_says_how_much_is_missing(count: int) -> None:
 def test_what_is_kept_of_a_server_is_bounded_whatever_it_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pins_module, "MAX_NAMES", 400)
     monkeypatch.setattr(pins_module, "MAX_BYTES", 100_000)
-    pins = Pins(StateFile(tmp_path / "mgp.toml"))
-    pins.pin("s", "first", Pin.of(tool("first")))
+    pins = ToolPins(StateFile(tmp_path / "mgp.toml"))
+    pins.pin("s", "first", ToolPin.of(tool("first")))
     pins.settle("s", keep=True)
     for change in range(100):
         for number in range(20):
-            name, pin = f"t{change}_{number}", Pin.of(tool("t", "x" * 2_000))
+            name, pin = f"t{change}_{number}", ToolPin.of(tool("t", "x" * 2_000))
             if change % 2:
                 pins.hold_tool("s", name, pin)
             else:
@@ -244,9 +246,9 @@ def test_what_is_kept_of_a_server_is_bounded_whatever_it_lists(tmp_path: Path, m
     names, size = pins.measure_pins("s")
     assert names <= 2 * 400
     assert size <= 2 * 100_000
-    assert pins.change("s", "first", Pin.of(tool("first"))) is None, "what the file has is not forgotten"
-    assert pins.change("s", "first", Pin.of(tool("first", "Evil."))) == "changed"
-    assert pins.change("s", "t0_0", Pin.of(tool("t", "Evil."))) == "new", "what was forgotten is not believed"
+    assert pins.change("s", "first", ToolPin.of(tool("first"))) is None, "what the file has is not forgotten"
+    assert pins.change("s", "first", ToolPin.of(tool("first", "Evil."))) == "changed"
+    assert pins.change("s", "t0_0", ToolPin.of(tool("t", "Evil."))) == "new", "what was forgotten is not believed"
 
 
 MORE = {
@@ -296,12 +298,12 @@ async def test_instructions_that_change_in_a_restart_without_a_gap_are_held(tmp_
 
 
 def test_no_character_of_a_definition_makes_a_line_or_hides_in_one() -> None:
-    before, after = Pin.of({"a": "x\u2028y"}), Pin.of({"a": "x\x85y"})
+    before, after = ToolPin.of({"a": "x\u2028y"}), ToolPin.of({"a": "x\x85y"})
     lines = HeldTool("t", before, after).difference().lines
     assert "-\u2028" not in "".join(lines)
     assert any(line.startswith("-") and "\\u2028" in line for line in lines)
     assert any(line.startswith("+") and "\\u0085" in line for line in lines)
-    forged = Pin.of({"a": "x\n  accept it as it is here\u2029yes"})
+    forged = ToolPin.of({"a": "x\n  accept it as it is here\u2029yes"})
     shown = HeldTool("t", before.without_text(), forged).difference().lines
     assert all(line.startswith("+") for line in shown[1:])
 

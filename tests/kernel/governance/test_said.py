@@ -12,10 +12,15 @@ from typing import Any
 import pytest
 
 from defserve import Server, dangerous, moderate
-from defserve.client.mgp.server_claims import SaidMgp
+from defserve.client.mgp.server_claims import MgpClaims
 from defserve.kernel.config.entries import MgpEntry, ServerEntry, ServerLaunch
-from defserve.kernel.governance.marks import build_governing_entry, contradictions, level_of, true_extensions
-from defserve.tooling.export import mgp_entry
+from defserve.kernel.governance.marks import (
+    build_governing_entry,
+    find_contradictions,
+    get_trust_level,
+    list_actual_extensions,
+)
+from defserve.tooling.export import format_mgp_entry
 from tests.kernel.running import Running, entry, running, url_entry
 from tests.listening import listening
 from tests.protocols.mgp.callers import BOB, STRANGER, code_of, offer, speaking
@@ -82,7 +87,7 @@ async def test_what_is_told_before_connecting_is_what_initialize_tells(tmp_path:
     said = await initialized(server, version, *ALL)
     async with listening(server) as where:
         # The entry as `defserve export` writes it.
-        text = mgp_entry({"name": "wiki"}, said, url=f"http://{where.authority}/mcp")
+        text = format_mgp_entry({"name": "wiki"}, said, url=f"http://{where.authority}/mcp")
         head, _, rest = text.partition("\n")
         found = list[Json]()
         for more in (f'version = "{version}"\nenabled = false', f'version = "{version}"'):
@@ -235,13 +240,13 @@ def server_entry(mgp: MgpEntry | None = None) -> ServerEntry:
     ],
 )
 def test_a_server_may_claim_less_trust_and_never_more(file: str | None, said: str, level: str) -> None:
-    told = SaidMgp("0.3.0", trust_level=said)
-    assert level_of(build_governing_entry(server_entry(MgpEntry(trust_level=file)), told)) == level
-    assert level_of(build_governing_entry(server_entry(), SaidMgp(trust_level=said))) == "standard"
+    told = MgpClaims("0.3.0", trust_level=said)
+    assert get_trust_level(build_governing_entry(server_entry(MgpEntry(trust_level=file)), told)) == level
+    assert get_trust_level(build_governing_entry(server_entry(), MgpClaims(trust_level=said))) == "standard"
 
 
 def test_permissions_of_a_whole_server_hold_for_tools_that_say_nothing() -> None:
-    said = SaidMgp("0.3.0", permissions=("camera", "not a permission"))
+    said = MgpClaims("0.3.0", permissions=("camera", "not a permission"))
     one = build_governing_entry(server_entry(MgpEntry(permissions_required=("memory.read",))), said)
     assert one.mgp is not None and one.mgp.permissions_required == ("memory.read", "camera")
     each = build_governing_entry(server_entry(), said._replace(sections=frozenset({"tool_security"})))
@@ -250,8 +255,10 @@ def test_permissions_of_a_whole_server_hold_for_tools_that_say_nothing() -> None
 
 def test_extensions_that_the_kernel_does_not_use_are_those_of_the_file() -> None:
     has = server_entry(MgpEntry(extensions=("streaming", "security", "lifecycle")))
-    said = SaidMgp("0.3.0", ("security",), frozenset({"permissions", "tool_security"}))
-    assert true_extensions(has, said) == ("streaming", "security")
-    assert list(contradictions(has, said)) == ["the file says that it has the extension 'lifecycle', and it does not"]
-    assert true_extensions(server_entry(), said) == ("security",)
-    assert list(contradictions(server_entry(), said)) == list(contradictions(has, None)) == []
+    said = MgpClaims("0.3.0", ("security",), frozenset({"permissions", "tool_security"}))
+    assert list_actual_extensions(has, said) == ("streaming", "security")
+    assert list(find_contradictions(has, said)) == [
+        "the file says that it has the extension 'lifecycle', and it does not"
+    ]
+    assert list_actual_extensions(server_entry(), said) == ("security",)
+    assert list(find_contradictions(server_entry(), said)) == list(find_contradictions(has, None)) == []

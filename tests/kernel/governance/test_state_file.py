@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from defserve.errors import UsageError
-from defserve.kernel.control import ask_kernel, places_of
+from defserve.kernel.control import ask_kernel, find_socket_paths
 from defserve.kernel.kernel import KernelState, StateFile
-from defserve.stores.files import hold_lock
+from defserve.stores.files import hold_file_lock
 from tests.kernel.governance.governing import governed, tool
 from tests.kernel.running import entry
 from tests.protocols.mgp.callers import BOB, code_of, speaking
@@ -53,7 +53,7 @@ def test_two_kernels_that_grant_at_once_lose_nothing(tmp_path: Path) -> None:
     config = tmp_path / "mgp.toml"
     config.write_text(f"{CLOSED}{entry('a')}")
     with kernel_of(config) as one, kernel_of(config) as two:
-        wait_until(lambda: set(places_of(config)) == {one.pid, two.pid}, 60)
+        wait_until(lambda: set(find_socket_paths(config)) == {one.pid, two.pid}, 60)
 
         def grant(process: int) -> None:
             for number in range(GRANTS):
@@ -150,10 +150,10 @@ def test_a_change_that_fails_is_not_remembered(tmp_path: Path) -> None:
 
 def test_a_lock_that_another_holds_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
     with (
-        hold_lock(tmp_path / "x.lock"),
+        hold_file_lock(tmp_path / "x.lock"),
         pytest.raises(TimeoutError, match="locked"),
-        hold_lock(tmp_path / "x.lock", 0.05),
+        hold_file_lock(tmp_path / "x.lock", 0.05),
     ):
         pass
-    with hold_lock(tmp_path / "x.lock", 0.05):
+    with hold_file_lock(tmp_path / "x.lock", 0.05):
         pass

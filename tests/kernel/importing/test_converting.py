@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.kernel.client_import import ClientSettings, Imported, client_settings, convert_settings
+from defserve.kernel.client_import import ClientSettings, Imported, convert_client_settings, load_client_settings
 from defserve.kernel.config.entries import ServerEntry
-from defserve.kernel.config.loading import load
+from defserve.kernel.config.loading import load_kernel_config
 
 
 def converted(folder: Path, entries: dict[str, Any]) -> tuple[Imported, dict[str, ServerEntry]]:
-    made = convert_settings(ClientSettings(folder / ".mcp.json", folder, entries))
+    made = convert_client_settings(ClientSettings(folder / ".mcp.json", folder, entries))
     (folder / "mgp.toml").write_text(made.text, encoding="utf-8")
-    return made, {entry.id: entry for entry in load(folder / "mgp.toml").servers}
+    return made, {entry.id: entry for entry in load_kernel_config(folder / "mgp.toml").servers}
 
 
 def test_a_command_and_an_address_are_taken_over(tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_the_settings_are_found_by_file_and_by_client(tmp_path: Path, monkeypatc
     (tmp_path / ".vscode" / "mcp.json").write_text('{"servers": {"a": {"command": "a"}}} // comment')
     (tmp_path / "config.toml").write_text('[mcp_servers.b]\ncommand = "b"\n')
     for source in (".vscode/mcp.json", "vscode"):
-        found = client_settings(source)
+        found = load_client_settings(source)
         assert (set(found.entries), found.folder) == ({"a"}, tmp_path)
-    assert set(client_settings("config.toml").entries) == {"b"}
+    assert set(load_client_settings("config.toml").entries) == {"b"}
     (tmp_path / "empty.json").write_text("{}")
     for source, problem in (
         ("empty.json", "has no servers"),
@@ -178,7 +178,7 @@ def test_the_settings_are_found_by_file_and_by_client(tmp_path: Path, monkeypatc
         ("mcp-json", "has no"),
     ):
         with pytest.raises(UsageError, match=problem):
-            client_settings(source)
+            load_client_settings(source)
 
 
 TEXT = st.text(max_size=12)

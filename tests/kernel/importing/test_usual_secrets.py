@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from defserve.kernel.client_import import client_settings, convert_settings, is_harmless
+from defserve.kernel.client_import import convert_client_settings, is_harmless, load_client_settings
 from tests.rows import for_each_row
 
 S = "hunter2supersecret9Zq"
@@ -53,7 +53,7 @@ ENTRIES: list[dict[str, Any]] = [
 def file_of(folder: Path, entry: dict[str, Any]) -> str:
     settings = folder / "c.json"
     settings.write_text(json.dumps({"mcpServers": {"one": entry}}))
-    return convert_settings(client_settings(str(settings))).text
+    return convert_client_settings(load_client_settings(str(settings))).text
 
 
 def test_no_usual_secret_is_in_the_file(tmp_path: Path) -> None:

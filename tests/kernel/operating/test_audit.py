@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from defserve.auth import StaticTokens
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.cli.commands.kernel import main
 from defserve.errors import UsageError
 from defserve.kernel.control import ask_kernel
@@ -47,7 +47,7 @@ async def audited(folder: Path, where: str = "audit.jsonl", **options: Any) -> A
 async def test_operators_replay_the_log(tmp_path: Path, where: str, version: str) -> None:
     async with audited(tmp_path, PLACES[where]) as here:
         await here.call("a_pid")
-        for who in (ALICE, LOCAL):
+        for who in (ALICE, LOCAL_PRINCIPAL):
             async with speaking(here.kernel.server, version, ["audit"], who=who) as peer:
                 page = (await peer.ask("mgp/audit/replay"))["result"]
                 assert "TOOL_EXECUTED" in [event["event_type"] for event in page["events"]]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import Server, UsageError
-from defserve.base.yaml_values import read_yaml
+from defserve.base.yaml_values import parse_yaml
 from defserve.openapi.documents import load_document
 from tests.openapi.apis import document, operation
 from tests.rows import for_each_row
@@ -90,10 +90,10 @@ def test_what_is_no_document_is_refused(source: Any, problem: str) -> None:
 
 def test_a_merge_key_of_yaml_brings_what_it_names() -> None:
     text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {<<: [*a, *b], x: 3}\nd: {<<: *b}\ne: {<<: text}\n"
-    found = read_yaml(text, "it", max_depth=9, is_tolerant=True)
+    found = parse_yaml(text, "it", max_depth=9, is_tolerant=True)
     assert found["c"] == {"x": 3, "y": 1, "z": 2} and found["d"] == {"y": 2, "z": 2} and found["e"] == {"<<": "text"}
     doubled = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: [*a{n}, *a{n}]}}\n" for n in range(20))
-    assert read_yaml(doubled, "it", max_depth=9, is_tolerant=True)["a20"] == {"x": 1}
+    assert parse_yaml(doubled, "it", max_depth=9, is_tolerant=True)["a20"] == {"x": 1}
 
 
 def test_a_reference_to_another_file_is_followed_only_if_that_is_allowed(tmp_path: Path) -> None:

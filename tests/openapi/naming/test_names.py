@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.openapi.names import argument_name, make_preferred_name, names_of
+from defserve.openapi.names import make_argument_name, make_preferred_name, name_operations
 from defserve.openapi.operations import Operation
 from tests.openapi.rules import ARGUMENT, NAME
 from tests.rows import for_each_row
@@ -49,13 +49,13 @@ def test_operations_of_one_name_are_told_apart_by_what_differs() -> None:
         one("get", "/things/{id}", "list"),
         one("get", "/alone", "alone"),
     ]
-    assert names_of(same) == ["list", "users_list", "post_list", "get_list", "get_things_by_id", "alone"]
+    assert name_operations(same) == ["list", "users_list", "post_list", "get_list", "get_things_by_id", "alone"]
 
 
 @for_each_row("said", ["get", "post", "delete"])
 def test_one_function_for_several_methods_has_a_name_for_each(said: str) -> None:
     same = [one(method, "/jobs/{id}", f"jobs_jobs__id__{said}", "work") for method in ("get", "post", "delete")]
-    assert names_of(same) == ["get_jobs", "post_jobs", "delete_jobs"]
+    assert name_operations(same) == ["get_jobs", "post_jobs", "delete_jobs"]
 
 
 def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
@@ -70,7 +70,7 @@ ids = st.one_of(st.none(), st.text(max_size=90), st.from_regex(r"[a-zA-Z_/{}.-]{
 
 @given(st.lists(st.tuples(st.sampled_from(["get", "post", "delete"]), st.text(max_size=30), ids), max_size=25))
 def test_any_operations_get_names_that_are_short_and_different(given_operations: list[Any]) -> None:
-    names = names_of([one(method, f"/{path}", id) for method, path, id in given_operations])
+    names = name_operations([one(method, f"/{path}", id) for method, path, id in given_operations])
     assert len(set(names)) == len(names)
     assert all(NAME.fullmatch(name) and len(name) <= 64 for name in names)
 
@@ -79,6 +79,6 @@ def test_any_operations_get_names_that_are_short_and_different(given_operations:
 def test_any_parameters_get_names_that_model_apis_take(names: list[str]) -> None:
     taken: set[str] = set()
     for name in names:
-        made = argument_name(name, "query", taken)
+        made = make_argument_name(name, "query", taken)
         assert ARGUMENT.fullmatch(made) and made not in taken
         taken.add(made)

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from defserve import Server, UsageError
 from defserve.errors import BadArguments, ToolError
-from defserve.openapi.documents import References
-from defserve.openapi.operations import operations
+from defserve.openapi.documents import DocumentReferences
+from defserve.openapi.operations import list_operations
 from defserve.openapi.request_building import build_request
 from defserve.openapi.request_plan import RequestPlan
-from defserve.openapi.schemas import Schemas
+from defserve.openapi.schemas import SchemaConverter
 from tests.openapi.apis import Json, RecordingApi, document, operation, parameter
 from tests.rows import for_each_row
 
@@ -92,9 +92,9 @@ def test_the_keys_of_an_object_name_no_other_parameter(key: str) -> None:
     for place in ("query", "cookie"):
         spread = {**parameter("more", place), "schema": {"type": "object"}, "style": "form", "explode": True}
         paths = {"/users?action=list": {"get": operation(parameter("limit", place), spread)}}
-        references = References(document(paths))
-        (one,) = operations(references)
-        plan = RequestPlan(one, Schemas(references), ((place, "api_key"),))
+        references = DocumentReferences(document(paths))
+        (one,) = list_operations(references)
+        plan = RequestPlan(one, SchemaConverter(references), ((place, "api_key"),))
         build_request(one, plan, BASE, {"more": {"more": 1, "other": 2}}, ())
         if (place, key) != ("cookie", "action"):
             with pytest.raises(BadArguments, match="another parameter has it"):
@@ -104,10 +104,12 @@ def test_the_keys_of_an_object_name_no_other_parameter(key: str) -> None:
 @given(st.text(min_size=1, max_size=40), st.text(max_size=40))
 def test_no_text_changes_anything_but_its_own_part(name: str, query: str) -> None:
     paths = {"/users/{id}": {"get": operation(parameter("id", "path"), parameter("q"))}}
-    references = References(document(paths))
-    (one,) = operations(references)
+    references = DocumentReferences(document(paths))
+    (one,) = list_operations(references)
     try:
-        request = build_request(one, RequestPlan(one, Schemas(references), ()), BASE, {"id": name, "q": query}, ())
+        request = build_request(
+            one, RequestPlan(one, SchemaConverter(references), ()), BASE, {"id": name, "q": query}, ()
+        )
     except (BadArguments, ToolError):
         return
     parts = urlsplit(request.address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from defserve.openapi.operations import Parameter
+from defserve.openapi.operations import OperationParameter
 from defserve.openapi.request_building import cookie_pairs, in_header, in_path, query_pairs
 from tests.rows import for_each_row
 
@@ -13,8 +13,10 @@ COLOURS = ["blue", "black", "brown"]
 RGB = {"R": 100, "G": 200, "B": 150}
 
 
-def parameter(place: str, style: str, explode: bool, **more: Any) -> Parameter:
-    return Parameter("color", place, {}, True, "", style, explode, more.get("reserved", False), more.get("media"))
+def parameter(place: str, style: str, explode: bool, **more: Any) -> OperationParameter:
+    return OperationParameter(
+        "color", place, {}, True, "", style, explode, more.get("reserved", False), more.get("media")
+    )
 
 
 @for_each_row(

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from defserve import Server
 from defserve.binding.explicit_schema import is_valid_instance
 from defserve.errors import BadArguments
-from defserve.openapi.documents import References
-from defserve.openapi.schemas import Schemas
+from defserve.openapi.documents import DocumentReferences
+from defserve.openapi.schemas import SchemaConverter
 from tests.openapi.apis import Json, document, operation, parameter
 from tests.openapi.rules import broken
 from tests.rows import for_each_row
 
 
 def converted(schema: Any, direction: Any = "request", **schemas: Any) -> Json:
-    made = Schemas(References({"components": {"schemas": schemas}}))
+    made = SchemaConverter(DocumentReferences({"components": {"schemas": schemas}}))
     return made.whole(made.convert(schema, direction), direction)
 
 
@@ -100,7 +100,7 @@ def test_keywords_beside_a_reference_count_from_3_1_on() -> None:
         "required": ["y"],
         "description": "Both.",
     }
-    old = Schemas(References({"openapi": "3.0.3", "components": {"schemas": {"A": target}}}))
+    old = SchemaConverter(DocumentReferences({"openapi": "3.0.3", "components": {"schemas": {"A": target}}}))
     assert old.root(beside, "request") == target
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from defserve import Server
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.raw import PREFIX, STATELESS, Json, Raw
 
 OFFER: Json = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
@@ -92,7 +92,7 @@ def _filled(field: Mapping[str, Any]) -> Any:
 @asynccontextmanager
 async def recording(server: Server, version: str, capabilities: Mapping[str, Any] = OFFER) -> AsyncGenerator[Recorder]:
     """A recorder whose conversation is open."""
-    async with serving(server.composition) as link:
+    async with connect_in_memory(server.composition) as link:
         recorder = Recorder(link, version, capabilities)
         await recorder.open()
         yield recorder

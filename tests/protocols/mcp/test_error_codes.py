@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import defserve
-from defserve.protocols.mcp.errors import SPECIFIED_CODES, is_busy_error, relayable_code
+from defserve.protocols.mcp.errors import SPECIFIED_CODES, choose_relayed_error_code, is_busy_error
 from defserve.protocols.mcpl import vocabulary as mcpl
 from tests.rows import for_each_row
 
@@ -69,7 +69,7 @@ def test_the_codes_of_mcpl_are_in_its_errors_alone() -> None:
 
 @given(st.integers(-33000, -31000))
 def test_what_a_backend_sends_reaches_a_client_only_with_a_code_that_may_be_sent(code: int) -> None:
-    sent = relayable_code(code)
+    sent = choose_relayed_error_code(code)
     assert sent == code or sent == -32603
     assert sent in SPECIFIED_CODES or sent not in range(-32099, -32019)
 

@@ -6,11 +6,11 @@ from importlib import metadata
 
 import pytest
 
-from defserve.protocols.mcp.lifecycle import Identity
+from defserve.protocols.mcp.lifecycle import ServerDescription
 
 
-def identity(module: str | None) -> Identity:
-    return Identity("s", None, distribution=module)
+def identity(module: str | None) -> ServerDescription:
+    return ServerDescription("s", None, distribution=module)
 
 
 def test_a_server_in_a_package_has_its_version():

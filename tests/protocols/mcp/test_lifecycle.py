@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.client import Link
-from defserve.serve.lifespans import serving
+from defserve.client import ClientLink
+from defserve.serve.lifespans import connect_in_memory
 from tests.raw import HANDSHAKE, PREFIX, VERSIONS, raw
 from tests.rows import for_each_row
 
@@ -25,7 +25,7 @@ ENVELOPE: dict[str, Any] = {"_meta": {PREFIX + "protocolVersion": "2026-07-28", 
 class Pipe:
     """Lines in, lines out."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ClientLink) -> None:
         self.link = link
 
     async def send(self, **message: Any) -> None:
@@ -45,7 +45,7 @@ class Pipe:
 @asynccontextmanager
 async def pipe_to(server: Server | None = None) -> AsyncGenerator[Pipe]:
     served: Server = server or reload(import_module("examples.hello")).server
-    async with serving(served.composition) as link:
+    async with connect_in_memory(served.composition) as link:
         yield Pipe(link)
 
 

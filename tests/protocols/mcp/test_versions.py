@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from defserve import Audio, Context, Embedded, Icon, Image, Link, Server, Text
-from defserve.protocols.mcp.versions import TABLE, features
+from defserve.protocols.mcp.versions import PROTOCOL_VERSIONS, get_version_features
 from tests.imports import PACKAGE
 from tests.raw import PREFIX, STATELESS, VERSIONS, Json, Raw, raw
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
 
-NAMES = {version.name for version in TABLE}
+NAMES = {version.name for version in PROTOCOL_VERSIONS}
 # MCPx fixes the version of peers that open no conversation.
 ELSEWHERE = {"protocols/mcpx/envelope.py"}
 
 
 def test_a_version_has_all_that_its_predecessors_had():
-    known = [features(version.name) for version in TABLE]
+    known = [get_version_features(version.name) for version in PROTOCOL_VERSIONS]
     assert known[0] == frozenset()
     assert all(older < newer for older, newer in itertools.pairwise(known))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from defserve import Context, Server, State
-from defserve.live import Author, Channel, FinishedTurn, InferenceEnd, Injection, Message, Turn
+from defserve.live import Author, Channel, FinishedTurn, InferenceEnd, Injection, ReceivedMessage, Turn
 
 server = Server("both", "1.0")
 retrieval = server.feature_set("memory.retrieval", "Retrieve memories")
@@ -72,7 +72,7 @@ async def observe(channel: Channel, text: str) -> None:
 
 @chatting.tool
 async def say(text: str) -> str:
-    message = Message(
+    message = ReceivedMessage(
         "chat:lobby", text, Author("u1", "Ann"), id="m_2", timestamp="2026-01-23T14:00:00Z", tags=["chat:dm"]
     )
     (receipt,) = await chat.incoming(message)

@@ -10,7 +10,7 @@ from typing import Any
 
 from defserve import Server
 from defserve.client import connect_url
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.at_address import at_address
 from tests.protocols.mcpl.draft_05 import PATHS, check_answered, check_sent
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns, until
@@ -181,7 +181,7 @@ class Host:
 async def reached(server: Server, road: str) -> AsyncGenerator[Any]:
     """A link to the server: in `memory`, over `http` or `ws`."""
     if road == "memory":
-        async with serving(server.composition) as link:
+        async with connect_in_memory(server.composition) as link:
             yield link
         return
     async with at_address(server, road) as url:

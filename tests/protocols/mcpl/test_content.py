@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from defserve.binding.content import Audio, Embedded, File, Image, Link, Text
 from defserve.errors import InvalidParams, UsageError
-from defserve.protocols.mcpl.content import content_blocks, read_content
+from defserve.protocols.mcpl.content import encode_mcpl_content, read_mcpl_content
 from tests.protocols.mcpl.appendix_b import CONTENT_BLOCK, validate
 from tests.rows import for_each_row
 
@@ -38,15 +38,15 @@ SENT: list[tuple[Any, dict[str, Any]]] = [
 @pytest.mark.req("MCPL-B")
 @for_each_row(("given_value", "block"), SENT, ids=str)
 def test_what_an_author_gives_becomes_one_of_four_kinds(given_value: Any, block: dict[str, Any]):
-    assert content_blocks(given_value) == [block]
+    assert encode_mcpl_content(given_value) == [block]
     validate(block, CONTENT_BLOCK)
 
 
 def test_several_parts_keep_their_order():
-    assert content_blocks(["a", Text("b"), {"type": "text", "text": "c"}]) == [
+    assert encode_mcpl_content(["a", Text("b"), {"type": "text", "text": "c"}]) == [
         {"type": "text", "text": t} for t in "abc"
     ]
-    assert content_blocks([]) == []
+    assert encode_mcpl_content([]) == []
 
 
 @for_each_row(
@@ -64,11 +64,11 @@ def test_several_parts_keep_their_order():
 )
 def test_what_no_block_can_hold_is_refused(wrong: Any):
     with pytest.raises(UsageError, match="fix: "):
-        content_blocks(wrong)
+        encode_mcpl_content(wrong)
 
 
 def test_a_string_is_one_text():
-    assert read_content("hi") == [Text("hi")]
+    assert read_mcpl_content("hi") == [Text("hi")]
 
 
 def test_what_a_host_sends_becomes_parts():
@@ -79,7 +79,7 @@ def test_what_a_host_sends_becomes_parts():
         {"type": "resource", "uri": "a://c"},
         {"type": "hologram"},
     ]
-    assert read_content(sent) == [
+    assert read_mcpl_content(sent) == [
         Text("hi"),
         Image(PNG),
         Link("a://b", mime_type="audio/*"),
@@ -104,7 +104,7 @@ def test_what_a_host_sends_becomes_parts():
 )
 def test_broken_blocks_are_named(wrong: Any, words: str):
     with pytest.raises(InvalidParams, match=words):
-        read_content(wrong)
+        read_mcpl_content(wrong)
 
 
 @given(
@@ -119,10 +119,10 @@ def test_broken_blocks_are_named(wrong: Any, words: str):
     )
 )
 def test_what_is_sent_is_read_back(parts: list[Any]):
-    sent = content_blocks(parts)
+    sent = encode_mcpl_content(parts)
     for block in sent:
         validate(block, CONTENT_BLOCK)
-    assert read_content(sent) == parts
+    assert read_mcpl_content(sent) == parts
 
 
 def test_the_schema_itself_refuses_mcps_shapes():

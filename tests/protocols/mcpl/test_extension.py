@@ -6,7 +6,7 @@ import pytest
 
 from defserve import Server
 from defserve.protocols.mcpl.content import FinishedTurn, Turn
-from defserve.protocols.mcpl.policies import POLICY_KEY
+from defserve.protocols.mcpl.policies import POLICY_META_KEY
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, text_of
 from tests.rows import for_each_row
@@ -91,9 +91,9 @@ async def test_in_one_conversation_every_stateless_request_speaks_for_itself():
         assert (await host.ask("context/beforeInference", TURN))["result"]["featureSet"] == "memory.retrieval"
         offered, host.capabilities = host.capabilities, {}
         assert (await host.ask("context/beforeInference", TURN))["error"]["code"] == -32601
-        assert text_of(await host.call("recall", _meta={POLICY_KEY: {"disabled": ["*"]}})) == "remembered"
+        assert text_of(await host.call("recall", _meta={POLICY_META_KEY: {"disabled": ["*"]}})) == "remembered"
         host.capabilities = offered
-        assert (await host.call("recall", _meta={POLICY_KEY: {"disabled": ["*"]}}))["isError"]
+        assert (await host.call("recall", _meta={POLICY_META_KEY: {"disabled": ["*"]}}))["isError"]
         assert (await host.ask("context/afterInference", TURN))["result"]["modifiedResponse"] == "yes!"
 
 

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from defserve import Server, UsageError
 from defserve.errors import InvalidParams
 from defserve.protocols.mcpl.content import Turn
-from defserve.protocols.mcpl.policies import MAX_NAMES, MAX_POLICY_BYTES, POLICY_KEY, FeaturePolicy, ScopeLists
+from defserve.protocols.mcpl.policies import (
+    MAX_POLICY_BYTES,
+    MAX_POLICY_NAMES,
+    POLICY_META_KEY,
+    FeaturePolicy,
+    ScopeLists,
+)
 from tests.effort import examples
 from tests.protocols.mcpl.appendix_b import FEATURE_SET, validate
 from tests.protocols.mcpl.hosts import Host, hosting
@@ -158,7 +164,7 @@ def test_without_sessions_every_request_has_its_own_policy(strict: bool, update:
         async with hosting(memory(strict), STATELESS) as host:
             model, untold = Model(strict), Model(strict).on
             model.update(update)
-            assert await acting(host, {POLICY_KEY: update}) == (model.on, model.on, model.on)
+            assert await acting(host, {POLICY_META_KEY: update}) == (model.on, model.on, model.on)
             assert await acting(host) == (untold, untold, untold)
             assert (await host.ask("featureSets/update", update))["error"]["code"] == -32601
 
@@ -175,8 +181,8 @@ def test_without_sessions_every_request_has_its_own_policy(strict: bool, update:
         {"scopes": {"a": {"whitelist": "x"}}},
         {"scopes": {"a": {"whitelist": ["x" * 1025]}}},
         {"scopes": {"a": {"blacklist": ["x"] * 1001}}},
-        {"enabled": [f"s{n}" for n in range(MAX_NAMES + 1)]},
-        {"scopes": {f"s{n}": {} for n in range(MAX_NAMES + 1)}},
+        {"enabled": [f"s{n}" for n in range(MAX_POLICY_NAMES + 1)]},
+        {"scopes": {f"s{n}": {} for n in range(MAX_POLICY_NAMES + 1)}},
     ],
     ids=lambda wrong: str(wrong)[:40],
 )

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from defserve import Context, Refused, Server
 from defserve.client import Mcpl
 from defserve.errors import PeerError
-from defserve.protocols.mcpl.channels.messages import Channel, Message
+from defserve.protocols.mcpl.channels.messages import Channel, ReceivedMessage
 from defserve.protocols.mcpl.content import FinishedTurn, InferenceEnd, Injection, Turn
-from defserve.protocols.mcpl.policies import MAX_NAMES, POLICY_KEY
-from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, INJECT
+from defserve.protocols.mcpl.policies import MAX_POLICY_NAMES, POLICY_META_KEY
+from defserve.protocols.mcpl.vocabulary import INJECT_USES, USES_DENIED_BY_DEFAULT
 from tests.effort import examples
 from tests.protocols.mcpl.draft_05 import PATHS
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, Host, Json, hosting, session_of
@@ -131,7 +131,7 @@ class Everything:
         for name, verb in (
             ("push", lambda to: self.push.push("x", to=to)),
             ("infer", lambda to: self.infer.infer("x", to=to)),
-            ("incoming", lambda to: self.chat.incoming(Message("chat:a", "x", "u"), to=to)),
+            ("incoming", lambda to: self.chat.incoming(ReceivedMessage("chat:a", "x", "u"), to=to)),
         ):
             try:
                 await verb(session_of(self.server))
@@ -247,7 +247,7 @@ async def test_what_is_taken_back_stops():
         {"effectiveCapabilities": list(PATHS), "deniedCapabilities": "none"},
         {"effectiveCapabilities": list(PATHS), "enabled": "all"},
         {"effectiveCapabilities": list(PATHS), "disabled": {}},
-        {"effectiveCapabilities": ["x"] * (MAX_NAMES + 1)},
+        {"effectiveCapabilities": ["x"] * (MAX_POLICY_NAMES + 1)},
         {"effectiveCapabilities": list(PATHS), "disabled": ["x" * 2_000]},
     ],
     ids=lambda policy: str(policy)[:60],
@@ -361,7 +361,7 @@ async def test_a_notification_only_disables(caplog: pytest.LogCaptureFixture):
         assert "tool" not in await everything.tries(host)
         await host.grant()  # a request says everything anew
         assert "tool" in await everything.tries(host)
-        await host.update(disabled=[f"s{n}" for n in range(MAX_NAMES)])
+        await host.update(disabled=[f"s{n}" for n in range(MAX_POLICY_NAMES)])
         await host.update(disabled=["one more"])
         assert await everything.tries(host) == set()
 
@@ -409,7 +409,7 @@ async def test_two_hosts_of_two_versions_have_two_policies():
 async def test_without_sessions_every_request_brings_its_grant(policy: Any, on: bool):
     async with hosting(Everything().server, STATELESS, mcpl=MCPL_05) as host:
         assert host.advertised["version"] == "0.5"
-        meta = {"_meta": {POLICY_KEY: policy}} if policy is not None else {}
+        meta = {"_meta": {POLICY_META_KEY: policy}} if policy is not None else {}
         for _ in range(2):
             listed = [tool["name"] for tool in (await host.ask("tools/list", meta))["result"]["tools"]]
             result = await host.call("bound", **meta)
@@ -422,13 +422,15 @@ async def test_without_sessions_every_request_brings_its_grant(policy: Any, on: 
 async def test_without_sessions_a_contradiction_is_malformed():
     async with hosting(Everything().server, STATELESS, mcpl=MCPL_05) as host:
         policy = {"effectiveCapabilities": ["tools"], "deniedCapabilities": ["tools"]}
-        reply = await host.ask("tools/call", {"name": "bound", "_meta": {POLICY_KEY: policy}})
+        reply = await host.ask("tools/call", {"name": "bound", "_meta": {POLICY_META_KEY: policy}})
         assert reply["error"]["code"] == -32602
 
 
 async def test_without_sessions_hooks_follow_the_grant():
     async with hosting(Everything().server, STATELESS, mcpl=MCPL_05) as host:
-        granted = {"_meta": {POLICY_KEY: {"effectiveCapabilities": [f"{BEFORE}.observe", f"{BEFORE}.inject.system"]}}}
+        granted = {
+            "_meta": {POLICY_META_KEY: {"effectiveCapabilities": [f"{BEFORE}.observe", f"{BEFORE}.inject.system"]}}
+        }
         assert (await host.ask("context/beforeInference", TURN | granted))["result"]["contextInjections"]
         assert "error" in await host.ask("context/beforeInference", TURN)
 
@@ -436,7 +438,7 @@ async def test_without_sessions_hooks_follow_the_grant():
 async def test_without_sessions_notifications_bring_their_grant_too():
     everything = Everything()
     async with hosting(everything.server, STATELESS, mcpl=MCPL_05) as host:
-        granted = {"_meta": {POLICY_KEY: {"effectiveCapabilities": ["inferenceLifecycle"]}}}
+        granted = {"_meta": {POLICY_META_KEY: {"effectiveCapabilities": ["inferenceLifecycle"]}}}
         for id, meta in (("i1", {}), ("i2", granted)):
             await host.tell("inference/lifecycle", host.with_meta({"inferenceId": id, "phase": "completed", **meta}))
         await until(lambda: bool(everything.handle_event))
@@ -616,7 +618,7 @@ async def test_a_text_without_a_position_goes_to_the_first_that_its_hook_has(
     for mcpl, position in ((MCPL, old), (MCPL_05, new)):
         async with hosting(server, mcpl=mcpl) as host:
             if mcpl is MCPL_05:
-                await host.grant(f"{BEFORE}.observe", *(f"{BEFORE}.inject.{leaf}" for leaf in INJECT))
+                await host.grant(f"{BEFORE}.observe", *(f"{BEFORE}.inject.{leaf}" for leaf in INJECT_USES))
             result = (await host.ask("context/beforeInference", TURN))["result"]
             found = [one["position"] for one in result["contextInjections"]]
             assert found == ([position, position] if position else [])
@@ -630,7 +632,7 @@ async def test_the_first_example_of_the_docs_is_on_at_a_host_with_default_settin
     )
     names: dict[str, Any] = {"__name__": "example"}
     exec(example, names)
-    usual = [path for path in PATHS if path not in DENIED_BY_DEFAULT]
+    usual = [path for path in PATHS if path not in USES_DENIED_BY_DEFAULT]
     async with names["server"].connect("2025-11-25", mcpl=Mcpl(version="0.5", grants=usual)) as client:
         assert client.mcpl.receipt.unavailable.keys() == {"memory.privacy"}  # 0.5 has no filters
         (injected,) = await client.mcpl.before_inference(Turn(inference_id="i1", user_message="Tea?"))

@@ -4,8 +4,14 @@ from typing import Any
 
 import pytest
 
-from defserve.protocols.mcpl.policies import covers
-from defserve.protocols.mcpl.vocabulary import PATHS, USES, V04, V05, vocabulary_of
+from defserve.protocols.mcpl.policies import does_pattern_cover
+from defserve.protocols.mcpl.vocabulary import (
+    CAPABILITY_PATHS,
+    MCPL_04,
+    MCPL_05,
+    USE_NAMES_BY_VERSION,
+    find_mcpl_vocabulary,
+)
 from tests.protocols.mcpl import appendix_b, draft_05
 from tests.rows import for_each_row
 
@@ -14,37 +20,37 @@ OLD_NAMES = appendix_b.FEATURE_SET["properties"]["uses"]["items"]["enum"]
 
 @pytest.mark.req("MCPL-05", "MCPL-6.2")
 def test_every_use_is_named_in_words_that_hosts_know():
-    assert set(PATHS) == set(draft_05.PATHS) and len(PATHS) == 17
-    for old, new in USES.values():
+    assert set(CAPABILITY_PATHS) == set(draft_05.PATHS) and len(CAPABILITY_PATHS) == 17
+    for old, new in USE_NAMES_BY_VERSION.values():
         assert set(old) <= set(OLD_NAMES)
         assert set(new) <= set(draft_05.PATHS)
 
 
 @for_each_row("name", OLD_NAMES)
 def test_every_name_of_0_4_stays_itself(name: str):
-    assert V04.spell_uses([name]) == [name]
+    assert MCPL_04.spell_uses([name]) == [name]
 
 
 @for_each_row("path", draft_05.PATHS)
 def test_every_path_of_0_5_stays_itself(path: str):
-    assert path in V05.spell_uses([path])
+    assert path in MCPL_05.spell_uses([path])
 
 
 def test_every_gate_is_a_path():
-    assert {path for paths in V05.gates.values() for path in paths} <= set(PATHS)
+    assert {path for paths in MCPL_05.gates.values() for path in paths} <= set(CAPABILITY_PATHS)
 
 
 @for_each_row(
     ("version", "found"),
     [
-        (None, V04),
-        ("0.4", V04),
-        ("0.0", V04),
-        ("0.4.9", V04),
-        ("0.5", V05),
-        ("0.5.0-draft", V05),
-        ("0.10", V05),
-        ("0." + "9" * 5_000, V05),
+        (None, MCPL_04),
+        ("0.4", MCPL_04),
+        ("0.0", MCPL_04),
+        ("0.4.9", MCPL_04),
+        ("0.5", MCPL_05),
+        ("0.5.0-draft", MCPL_05),
+        ("0.10", MCPL_05),
+        ("0." + "9" * 5_000, MCPL_05),
         ("1.0", None),
         ("0.", None),
         ("0.x", None),
@@ -56,7 +62,7 @@ def test_every_gate_is_a_path():
     ids=lambda value: str(value)[:20] if not hasattr(value, "version") else value.version,
 )
 def test_a_version_has_one_vocabulary(version: Any, found: Any):
-    assert vocabulary_of(version) is found
+    assert find_mcpl_vocabulary(version) is found
 
 
 @pytest.mark.req("MCPL-05")
@@ -76,4 +82,4 @@ def test_a_version_has_one_vocabulary(version: Any, found: Any):
     ],
 )
 def test_a_pattern_covers_whole_segments(pattern: str, path: str, is_covered: bool):
-    assert covers(pattern, path) is is_covered
+    assert does_pattern_cover(pattern, path) is is_covered

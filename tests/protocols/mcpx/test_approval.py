@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.protocols.mcpx.envelope import GATEWAY, Envelope
+from defserve.protocols.mcpx.envelope import GATEWAY_SENDER, Envelope
 from defserve.protocols.mcpx.proposals import ApprovalRules, Proposal
-from defserve.protocols.mcpx.topic import TopicView, find_place
+from defserve.protocols.mcpx.topic import TopicView, format_topic_address
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-9")
@@ -115,9 +115,9 @@ def test_one_proposer_earns_nothing_for_another_nor_for_another_target():
 def heard_at(url: str, *, is_guest: bool = False, name: str = "agent") -> Proposal:
     """The proposal as a participant of the topic at this address hears it."""
     view = TopicView()
-    view.place = find_place(url)
+    view.place = format_topic_address(url)
     shown: dict[str, Any] = {"id": name, "capabilities": [], **({} if is_guest else {"authenticated": True})}
-    view.read_frame(Envelope("system/welcome", GATEWAY, {"you": {"id": "me"}, "participants": [shown]}).encode())
+    view.read_frame(Envelope("system/welcome", GATEWAY_SENDER, {"you": {"id": "me"}, "participants": [shown]}).encode())
     payload = {"method": "tools/call", "params": {"name": "write", "arguments": {"path": "/srv/notes/a.txt"}}}
     found = view.read_frame(Envelope("mcp/proposal:tools/call:write", name, payload, to=["worker"]).encode())
     assert isinstance(found, Proposal)

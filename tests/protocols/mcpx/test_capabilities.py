@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.protocols.mcpx.envelope import MAX_KIND_LENGTH, PROFILES, Capabilities, matches, matches_strictly
+from defserve.protocols.mcpx.envelope import (
+    CAPABILITY_PROFILES,
+    MAX_KIND_LENGTH,
+    TopicCapabilities,
+    matches,
+    matches_strictly,
+)
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -44,19 +50,19 @@ NOT_COVERED = [
 
 @for_each_row(("kind", "capability"), COVERED)
 def test_the_capability_covers_the_kind(kind: str, capability: str):
-    assert matches(kind, capability) and Capabilities([capability]).allow(kind)
+    assert matches(kind, capability) and TopicCapabilities([capability]).allow(kind)
 
 
 @for_each_row(("kind", "capability"), NOT_COVERED)
 def test_the_capability_does_not_cover_the_kind(kind: str, capability: str):
-    assert not matches(kind, capability) and not Capabilities([capability]).allow(kind)
+    assert not matches(kind, capability) and not TopicCapabilities([capability]).allow(kind)
 
 
 def test_the_reference_knows_only_prefixes():
     assert matches_strictly(f"{CALL}:rm", "mcp/request:tools/*")
     assert not matches_strictly(f"{CALL}:rm", CALL)
     assert not matches_strictly("mcp/request:tools/list", "mcp/request:*/list")
-    assert not Capabilities(["mcp/request:*/list"], strict=True).allow("mcp/request:tools/list")
+    assert not TopicCapabilities(["mcp/request:*/list"], strict=True).allow("mcp/request:tools/list")
 
 
 few = st.text("ab:/", max_size=12)
@@ -91,7 +97,7 @@ def test_many_stars_take_no_longer_than_the_text():
 @pytest.mark.req("MCPX-4.1s")
 @for_each_row("kind", ["system/welcome", "system", "presence"])
 def test_no_capability_covers_what_only_a_gateway_may_say(kind: str):
-    assert not Capabilities(["*", "system/*", kind]).allow(kind)
+    assert not TopicCapabilities(["*", "system/*", kind]).allow(kind)
 
 
 @pytest.mark.req("MCPX-4.1p")
@@ -106,14 +112,14 @@ def test_no_capability_covers_what_only_a_gateway_may_say(kind: str):
     ],
 )
 def test_profiles_allow_what_the_spec_says_of_them(profile: str, may: list[str], may_not: list[str]):
-    capabilities = Capabilities.of(profile)
-    assert capabilities.patterns == PROFILES[profile]
+    capabilities = TopicCapabilities.of(profile)
+    assert capabilities.patterns == CAPABILITY_PROFILES[profile]
     assert [kind for kind in may if not capabilities.allow(kind)] == []
     assert [kind for kind in may_not if capabilities.allow(kind)] == []
 
 
 def test_capabilities_grow_and_shrink_and_forget_what_they_knew():
-    before = Capabilities(["mcp/proposal:*", "chat"], strict=True)
+    before = TopicCapabilities(["mcp/proposal:*", "chat"], strict=True)
     assert not before.allow(CALL)
     after = before.with_changes(add=["mcp/request:tools/*"], remove=["chat"])
     assert after.patterns == ("mcp/proposal:*", "mcp/request:tools/*")
@@ -121,7 +127,7 @@ def test_capabilities_grow_and_shrink_and_forget_what_they_knew():
 
 
 def test_a_flood_of_kinds_is_not_remembered():
-    capabilities = Capabilities(["a*"])
+    capabilities = TopicCapabilities(["a*"])
     assert all(capabilities.allow(f"a{number}") for number in range(2_000))
     assert capabilities.allow("a1") and not capabilities.allow("b1")
 
@@ -129,10 +135,10 @@ def test_a_flood_of_kinds_is_not_remembered():
 @for_each_row("patterns", ["chat", [""], [None]])
 def test_what_is_no_list_of_patterns_is_refused(patterns: object):
     with pytest.raises(UsageError):
-        Capabilities(patterns)  # pyright: ignore[reportArgumentType]
+        TopicCapabilities(patterns)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_kind_that_is_long_is_judged_and_not_remembered():
-    allowed = Capabilities(["chat:*"])
+    allowed = TopicCapabilities(["chat:*"])
     assert allowed.allow("chat:" + "x" * MAX_KIND_LENGTH) and not allowed.allow("other:" + "x" * MAX_KIND_LENGTH)
     assert allowed._known == {}

@@ -9,15 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.core.messages import Encoded
-from defserve.protocols.mcpx.envelope import MAX_DEPTH, MAX_KEYS, MAX_MEMBERS, PROTOCOL, BrokenEnvelope, Envelope, parse
+from defserve.core.messages import EncodedJson
+from defserve.protocols.mcpx.envelope import (
+    MAX_DEPTH,
+    MAX_KEYS,
+    MAX_MEMBERS,
+    MCPX_PROTOCOL,
+    BrokenEnvelope,
+    Envelope,
+    parse_envelope,
+)
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-3.0")
 
 SAMPLE: dict[str, Any] = {
-    "protocol": PROTOCOL,
+    "protocol": MCPX_PROTOCOL,
     "id": "env-1",
     "ts": "2025-08-26T14:00:00Z",
     "from": "robot-alpha",
@@ -34,13 +42,13 @@ def sample(**changes: Any) -> bytes:
 
 
 def envelope(data: bytes) -> Envelope:
-    found = parse(data)
+    found = parse_envelope(data)
     assert isinstance(found, Envelope), found.message
     return found
 
 
 def broken(data: bytes) -> BrokenEnvelope:
-    found = parse(data)
+    found = parse_envelope(data)
     assert isinstance(found, BrokenEnvelope)
     return found
 
@@ -119,7 +127,7 @@ def test_an_envelope_of_ours_always_has_a_time_and_an_id_of_its_own():
 
 
 def test_a_payload_in_bytes_is_copied_as_it_stands():
-    raw = Encoded(b'{ "n": 1.50, "n2": 12345678901234567890123 }')
+    raw = EncodedJson(b'{ "n": 1.50, "n2": 12345678901234567890123 }')
     written = Envelope("chat", "ann", raw, to=["bob"], correlation_id="c").encode()
     assert raw in written and envelope(written).payload["n"] == 1.5  # pyright: ignore[reportIndexIssue, reportArgumentType, reportCallIssue]
 
@@ -138,7 +146,7 @@ def test_what_is_written_is_read_back(sender: str, to: list[str], about: str | N
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_envelope_or_broken(data: bytes):
-    assert isinstance(parse(data), Envelope | BrokenEnvelope)
+    assert isinstance(parse_envelope(data), Envelope | BrokenEnvelope)
 
 
 json_values = st.recursive(
@@ -150,7 +158,7 @@ json_values = st.recursive(
 
 @given(name=st.sampled_from(sorted(SAMPLE)), value=json_values)
 def test_any_value_of_any_field_is_an_envelope_or_broken(name: str, value: Any):
-    assert isinstance(parse(json.dumps(SAMPLE | {name: value}).encode()), Envelope | BrokenEnvelope)
+    assert isinstance(parse_envelope(json.dumps(SAMPLE | {name: value}).encode()), Envelope | BrokenEnvelope)
 
 
 # -- frames that are meant to cost time
@@ -177,7 +185,7 @@ COSTLY = {
 def test_the_work_on_a_frame_grows_only_with_its_length(shape: str):
     frame = (COSTLY[shape] % sample().decode()[1:-1]).encode()
     assert len(frame) > LONG / 2
-    assert cpu_within(2.0, lambda: parse(frame)), shape
+    assert cpu_within(2.0, lambda: parse_envelope(frame)), shape
 
 
 def test_an_envelope_has_a_bounded_number_of_members():

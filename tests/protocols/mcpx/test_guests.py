@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from defserve import Context, Server, State, dangerous
 from defserve.auth.authority import is_stranger
-from defserve.auth.principals import PARTICIPANT_PREFIX, Principal, is_token_id
+from defserve.auth.principals import PARTICIPANT_PREFIX, Principal, is_token_principal_id
 from defserve.client import TopicClient, join_topic
 from defserve.core.extension import CarriedMessage
 from defserve.errors import ToolError, UsageError
@@ -178,6 +178,6 @@ def test_no_name_in_one_place_reads_as_another_name_in_another_place():
 
 
 def test_a_token_cannot_have_the_name_of_a_participant():
-    assert not is_token_id(PARTICIPANT_PREFIX + "ann")
+    assert not is_token_principal_id(PARTICIPANT_PREFIX + "ann")
     with pytest.raises(UsageError, match="mcpx:"):
         Principal("mcpx:ann")

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpx.envelope import MessageKind, is_reserved, kind_of, parse_kind, qualify_kind
+from defserve.protocols.mcpx.envelope import (
+    MessageKind,
+    is_gateway_only_kind,
+    make_message_kind,
+    parse_kind,
+    qualify_kind,
+)
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPX-3.0k")
@@ -57,18 +63,18 @@ def test_any_text_is_read_and_written_back_as_it_was(text: str):
     ],
 )
 def test_the_context_of_a_request_comes_from_its_params(method: str, params: dict[str, object], kind: str):
-    assert kind_of("mcp/request", method, params) == kind
+    assert make_message_kind("mcp/request", method, params) == kind
 
 
 @pytest.mark.req("MCPX-4.1s")
 @for_each_row("kind", ["system/welcome", "system/anything", "system/", "system", "presence", "system:x"])
 def test_what_only_a_gateway_may_say_is_reserved(kind: str):
-    assert is_reserved(kind)
+    assert is_gateway_only_kind(kind)
 
 
 @for_each_row("kind", ["chat", "systemic", "mcp/request:system/x", "presence2"])
 def test_other_kinds_are_not_reserved(kind: str):
-    assert not is_reserved(kind)
+    assert not is_gateway_only_kind(kind)
 
 
 def test_bare_kinds_of_the_gateway_get_the_name_of_what_they_hold():
@@ -79,4 +85,4 @@ def test_bare_kinds_of_the_gateway_get_the_name_of_what_they_hold():
 
 
 def test_a_context_too_long_for_a_kind_is_left_out():
-    assert kind_of("mcp/request", "resources/read", {"uri": "a" * 3_000}) == "mcp/request:resources/read"
+    assert make_message_kind("mcp/request", "resources/read", {"uri": "a" * 3_000}) == "mcp/request:resources/read"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpx.envelope import MessageKind, mismatch, parse_kind
+from defserve.protocols.mcpx.envelope import MessageKind, find_kind_mismatch, parse_kind
 from defserve.protocols.mcpx.extension import TopicCarrier
-from defserve.protocols.mcpx.topic import MAX_COUNTED_PARTICIPANTS, Presence, Spoofed, TopicView, Welcome
+from defserve.protocols.mcpx.topic import MAX_COUNTED_PARTICIPANTS, Presence, SpoofedMessage, TopicView, Welcome
 from tests.rows import for_each_row
 
 Json = dict[str, Any]
@@ -92,7 +92,7 @@ def test_every_misdeed_is_counted_and_told_and_the_count_is_bounded():
     topic = TopicView(misbehaved=lambda who, why: told.append((who, why)))
     topic.read_frame(WELCOME)
     lie = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rm"}}
-    assert isinstance(topic.read_frame(frame("mcp/request:tools/call:ls", lie)), Spoofed)
+    assert isinstance(topic.read_frame(frame("mcp/request:tools/call:ls", lie)), SpoofedMessage)
     assert topic.misbehaviour == {"ann": 1} and told[0][0] == "ann" and "'rm'" in told[0][1]
     for number in range(MAX_COUNTED_PARTICIPANTS + 10):
         topic.count(f"p{number}", "x")
@@ -113,7 +113,7 @@ def test_a_kind_passes_only_if_its_method_and_context_are_those_of_the_payload(
     payload = {"jsonrpc": "2.0", "id": 1, "method": said, "params": {field: about} if field else {}}
     kind = MessageKind("mcp/request", method, context)
     truthful = method == said and (not context or (field is not None and context == about))
-    assert (mismatch(kind, payload) is None) == truthful
+    assert (find_kind_mismatch(kind, payload) is None) == truthful
 
 
 NAMES = (

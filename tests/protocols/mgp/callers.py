@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from defserve import Server
-from defserve.auth.principals import LOCAL, Principal, anonymous
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal, make_anonymous_principal
 from tests.raw import STATELESS, Json, Raw, raw
 
 ALICE = Principal("alice", frozenset({"tools:admin"}))
 BOB = Principal("bob")
-LOOPBACK = anonymous("127.0.0.1")
-STRANGER = anonymous("203.0.113.7")
+LOOPBACK = make_anonymous_principal("127.0.0.1")
+STRANGER = make_anonymous_principal("203.0.113.7")
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -57,7 +57,7 @@ async def speaking(
     version: str,
     extensions: Sequence[str] = (),
     *,
-    who: Principal = LOCAL,
+    who: Principal = LOCAL_PRINCIPAL,
     capabilities: Mapping[str, Any] | None = None,
     opened: bool = True,
 ) -> AsyncGenerator[Raw]:

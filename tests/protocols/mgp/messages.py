@@ -20,7 +20,7 @@ from defserve.client.conversation import ClientConversation
 from defserve.core.call import Call
 from defserve.core.extension import OutgoingMessage
 from defserve.core.session import Session
-from defserve.protocols.mgp.terms import NAME, sections
+from defserve.protocols.mgp.terms import MGP_NAME, get_call_sections
 
 FILES = sorted((Path(__file__).parent / "schemas").glob("*.json"))
 BEGIN = b'"notifications/mgp.'
@@ -63,7 +63,7 @@ def check_reply(call: Call, data: bytes) -> list[str]:
         return problems("", "coded_error", reply["error"])
     taken = problems(call.method, "params", call.params) if call.method.startswith("mgp/") else []
     # Of a tool's `security` and the members of a result only those are meant that were negotiated.
-    is_meant = call.method != "tools/list" or "tool_security" in sections(call)
+    is_meant = call.method != "tools/list" or "tool_security" in get_call_sections(call)
     return taken + (problems(call.method, "result", reply["result"]) if is_meant else [])
 
 
@@ -94,8 +94,8 @@ def pytest_configure() -> None:
     reply, made, request = Session._reply, OutgoingMessage.__init__, ClientConversation.request
 
     def watched_reply(self: Session, call: Call, data: bytes, code: int | None) -> None:
-        # Not by `sections`: a test lists the files that a call visits.
-        if data and call.terms.states.get(NAME) is not None:
+        # Not by `get_call_sections`: a test lists the files that a call visits.
+        if data and call.terms.states.get(MGP_NAME) is not None:
             _wrong.extend(check_reply(call, data))
         reply(self, call, data, code)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Server, dangerous, moderate
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.server import AccessPolicy, AuditLog, Entry
 from tests import asgi
 from tests.protocols.mgp.callers import ALICE, BOB, STRANGER, Clock, Trail, code_of, offer, speaking
@@ -103,7 +103,7 @@ async def test_an_unasked_response_of_the_servers_grants_nothing():
 
 
 @for_each_row("claimed", ["operator", "admin", "bob", "local", "\r\nroot"])
-@for_each_row("who", [LOCAL, ALICE])
+@for_each_row("who", [LOCAL_PRINCIPAL, ALICE])
 async def test_approved_by_is_whoever_was_authenticated(claimed: str, who: Principal):
     server, trail = made(permissions="deny_all")
     async with speaking(server, SESSION, ["security"], who=who) as peer:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from defserve import Context, Server, ShellCommand, dangerous, moderate
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from tests import asgi
 from tests.protocols.mgp.callers import ALICE, LOOPBACK, STRANGER, Trail, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw, raw, text_of
@@ -82,11 +82,11 @@ async def next_message(peer: Raw) -> Json:
 
 # peer (identity, what it can be asked, extensions) → what each policy makes of it
 PEERS: dict[str, tuple[Principal, Json, tuple[str, ...]]] = {
-    "local, MGP": (LOCAL, {}, MGP),
-    "local, MGP, can be asked": (LOCAL, ASKS, MGP),
-    "local, MGP without security": (LOCAL, {}, ("audit",)),
-    "local, can be asked": (LOCAL, ASKS, ()),
-    "local, mute": (LOCAL, {}, ()),
+    "local, MGP": (LOCAL_PRINCIPAL, {}, MGP),
+    "local, MGP, can be asked": (LOCAL_PRINCIPAL, ASKS, MGP),
+    "local, MGP without security": (LOCAL_PRINCIPAL, {}, ("audit",)),
+    "local, can be asked": (LOCAL_PRINCIPAL, ASKS, ()),
+    "local, mute": (LOCAL_PRINCIPAL, {}, ()),
     "authenticated, can be asked": (ALICE, ASKS, ()),
     "authenticated, mute": (ALICE, {}, ()),
     "stranger, MGP": (STRANGER, {}, MGP),
@@ -144,14 +144,14 @@ async def test_who_confirms_is_what_the_table_says(peer: str, confirm: str, outc
 @for_each_row(("tool", "asked"), [("wipe", 1), ("trim", 0), ("name", 1)])
 async def test_the_mark_says_whether_a_call_is_confirmed(tool: str, asked: int, version: str):
     server, _, _ = made()
-    async with speaking(server, version, (), who=LOCAL, capabilities=ASKS) as client:
+    async with speaking(server, version, (), who=LOCAL_PRINCIPAL, capabilities=ASKS) as client:
         reply, questions = await called(client, tool)
     assert (code_of(reply), len(questions)) == (None, asked)
 
 
 async def test_a_callback_is_the_road_where_security_was_not_negotiated():
     server, wiped, _ = made()
-    async with speaking(server, SESSION, ("callbacks",), who=LOCAL, capabilities={}) as client:
+    async with speaking(server, SESSION, ("callbacks",), who=LOCAL_PRINCIPAL, capabilities={}) as client:
         reply, asked = await called(client)
         assert (asked, wiped) == ([QUESTION], ["sda"])
         reply, _ = await called(client, answers=False)
@@ -257,7 +257,7 @@ def yes(question: Json) -> Json:
 
 
 @asynccontextmanager
-async def asked_without_session(who: Principal = LOCAL) -> AsyncGenerator[tuple[Raw, Json, list[str]]]:
+async def asked_without_session(who: Principal = LOCAL_PRINCIPAL) -> AsyncGenerator[tuple[Raw, Json, list[str]]]:
     server, wiped, _ = made()
     async with speaking(server, STATELESS, (), who=who, capabilities=ASKS) as peer:
         question = await ask(peer)
@@ -338,7 +338,7 @@ async def test_a_state_confirms_for_the_caller_who_was_asked():
 @for_each_row("version", ERAS)
 async def test_only_a_yes_confirms(answer: Json, version: str):
     server, wiped, _ = made()
-    async with speaking(server, version, (), who=LOCAL, capabilities=ASKS) as peer:
+    async with speaking(server, version, (), who=LOCAL_PRINCIPAL, capabilities=ASKS) as peer:
         if version == STATELESS:
             question = await ask(peer)
             (key,) = question["result"]["inputRequests"]

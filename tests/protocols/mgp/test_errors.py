@@ -11,7 +11,7 @@ import pytest
 from defserve import Server, ToolError
 from defserve.errors import Declined, Draining, LimitExceeded, Refused, Rejected, TimedOut
 from defserve.extending import Extension
-from defserve.protocols.mcp.errors import ERROR_KEY
+from defserve.protocols.mcp.errors import ERROR_META_KEY
 from defserve.protocols.mgp import errors
 from defserve.protocols.mgp import errors as failures
 from tests.raw import ERAS, PREFIX, STATELESS, VERSIONS, Json, raw, text_of
@@ -31,7 +31,7 @@ class Speaks(Extension):
         return self
 
     def failure(self, call: Any, error: BaseException) -> Any:
-        return failures.error_response(call, error)
+        return failures.build_mgp_error_reply(call, error)
 
 
 def failing(error: Exception, **options: Any) -> Server:
@@ -60,7 +60,7 @@ async def result(error: Exception, version: str = STATELESS, **options: Any) -> 
 
 @pytest.mark.req("MGP-14.2", "MGP-14.3")
 def test_the_nineteen_codes_and_two_later_ones_lie_in_the_ranges_of_their_categories() -> None:
-    named = {kind.name: (code, kind.category) for code, kind in errors.KINDS.items()}
+    named = {kind.name: (code, kind.category) for code, kind in errors.ERROR_KINDS_BY_CODE.items()}
     assert named == {
         "PERMISSION_DENIED": (1000, "security"),
         "ACCESS_DENIED": (1001, "security"),
@@ -84,11 +84,13 @@ def test_the_nineteen_codes_and_two_later_ones_lie_in_the_ranges_of_their_catego
         "UPSTREAM_TIMEOUT": (5001, "external"),
         "UPSTREAM_UNAVAILABLE": (5002, "external"),
     }
-    assert len(errors.KINDS) == 19 + 2
+    assert len(errors.ERROR_KINDS_BY_CODE) == 19 + 2
 
 
 def test_what_can_be_retried_says_how() -> None:
-    assert all(kind.retry_strategy and kind.max_retries for kind in errors.KINDS.values() if kind.retryable)
+    assert all(
+        kind.retry_strategy and kind.max_retries for kind in errors.ERROR_KINDS_BY_CODE.values() if kind.retryable
+    )
 
 
 REFUSALS = (
@@ -116,7 +118,7 @@ REFUSALS = (
 @for_each_row(("error", "code", "retryable"), REFUSALS)
 async def test_a_refusal_is_an_error_with_its_code(error: Refused, code: int, retryable: bool, version: str) -> None:
     said = await refusal(error, version)
-    kind, block = errors.KINDS[code], said["data"]["_mgp"]
+    kind, block = errors.ERROR_KINDS_BY_CODE[code], said["data"]["_mgp"]
     assert (said["code"], said["message"]) == (code, "no")
     assert said["data"]["error_type"] == error.error_type
     assert said["data"]["trace_id"]
@@ -193,11 +195,11 @@ async def test_refused_code_is_a_result_that_a_model_can_act_on(version: str) ->
         "violations": ["eval("],
         "hints": {"allowed": ["math"]},
         "code": code,
-        "name": errors.KINDS[code].name,
+        "name": errors.ERROR_KINDS_BY_CODE[code].name,
     }
     assert found["_mgp"]["retryable"] is False
     assert found["_mgp"]["details"] == {"validator": guard}
-    assert found["_meta"][ERROR_KEY].items() >= {**body, "_mgp": found["_mgp"]}.items()
+    assert found["_meta"][ERROR_META_KEY].items() >= {**body, "_mgp": found["_mgp"]}.items()
 
 
 FAILURES = (
@@ -213,7 +215,7 @@ FAILURES = (
 @for_each_row(("error", "code", "retryable"), FAILURES)
 async def test_a_failure_with_a_code_is_an_error(error: ToolError, code: int, retryable: bool, version: str) -> None:
     said = await refusal(error, version)
-    kind, block = errors.KINDS[code], said["data"]["_mgp"]
+    kind, block = errors.ERROR_KINDS_BY_CODE[code], said["data"]["_mgp"]
     assert (said["code"], said["message"], said["data"]["error_type"]) == (code, error.message, error.error_type)
     assert (block["category"], block["retryable"]) == (kind.category, retryable)
 
@@ -226,7 +228,7 @@ async def test_a_timeout_is_retried_where_that_does_no_harm(hint: str) -> None:
 
 
 async def test_a_timeout_that_was_swallowed_is_worded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("defserve.serve.asyncio_engine.GRACE", 0.01)
+    monkeypatch.setattr("defserve.serve.asyncio_engine.STOP_GRACE_SECONDS", 0.01)
     server, released = Server("slow", "1", extensions=[Speaks()]), asyncio.Event()
 
     @server.tool(timeout=0.01)
@@ -318,7 +320,7 @@ async def test_without_mgp_the_same_refusal_is_a_result() -> None:
     async with raw(server) as peer:
         found = await peer.call("fails")
     assert (found["isError"], text_of(found)) == (True, "needs camera")
-    detail = found["_meta"][ERROR_KEY]
+    detail = found["_meta"][ERROR_META_KEY]
     assert (detail["error_type"], detail["missing"]) == ("permission_denied", ["camera"])
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from defserve import Server, moderate
 from defserve.core.extension import Offer
-from defserve.protocols.mgp.terms import SECTIONS, VERSION, agree
+from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME, MGP_VERSION, negotiate_mgp
 from defserve.server import AccessPolicy
 from tests.protocols.mgp.callers import offer, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, VERSIONS, Json, Raw, raw
@@ -75,7 +75,7 @@ def wrapped(version: str, mgp: Any) -> Json:
 async def test_the_reply_has_what_both_sides_named_and_what_the_tools_need(version: str):
     found = await answered(offer(version, "audit", "security", "com.example.other"), version)
     assert found == {
-        "version": VERSION,
+        "version": MGP_VERSION,
         "extensions": ["audit", "security"],
         "permissions_required": ["filesystem.read"],
         "server_id": "files",
@@ -163,7 +163,7 @@ async def test_a_malformed_offer_leaves_the_conversation_plain(
 async def test_versions_agree_when_their_major_is_equal(version: str, speaks: bool, era: str):
     found = await answered(wrapped(era, {"version": version, "extensions": ["audit"]}), era)
     assert (found is not None) is speaks
-    assert found is None or found["version"] == VERSION
+    assert found is None or found["version"] == MGP_VERSION
 
 
 # -- extensions ------------------------------------------------------------------------------------------
@@ -171,9 +171,11 @@ async def test_versions_agree_when_their_major_is_equal(version: str, speaks: bo
 
 @pytest.mark.req("MGP-2.2x")
 def test_the_nine_names_are_known_beside_the_newer_ones():
-    assert set(NINE) <= SECTIONS.keys()
-    assert SECTIONS["security"] == SECTIONS["permissions"] | SECTIONS["tool_security"]
-    assert SECTIONS["bidirectional"] == SECTIONS["callbacks"] | SECTIONS["events"]
+    assert set(NINE) <= MGP_SECTIONS_BY_NAME.keys()
+    assert (
+        MGP_SECTIONS_BY_NAME["security"] == MGP_SECTIONS_BY_NAME["permissions"] | MGP_SECTIONS_BY_NAME["tool_security"]
+    )
+    assert MGP_SECTIONS_BY_NAME["bidirectional"] == MGP_SECTIONS_BY_NAME["callbacks"] | MGP_SECTIONS_BY_NAME["events"]
 
 
 @pytest.mark.req("MGP-2.2x", "MGP-2.4.1")
@@ -202,9 +204,9 @@ async def test_the_active_set_is_the_intersection_in_the_clients_words(offered: 
 @pytest.mark.req("MGP-2.4.1")
 async def test_of_all_names_those_are_taken_up_that_are_served():
     served = made().mgp.served
-    found = await answered(offer(SESSION, *SECTIONS))
+    found = await answered(offer(SESSION, *MGP_SECTIONS_BY_NAME))
     assert found is not None
-    assert found["extensions"] == [name for name, sections in SECTIONS.items() if sections & served]
+    assert found["extensions"] == [name for name, sections in MGP_SECTIONS_BY_NAME.items() if sections & served]
 
 
 async def test_access_control_is_served_where_somebody_administers_it():
@@ -261,7 +263,11 @@ async def test_all_four_pairs_work_without_configuration(version: str, client: s
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from([*SECTIONS, "0.3.0", "mgp"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=8)
+    | st.sampled_from([*MGP_SECTIONS_BY_NAME, "0.3.0", "mgp"]),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.sampled_from(["mgp", "version", "extensions", "dev.cloto/mgp", "experimental"]), inner)
@@ -274,5 +280,5 @@ json_values = st.recursive(
     capabilities=st.dictionaries(st.sampled_from(["mgp", "extensions", "experimental"]), json_values), era=st.booleans()
 )
 def test_no_offer_however_odd_breaks_or_adds_what_is_not_served(capabilities: Json, era: bool):
-    found = agree(Offer("x", capabilities, {}, stateless=era), SERVED)
+    found = negotiate_mgp(Offer("x", capabilities, {}, stateless=era), SERVED)
     assert found is None or found.sections <= SERVED

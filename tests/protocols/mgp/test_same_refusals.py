@@ -195,7 +195,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     async def system(host: str, port: int) -> list[str]:
         return ["10.0.0.1"] if host == "inside.example.com" else ["93.184.216.34"]
 
-    monkeypatch.setattr(egress, "system_resolver", system)
+    monkeypatch.setattr(egress, "resolve_with_system", system)
 
 
 @asynccontextmanager

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import UsageError
-from defserve.protocols.mcp.transforms import Prefix
-from defserve.proxying.mounted import MAX_NAME, ToolChoice, outer_name, problem_of
+from defserve.protocols.mcp.transforms import MountPrefix
+from defserve.proxying.mounted import MAX_NAME_LENGTH, ToolChoice, find_name_problem, make_outer_name
 from tests.rows import for_each_row
 
 PREFIXES = st.from_regex(r"[A-Za-z0-9_.-]{1,40}", fullmatch=True)
@@ -17,29 +17,29 @@ NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,57}", fullmatch=True)
 
 @given(PREFIXES, NAMES)
 def test_no_name_outside_is_too_long_and_it_is_always_the_same(prefix: str, name: str) -> None:
-    outer = outer_name(Prefix(prefix), name)
-    assert len(outer) <= MAX_NAME
-    assert outer == outer_name(Prefix(prefix), name)
+    outer = make_outer_name(MountPrefix(prefix), name)
+    assert len(outer) <= MAX_NAME_LENGTH
+    assert outer == make_outer_name(MountPrefix(prefix), name)
     assert outer.endswith(f"_{name}")
 
 
 @given(PREFIXES, PREFIXES)
 def test_shortened_names_of_two_prefixes_differ(one: str, other: str) -> None:
     name = "n" * 50
-    assert (outer_name(Prefix(one), name) == outer_name(Prefix(other), name)) == (one == other)
+    assert (make_outer_name(MountPrefix(one), name) == make_outer_name(MountPrefix(other), name)) == (one == other)
 
 
 @given(PREFIXES, st.text(min_size=1))
 def test_a_uri_comes_back_as_it_was(prefix: str, rest: str) -> None:
     for uri in (f"note://{rest}", f"note:{rest}", f"file:///{rest}"):
-        assert Prefix(prefix).inner_uri(Prefix(prefix).uri(uri)) == uri
+        assert MountPrefix(prefix).inner_uri(MountPrefix(prefix).uri(uri)) == uri
 
 
 def test_a_uri_of_another_mount_is_not_ours() -> None:
-    assert Prefix("a").inner_uri("note://b/x") is None
-    assert Prefix("a").inner_uri("note://ab/x") is None
-    assert Prefix("a").inner_uri("b+mail:x") is None
-    assert Prefix(None).inner_uri("note://b/x") == "note://b/x"
+    assert MountPrefix("a").inner_uri("note://b/x") is None
+    assert MountPrefix("a").inner_uri("note://ab/x") is None
+    assert MountPrefix("a").inner_uri("b+mail:x") is None
+    assert MountPrefix(None).inner_uri("note://b/x") == "note://b/x"
 
 
 def test_tools_are_chosen_and_renamed() -> None:
@@ -55,4 +55,4 @@ def test_tools_are_chosen_and_renamed() -> None:
 
 @for_each_row("name", [None, "", 7, "a\nb", "x" * 300, "a\u202eb"])
 def test_names_that_nobody_can_use_are_left_out(name: object) -> None:
-    assert problem_of(name) is not None
+    assert find_name_problem(name) is not None

@@ -10,8 +10,8 @@ from pydantic_core import from_json
 from defserve.auth.principals import Principal
 from defserve.client.eras import SessionTerms
 from defserve.core.messages import Request
-from defserve.proxying.channel import Channel, Front
-from defserve.proxying.targets import Secrets
+from defserve.proxying.channel import BackendChannel, FrontClient
+from defserve.proxying.targets import BackendSecrets
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +27,8 @@ PARAMS: list[dict[str, Any]] = [
 ]
 
 
-def a_channel(stateless: bool) -> Channel:
-    channel = Channel(cast(Any, None), None)
+def a_channel(stateless: bool) -> BackendChannel:
+    channel = BackendChannel(cast(Any, None), None)
     version = "2026-07-28" if stateless else "2025-11-25"
     channel.terms = SessionTerms(version, {}, ENVELOPE if stateless else None)
     return channel
@@ -61,10 +61,10 @@ async def test_a_question_that_belongs_to_no_call_is_for_who_the_conversation_is
             return {"action": "decline"}
 
     class Owner:
-        id, secrets = "mail", Secrets(())
+        id, secrets = "mail", BackendSecrets(())
 
     ann = Principal("ann", frozenset({"admin"}))
-    front = Front("key", cast(Any, OpenedByAnother()), ASKS, "ann", True, caller=ann)
-    channel = Channel(cast(Any, Owner()), front)
+    front = FrontClient("key", cast(Any, OpenedByAnother()), ASKS, "ann", True, caller=ann)
+    channel = BackendChannel(cast(Any, Owner()), front)
     answer = await channel.answer_request(Request(1, "elicitation/create", {"message": "Sure?"}, {}))
     assert (answer, asked) == ({"action": "decline"}, [(ann, "Server 'mail' asks: Sure?")])

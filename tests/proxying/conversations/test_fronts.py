@@ -9,7 +9,7 @@ import pytest
 from defserve import Server
 from defserve.auth.principals import Principal
 from defserve.core.call import Call
-from defserve.proxying.channel import front_of
+from defserve.proxying.channel import identify_front
 from defserve.serve.session_opener import SessionOpener
 from tests.rows import for_each_row
 
@@ -29,9 +29,9 @@ async def test_a_client_without_a_session_is_the_same_when_its_request_is_over()
     session = provider.open(nowhere, principal=ANN, counted=False)
     call = Call(session, 1, "subscriptions/listen", {}, {}, provider.composition.unopened)
     call.identity = ANN
-    before = front_of(call)
+    before = identify_front(call)
     provider.end(session)
-    assert front_of(call) == before
+    assert identify_front(call) == before
     assert before.key is not None and before.session is None
     await provider.stop()
 
@@ -45,7 +45,7 @@ async def test_keys_of_one_principal_share_a_conversation_if_they_have_the_same_
     def key(who: Principal) -> object:
         call = Call(session, 1, "tools/call", {}, {}, provider.composition.unopened)
         call.identity = who
-        return front_of(call).key
+        return identify_front(call).key
 
     assert key(ANN) == key(REFRESHED) != key(STRONG)
     provider.end(session)

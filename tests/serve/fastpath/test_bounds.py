@@ -16,8 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from defserve import Limits, Server
 from defserve.serve.fastpath import install as installing
 from defserve.serve.fastpath import websockets
-from defserve.serve.fastpath.deadlines import HEAD_BYTES
-from defserve.serve.session_opener import loopback
+from defserve.serve.fastpath.deadlines import MAX_REQUEST_HEAD_BYTES
+from defserve.serve.session_opener import serve_on_loopback
 from tests.listening import Listening, listening, request
 from tests.raw import PREFIX, STATELESS, until
 from tests.rows import for_each_row
@@ -38,9 +38,9 @@ UPGRADE = (
 @pytest.fixture(params=["fast", "httptools", "h11"])
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The parser of a server; `httptools` has no fast path here."""
-    fits = installing.check_compat
+    fits = installing.check_uvicorn_compat
     if request.param == "httptools":
-        monkeypatch.setattr(installing, "check_compat", lambda *kinds: fits(*kinds)._replace(fast_path="off"))
+        monkeypatch.setattr(installing, "check_uvicorn_compat", lambda *kinds: fits(*kinds)._replace(fast_path="off"))
     return "h11" if request.param == "h11" else "httptools"
 
 
@@ -123,7 +123,7 @@ ENDLESS: dict[str, tuple[bytes, bytes]] = {
 async def test_no_part_of_a_request_may_be_endless(part: str, parser: str):
     async with listening(parrot(), parser=parser) as where:
         said, received = await endless(where, *ENDLESS[part])
-        assert received < HEAD_BYTES + 4 * BLOCK
+        assert received < MAX_REQUEST_HEAD_BYTES + 4 * BLOCK
         assert status(said) in (0, 400, 431), said
         await until(lambda: where.connections == 0)
         assert b'"fine"' in await where.ask(*headers_for(), body=a_call(text="fine"))
@@ -143,7 +143,7 @@ async def test_a_head_that_comes_at_once_has_the_same_limit(behind: bool, parser
         writer.close()
 
 
-@pytest.mark.parametrize("size", [HEAD_BYTES - 2000, HEAD_BYTES + 2000, 500_000])
+@pytest.mark.parametrize("size", [MAX_REQUEST_HEAD_BYTES - 2000, MAX_REQUEST_HEAD_BYTES + 2000, 500_000])
 async def test_a_large_body_does_not_count_as_a_head(size: int, parser: str):
     async with listening(parrot(), parser=parser) as where:
         for more in ((), ("x-more: " + "y" * 20_000,)):
@@ -208,7 +208,7 @@ async def test_the_rest_of_a_request_that_was_answered_is_thrown_away_but_not_fo
             where, request("transfer-encoding: chunked", path="/nothing"), b"3e8\r\n" + b"x" * 1000 + b"\r\n"
         )
         assert status(said) in (0, 404)
-        assert received < limits.message + HEAD_BYTES + 4 * BLOCK
+        assert received < limits.message + MAX_REQUEST_HEAD_BYTES + 4 * BLOCK
 
 
 async def held_back(where: Listening, writer: asyncio.StreamWriter, piece: bytes) -> int:
@@ -362,13 +362,13 @@ CONVERSATIONS: Iterable[Conversation] = (_one_answer, _not_found, _pipelined, _t
 async def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(
     converse: Conversation, reset: bool, parser: str, monkeypatch: pytest.MonkeyPatch
 ):
-    if converse is _pipelined and (parser, installing.check_compat(HttpToolsProtocol).fast_path) == (
+    if converse is _pipelined and (parser, installing.check_uvicorn_compat(HttpToolsProtocol).fast_path) == (
         "httptools",
         "off",
     ):
         pytest.skip("without the fast path the call goes on: uvicorn tells only the last of several requests")
     known = list[weakref.ref[Any]]()
-    install = installing.install
+    install = installing.install_fast_path
 
     def watched(config: Any, limits: Limits) -> Any:
         fit = install(config, limits)
@@ -382,11 +382,11 @@ async def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(
         config.http_protocol_class = made
         return fit
 
-    monkeypatch.setattr("defserve.serve.network.install", watched)
+    monkeypatch.setattr("defserve.serve.network.install_fast_path", watched)
     server = parrot()
     gc.disable()
     try:
-        async with loopback(server.asgi(), server.limits, parser=parser) as url:
+        async with serve_on_loopback(server.asgi(), server.limits, parser=parser) as url:
             host, _, port = url.removeprefix("http://").strip("/").partition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             await converse(reader, writer)

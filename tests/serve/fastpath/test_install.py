@@ -23,15 +23,15 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from defserve import Limits
 from defserve.cli.commands.doctor import DoctorFinding, findings
 from defserve.serve.address import Address
-from defserve.serve.fastpath.h11 import H11Bounds
-from defserve.serve.fastpath.httptools import HttptoolsBounds
-from defserve.serve.fastpath.install import CompatReport, check_compat, install
-from defserve.serve.fastpath.protocol import FastProtocol
+from defserve.serve.fastpath.h11 import BoundedH11Protocol
+from defserve.serve.fastpath.httptools import BoundedHttptoolsProtocol
+from defserve.serve.fastpath.install import UvicornCompatReport, check_uvicorn_compat, install_fast_path
+from defserve.serve.fastpath.protocol import FastHttptoolsProtocol
 from defserve.serve.fastpath.websockets import BoundedWebSocket
 from defserve.serve.network import NetworkOptions, make_listener
 
 ROOT = Path(__file__).parents[3]
-ALL_FITS = CompatReport("")
+ALL_FITS = UvicornCompatReport("")
 
 # Run with another uvicorn in front of the path: what `fits` says of it.
 ASK = """
@@ -77,28 +77,28 @@ def test_the_oldest_and_the_newest_uvicorn_have_the_fast_path(requirement: str, 
 
 
 def test_the_installed_uvicorn_fits():
-    assert check_compat(HttpToolsProtocol, WebSocketsSansIOProtocol) == ALL_FITS
+    assert check_uvicorn_compat(HttpToolsProtocol, WebSocketsSansIOProtocol) == ALL_FITS
 
 
 def test_h11_has_the_deadlines_and_no_fast_path():
-    assert check_compat(H11Protocol) == CompatReport("it needs httptools, and the parser is H11Protocol")
+    assert check_uvicorn_compat(H11Protocol) == UvicornCompatReport("it needs httptools, and the parser is H11Protocol")
 
 
 def test_a_request_that_holds_more_than_is_known_goes_the_usual_way(monkeypatch: pytest.MonkeyPatch):
     begins = httptools_impl.RequestResponseCycle.__init__
     code = begins.__code__
     monkeypatch.setattr(begins, "__code__", code.replace(co_names=(*code.co_names, "priority")))
-    assert check_compat(HttpToolsProtocol).fast_path == "uvicorn's requests hold more than is known: priority"
+    assert check_uvicorn_compat(HttpToolsProtocol).fast_path == "uvicorn's requests hold more than is known: priority"
 
 
 def test_without_an_internal_method_there_is_no_fast_path(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(HttpToolsProtocol, "_start_asgi_task")
-    assert check_compat(HttpToolsProtocol) == CompatReport("uvicorn has no _start_asgi_task")
+    assert check_uvicorn_compat(HttpToolsProtocol) == UvicornCompatReport("uvicorn has no _start_asgi_task")
 
 
 def test_without_what_the_deadlines_need_there_are_none(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(HttpToolsProtocol, "handle_websocket_upgrade")
-    fit = check_compat(HttpToolsProtocol)
+    fit = check_uvicorn_compat(HttpToolsProtocol)
     assert fit.fast_path and fit.deadlines == "uvicorn has no handle_websocket_upgrade"
 
 
@@ -107,7 +107,7 @@ def test_sockets_that_do_not_say_how_far_they_are_stay_as_they_are():
         def __init__(self, transport: Any) -> None:
             self.transport = transport
 
-    fit = check_compat(HttpToolsProtocol, OtherSockets)
+    fit = check_uvicorn_compat(HttpToolsProtocol, OtherSockets)
     missing = "handshake_complete, close_sent, read_paused, writable, conn, queue, client, connections"
     assert (fit.fast_path, fit.websockets) == ("", f"uvicorn has no {missing}")
 
@@ -115,9 +115,9 @@ def test_sockets_that_do_not_say_how_far_they_are_stay_as_they_are():
 @pytest.mark.parametrize(
     ("lost", "http", "websocket"),
     [
-        ((), (FastProtocol, HttpToolsProtocol), BoundedWebSocket),
-        (("_start_asgi_task",), (HttptoolsBounds, HttpToolsProtocol), BoundedWebSocket),
-        (("shutdown",), (H11Bounds, H11Protocol), BoundedWebSocket),
+        ((), (FastHttptoolsProtocol, HttpToolsProtocol), BoundedWebSocket),
+        (("_start_asgi_task",), (BoundedHttptoolsProtocol, HttpToolsProtocol), BoundedWebSocket),
+        (("shutdown",), (BoundedH11Protocol, H11Protocol), BoundedWebSocket),
     ],
 )
 def test_what_fits_is_installed_and_httptools_never_without_bounds(
@@ -126,7 +126,7 @@ def test_what_fits_is_installed_and_httptools_never_without_bounds(
     for name in lost:
         monkeypatch.delattr(HttpToolsProtocol, name)
     config = SimpleNamespace(http_protocol_class=HttpToolsProtocol, ws_protocol_class=WebSocketsSansIOProtocol)
-    install(config, Limits())
+    install_fast_path(config, Limits())
     assert config.http_protocol_class.__bases__ == http
     assert issubclass(config.ws_protocol_class, websocket)
 

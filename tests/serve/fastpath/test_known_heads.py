@@ -7,7 +7,13 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.serve.fastpath.known_heads import KNOWN, MAX_HEAD_BYTES, UNKNOWN, KnownHead, KnownHeads
+from defserve.serve.fastpath.known_heads import (
+    KNOWN,
+    MAX_HEAD_BYTES,
+    NO_KNOWN_HEAD,
+    CachedRequestHead,
+    RequestHeadCache,
+)
 from tests.rows import for_each_row
 
 BODY = b'{"jsonrpc":"2.0"}'
@@ -25,8 +31,8 @@ def scope_of(data: bytes, http_version: str = "1.1") -> dict[str, Any]:
     return {"type": "http", "http_version": http_version, "method": "POST", "path": "/", "headers": headers, **own}
 
 
-def taught(*requests: bytes) -> tuple[KnownHeads, list[KnownHead | None]]:
-    heads = KnownHeads()
+def taught(*requests: bytes) -> tuple[RequestHeadCache, list[CachedRequestHead | None]]:
+    heads = RequestHeadCache()
     return heads, [heads.learn(data, scope_of(data)) for data in requests]
 
 
@@ -53,7 +59,7 @@ def test_the_headers_say_how_long_the_body_is_this_time_and_are_each_requests_ow
 
 
 def test_nothing_is_known_at_first():
-    assert KnownHeads().find(a_request()) == (None, b"%d" % len(BODY), BODY)
+    assert RequestHeadCache().find(a_request()) == (None, b"%d" % len(BODY), BODY)
 
 
 @for_each_row(
@@ -77,7 +83,7 @@ def test_any_other_byte_makes_another_head(other: bytes):
 @for_each_row("length", [0, 1, 16, 18, 170, "017", "+17", "17 ", "0x11", "17, 17", "-17", "1_7", "¹⁷", ""])
 def test_a_number_that_is_not_that_of_the_bytes_there_is_left_to_the_parser(length: object):
     heads, _ = taught(a_request())
-    assert heads.find(a_request(length=length)) == UNKNOWN
+    assert heads.find(a_request(length=length)) == NO_KNOWN_HEAD
 
 
 def test_what_is_more_or_less_than_one_request_is_left_to_the_parser():
@@ -109,11 +115,11 @@ def test_a_head_that_does_not_say_all_or_says_it_otherwise_is_not_learnt(data: b
 
 
 def test_the_old_version_of_http_is_not_learnt():
-    assert KnownHeads().learn(a_request(), scope_of(a_request(), "1.0")) is None
+    assert RequestHeadCache().learn(a_request(), scope_of(a_request(), "1.0")) is None
 
 
 def test_too_many_are_forgotten_and_learnt_anew():
-    heads = KnownHeads()
+    heads = RequestHeadCache()
     for number in range(KNOWN + 1):
         heads.learn(data := a_request(f"X: {number}"), scope_of(data))
         assert heads.find(data)[0] is not None
@@ -131,7 +137,7 @@ def test_whatever_is_found_has_the_bytes_of_what_was_learnt(data: Any, body: byt
         end = data.draw(st.integers(start, min(len(sent), start + 12)))
         sent = sent[:start] + data.draw(st.binary(max_size=12)) + sent[end:]
     head, _, found = heads.find(sent)
-    assert learnt is not None and learnt.match(sent) == (UNKNOWN if head is None else heads.find(sent))
+    assert learnt is not None and learnt.match(sent) == (NO_KNOWN_HEAD if head is None else heads.find(sent))
     if head is not None:
         assert head is learnt
         before, _, after = known.partition(b"17")

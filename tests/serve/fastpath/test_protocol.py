@@ -15,8 +15,8 @@ from defserve import Context, Limits, Server
 from defserve.serve import network
 from defserve.serve.asyncio_engine import EAGER
 from defserve.serve.fastpath import install as installing
-from defserve.serve.fastpath.known_heads import KnownHeads
-from defserve.serve.fastpath.protocol import MAX_LEARNED_HEADS, FastProtocol
+from defserve.serve.fastpath.known_heads import RequestHeadCache
+from defserve.serve.fastpath.protocol import MAX_LEARNED_HEADS, FastHttptoolsProtocol
 from tests.listening import Listening, listening, parsers, request
 from tests.rows import for_each_row
 from tests.waiting import until
@@ -188,7 +188,7 @@ async def test_the_old_version_of_http_is_answered_and_closed(parser: str):
 async def test_events_for_the_old_version_of_http_come_without_chunks(
     before: bytes, parser: str, monkeypatch: pytest.MonkeyPatch
 ):
-    server, fits = parrot(), installing.check_compat
+    server, fits = parrot(), installing.check_uvicorn_compat
 
     @server.tool
     async def report(text: str, ctx: Context) -> str:
@@ -197,7 +197,7 @@ async def test_events_for_the_old_version_of_http_come_without_chunks(
         return text
 
     if parser != "fast path":
-        monkeypatch.setattr(installing, "check_compat", lambda *kinds: fits(*kinds)._replace(fast_path="off"))
+        monkeypatch.setattr(installing, "check_uvicorn_compat", lambda *kinds: fits(*kinds)._replace(fast_path="off"))
     async with listening(server, parser="httptools" if parser == "fast path" else parser) as where:
         reader, writer = await where.connect()
         asked = a_call("old", "report", token=1).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
@@ -427,7 +427,7 @@ async def test_what_is_odd_is_answered_as_by_a_server_that_learns_nothing(monkey
         return {kind: [next(said), next(said)] for kind in ODD}
 
     with monkeypatch.context() as patch:
-        patch.setattr(FastProtocol, "_lessons", 0)
+        patch.setattr(FastHttptoolsProtocol, "_lessons", 0)
         async with listening(parrot(), parser="httptools") as where:
             fresh = await answers(where)
     async with listening(parrot(), parser="httptools") as where:
@@ -624,9 +624,9 @@ async def test_a_head_is_not_parsed_twice(monkeypatch: pytest.MonkeyPatch):
 
 async def test_a_connection_whose_heads_all_differed_learns_one_that_comes_twice(monkeypatch: pytest.MonkeyPatch):
     learnt: list[bytes] = []
-    learn = KnownHeads.learn
+    learn = RequestHeadCache.learn
     monkeypatch.setattr(
-        KnownHeads, "learn", lambda self, data, scope: (learnt.append(data), learn(self, data, scope))[1]
+        RequestHeadCache, "learn", lambda self, data, scope: (learnt.append(data), learn(self, data, scope))[1]
     )
     async with listening(parrot(), parser="httptools") as where:
         reader, writer = await where.connect()

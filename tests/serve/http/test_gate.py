@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from defserve import UsageError
-from defserve.serve.http.request_heads import Gate, is_loopback_name
+from defserve.serve.http.request_heads import HostOriginGate, is_loopback_name
 from tests.rows import for_each_row
 
 EVIL_HOSTS = [
@@ -91,8 +91,8 @@ EVIL_ORIGINS = [
 
 
 @pytest.fixture
-def local() -> Gate:
-    return Gate(port=8000)
+def local() -> HostOriginGate:
+    return HostOriginGate(port=8000)
 
 
 @for_each_row("bind", ["127.0.0.1", "localhost", "LOCALHOST", "::1", "[::1]", "127.0.0.5"])
@@ -100,15 +100,15 @@ def local() -> Gate:
     "host", ["localhost", "localhost:8000", "LocalHost:1", "127.0.0.1", "127.0.0.1:65535", "[::1]", "[::1]:8000"]
 )
 def test_on_loopback_the_loopback_names_pass_with_any_port(bind: str, host: str):
-    assert Gate(bind=bind).check(host, None, None) is None
+    assert HostOriginGate(bind=bind).check(host, None, None) is None
 
 
 def test_on_loopback_the_address_itself_passes():
-    assert Gate(bind="127.0.0.5").check("127.0.0.5:8000", None, None) is None
+    assert HostOriginGate(bind="127.0.0.5").check("127.0.0.5:8000", None, None) is None
 
 
 @for_each_row("host", EVIL_HOSTS)
-def test_another_host_is_misdirected_and_told_the_setting(local: Gate, host: str):
+def test_another_host_is_misdirected_and_told_the_setting(local: HostOriginGate, host: str):
     refusal = local.check(host, None, None)
     assert refusal is not None
     assert refusal.status == 421
@@ -118,11 +118,11 @@ def test_another_host_is_misdirected_and_told_the_setting(local: Gate, host: str
 @for_each_row("host", MALFORMED_HOSTS)
 @for_each_row("trusted_proxy", [False, True])
 def test_a_malformed_host_is_refused_even_behind_a_proxy(host: str, trusted_proxy: bool):
-    refusal = Gate(trusted_proxy=trusted_proxy).check(host, None, None)
+    refusal = HostOriginGate(trusted_proxy=trusted_proxy).check(host, None, None)
     assert refusal == (400, "the Host header is malformed")
 
 
-def test_a_request_without_host_is_refused(local: Gate):
+def test_a_request_without_host_is_refused(local: HostOriginGate):
     assert local.check(None, None, None) == (400, "the Host header is missing")
 
 
@@ -130,45 +130,47 @@ def test_a_request_without_host_is_refused(local: Gate):
     "origin",
     ["http://localhost", "https://localhost:3000", "http://127.0.0.1:1", "HTTP://LocalHost", "https://[::1]:8443"],
 )
-def test_on_loopback_pages_of_this_machine_may_call(local: Gate, origin: str):
+def test_on_loopback_pages_of_this_machine_may_call(local: HostOriginGate, origin: str):
     assert local.check("localhost:8000", origin, None) is None
 
 
 @for_each_row("origin", EVIL_ORIGINS)
-def test_another_origin_is_forbidden_and_told_the_setting(local: Gate, origin: str):
+def test_another_origin_is_forbidden_and_told_the_setting(local: HostOriginGate, origin: str):
     refusal = local.check("localhost:8000", origin, None)
     assert refusal is not None
     assert refusal.status == 403
     assert "allowed_origins" in refusal.text
 
 
-def test_a_rebound_name_is_refused_though_host_and_origin_agree(local: Gate):
+def test_a_rebound_name_is_refused_though_host_and_origin_agree(local: HostOriginGate):
     refusal = local.check("evil.com:8000", "http://evil.com:8000", "same-origin")
     assert refusal is not None
     assert refusal.status == 421
 
 
 @for_each_row("fetch_site", ["cross-site", "Cross-Site", "same-origin, cross-site"])
-def test_a_page_of_another_site_is_refused_where_it_shows_no_origin(local: Gate, fetch_site: str):
+def test_a_page_of_another_site_is_refused_where_it_shows_no_origin(local: HostOriginGate, fetch_site: str):
     refusal = local.check("localhost", None, fetch_site)
     assert refusal is not None
     assert refusal.status == 403
 
 
 @for_each_row("fetch_site", [None, "same-origin", "same-site", "none"])
-def test_other_fetches_pass(local: Gate, fetch_site: str | None):
+def test_other_fetches_pass(local: HostOriginGate, fetch_site: str | None):
     assert local.check("localhost", None, fetch_site) is None
 
 
-def test_an_origin_that_is_allowed_may_call_across_sites(local: Gate):
+def test_an_origin_that_is_allowed_may_call_across_sites(local: HostOriginGate):
     assert local.check("127.0.0.1:8000", "http://localhost:3000", "cross-site") is None
     assert (
-        Gate(allowed_origins=["https://app.example.com"]).check("localhost", "https://app.example.com", "cross-site")
+        HostOriginGate(allowed_origins=["https://app.example.com"]).check(
+            "localhost", "https://app.example.com", "cross-site"
+        )
         is None
     )
 
 
-def test_what_passed_once_does_not_open_the_gate_for_others(local: Gate):
+def test_what_passed_once_does_not_open_the_gate_for_others(local: HostOriginGate):
     for _ in range(2):
         assert local.check("localhost", None, None) is None
         assert local.check("localhost", "http://evil.com", None) is not None
@@ -176,7 +178,7 @@ def test_what_passed_once_does_not_open_the_gate_for_others(local: Gate):
         assert local.check("evil.com", None, None) is not None
 
 
-def test_ever_new_values_do_not_fill_the_memory(local: Gate):
+def test_ever_new_values_do_not_fill_the_memory(local: HostOriginGate):
     for port in range(1, 2000):
         assert local.check(f"localhost:{port}", None, None) is None
     assert len(vars(local)["_passed"]) <= 256
@@ -216,7 +218,7 @@ def test_ever_new_values_do_not_fill_the_memory(local: Gate):
     ],
 )
 def test_hosts_are_allowed_by_name_and_port(rule: str, host: str, allowed: bool):
-    gate = Gate(allowed_hosts=[rule], bind="0.0.0.0", port=8000)
+    gate = HostOriginGate(allowed_hosts=[rule], bind="0.0.0.0", port=8000)
     assert (gate.check(host, None, None) is None) is allowed
 
 
@@ -238,7 +240,7 @@ def test_hosts_are_allowed_by_name_and_port(rule: str, host: str, allowed: bool)
     ],
 )
 def test_origins_are_allowed_by_scheme_name_and_port(rule: str, origin: str, allowed: bool):
-    gate = Gate(allowed_hosts=["api.example"], allowed_origins=[rule], bind="0.0.0.0")
+    gate = HostOriginGate(allowed_hosts=["api.example"], allowed_origins=[rule], bind="0.0.0.0")
     assert (gate.check("api.example", origin, None) is None) is allowed
 
 
@@ -256,12 +258,12 @@ def test_origins_are_allowed_by_scheme_name_and_port(rule: str, origin: str, all
     ],
 )
 def test_a_page_of_an_allowed_host_may_call_that_host(host: str, origin: str, same: bool):
-    gate = Gate(allowed_hosts=["api.example"], bind="0.0.0.0")
+    gate = HostOriginGate(allowed_hosts=["api.example"], bind="0.0.0.0")
     assert (gate.check(host, origin, None) is None) is same
 
 
 def test_behind_a_trusted_proxy_any_host_passes_and_origins_are_still_checked():
-    gate = Gate(trusted_proxy=True, bind="0.0.0.0")
+    gate = HostOriginGate(trusted_proxy=True, bind="0.0.0.0")
     assert gate.check("whatever.example", None, None) is None
     refusal = gate.check("whatever.example", "http://whatever.example", None)
     assert refusal is not None
@@ -269,7 +271,7 @@ def test_behind_a_trusted_proxy_any_host_passes_and_origins_are_still_checked():
 
 
 def test_a_trusted_proxy_does_not_lift_the_hosts_that_are_named():
-    gate = Gate(["api.example"], trusted_proxy=True, bind="0.0.0.0")
+    gate = HostOriginGate(["api.example"], trusted_proxy=True, bind="0.0.0.0")
     assert gate.check("api.example", None, None) is None
     assert gate.check("other.example", None, None) is not None
 
@@ -277,7 +279,7 @@ def test_a_trusted_proxy_does_not_lift_the_hosts_that_are_named():
 @for_each_row("bind", ["0.0.0.0", "::", "", "192.168.0.7", "example.com", "127.evil.com", "127.0.0.1.evil"])
 def test_a_bind_the_network_can_reach_needs_names_or_a_proxy(bind: str):
     with pytest.raises(UsageError, match=r"(?s)allowed_hosts.*trusted_proxy"):
-        Gate(bind=bind)
+        HostOriginGate(bind=bind)
 
 
 @for_each_row(
@@ -299,7 +301,7 @@ def test_a_bind_the_network_can_reach_needs_names_or_a_proxy(bind: str):
 )
 def test_a_rule_that_cannot_be_read_is_refused_at_once(settings: dict[str, Any], problem: str):
     with pytest.raises(UsageError, match=problem):
-        Gate(**settings)
+        HostOriginGate(**settings)
 
 
 @for_each_row("host", ["localhost", "LocalHost:80", "127.0.0.1", "127.1.2.3:8000", "[::1]", "[::1]:65535"])

@@ -9,41 +9,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.serve.http.request_heads import (
-    Headers,
-    accepts,
+    RequestHeaders,
+    accepts_media_type,
     decode_value,
-    is_json,
-    param_mismatch,
-    prefers_events,
-    routing_mismatch,
-    wants_page,
+    find_param_mismatch,
+    find_routing_mismatch,
+    is_json_content_type,
+    prefers_event_stream,
+    wants_html_page,
 )
 from tests.rows import for_each_row
 
 
 def mismatch(
-    headers: Headers,
+    headers: RequestHeaders,
     method: str,
     params: Mapping[str, Any],
     version: str,
     param_headers: Mapping[tuple[str, ...], str],
 ) -> str | None:
-    return routing_mismatch(headers, method, params, version) or param_mismatch(headers, params, param_headers)
+    return find_routing_mismatch(headers, method, params, version) or find_param_mismatch(
+        headers, params, param_headers
+    )
 
 
 VERSION = "2026-07-28"
 REGION = {("region",): "Mcp-Param-Region"}
 
 
-def of(*pairs: tuple[str, str]) -> Headers:
-    return Headers([(name.encode(), value.encode("latin-1")) for name, value in pairs])
+def of(*pairs: tuple[str, str]) -> RequestHeaders:
+    return RequestHeaders([(name.encode(), value.encode("latin-1")) for name, value in pairs])
 
 
-def call(name: str = "add", *more: tuple[str, str]) -> Headers:
+def call(name: str = "add", *more: tuple[str, str]) -> RequestHeaders:
     return of(("mcp-protocol-version", VERSION), ("mcp-method", "tools/call"), ("mcp-name", name), *more)
 
 
-def region(*values: str) -> Headers:
+def region(*values: str) -> RequestHeaders:
     return call("add", *(("mcp-param-region", value) for value in values))
 
 
@@ -99,7 +101,7 @@ def test_a_header_that_came_twice_is_joined_by_a_comma():
     ],
 )
 def test_the_most_specific_range_of_an_accept_decides(accept: str | None, media: str, accepted: bool):
-    assert accepts(accept, media) is accepted
+    assert accepts_media_type(accept, media) is accepted
 
 
 @for_each_row(
@@ -128,7 +130,7 @@ def test_the_most_specific_range_of_an_accept_decides(accept: str | None, media:
     ],
 )
 def test_only_application_json_is_json(content_type: str | None, json: bool):
-    assert is_json(content_type) is json
+    assert is_json_content_type(content_type) is json
 
 
 @for_each_row(
@@ -182,7 +184,7 @@ def test_headers_that_repeat_the_body_are_in_order():
     ],
 )
 def test_the_name_is_the_parameter_that_names_the_target(method: str, params: dict[str, Any]):
-    def named(name: str) -> Headers:
+    def named(name: str) -> RequestHeaders:
         return of(("mcp-protocol-version", VERSION), ("mcp-method", method), ("mcp-name", name))
 
     assert mismatch(named("x:1"), method, params, VERSION, {}) is None
@@ -215,7 +217,7 @@ def test_the_name_is_the_parameter_that_names_the_target(method: str, params: di
         ),
     ],
 )
-def test_headers_that_disagree_with_the_body_are_refused_by_name(headers: Headers, text: str):
+def test_headers_that_disagree_with_the_body_are_refused_by_name(headers: RequestHeaders, text: str):
     assert mismatch(headers, "tools/call", {"name": "add"}, VERSION, {}) == text
 
 
@@ -230,13 +232,13 @@ def test_two_headers_do_not_add_up_to_a_name_with_a_comma():
 
 def test_a_method_without_a_target_needs_no_name():
     headers = of(("mcp-protocol-version", VERSION), ("mcp-method", "tools/list"))
-    assert routing_mismatch(headers, "tools/list", {}, VERSION) is None
+    assert find_routing_mismatch(headers, "tools/list", {}, VERSION) is None
 
 
 def test_a_call_that_names_nothing_at_all_is_left_to_the_check_of_its_parameters():
     headers = of(("mcp-protocol-version", VERSION), ("mcp-method", "tools/call"))
-    assert routing_mismatch(headers, "tools/call", {}, VERSION) is None
-    assert routing_mismatch(call("add"), "tools/call", {}, VERSION) == (
+    assert find_routing_mismatch(headers, "tools/call", {}, VERSION) is None
+    assert find_routing_mismatch(call("add"), "tools/call", {}, VERSION) == (
         "Mcp-Name header has no counterpart, since params.name has no such value"
     )
 
@@ -260,7 +262,7 @@ def test_a_call_that_names_nothing_at_all_is_left_to_the_check_of_its_parameters
     ],
 )
 def test_an_argument_and_its_header_agree(value: Any, header: str):
-    assert param_mismatch(region(header), {"arguments": {"region": value}}, REGION) is None
+    assert find_param_mismatch(region(header), {"arguments": {"region": value}}, REGION) is None
 
 
 @for_each_row(
@@ -286,37 +288,37 @@ def test_an_argument_and_its_header_agree(value: Any, header: str):
 )
 def test_an_argument_and_its_header_disagree(value: Any, header: str):
     wrapped = base64.b64encode(header.encode()).decode()
-    found = param_mismatch(region(f"=?base64?{wrapped}?="), {"arguments": {"region": value}}, REGION)
+    found = find_param_mismatch(region(f"=?base64?{wrapped}?="), {"arguments": {"region": value}}, REGION)
     assert found == "Mcp-Param-Region header does not match params.arguments.region"
 
 
 @for_each_row("value", ["eu", "", 0, False])
 def test_an_argument_without_its_header_is_refused(value: Any):
-    assert param_mismatch(call(), {"arguments": {"region": value}}, REGION) == "Mcp-Param-Region header is missing"
+    assert find_param_mismatch(call(), {"arguments": {"region": value}}, REGION) == "Mcp-Param-Region header is missing"
 
 
 @for_each_row("params", [{}, {"arguments": None}, {"arguments": {}}, {"arguments": {"region": None}}])
 def test_a_header_without_its_argument_is_refused_and_neither_is_in_order(params: dict[str, Any]):
     text = "Mcp-Param-Region header has no counterpart, since params.arguments.region has no such value"
-    assert param_mismatch(region("eu"), params, REGION) == text
-    assert param_mismatch(call(), params, REGION) is None
+    assert find_param_mismatch(region("eu"), params, REGION) == text
+    assert find_param_mismatch(call(), params, REGION) is None
 
 
 def test_an_integer_that_a_double_cannot_hold_is_refused_with_and_without_its_header():
     text = "Mcp-Param-Region header cannot carry params.arguments.region: it is beyond ±(2^53-1)"
     for headers in (call(), region(str(2**53))):
-        assert param_mismatch(headers, {"arguments": {"region": 2**53}}, REGION) == text
+        assert find_param_mismatch(headers, {"arguments": {"region": 2**53}}, REGION) == text
 
 
 def test_a_parameter_header_that_came_twice_is_refused_even_when_both_agree():
-    found = param_mismatch(region("eu", "eu"), {"arguments": {"region": "eu"}}, REGION)
+    found = find_param_mismatch(region("eu", "eu"), {"arguments": {"region": "eu"}}, REGION)
     assert found == "Mcp-Param-Region header came more than once"
 
 
 def test_an_argument_inside_an_object_is_reached_by_its_path():
     headers: Mapping[tuple[str, ...], str] = {("where", "region"): "Mcp-Param-Region"}
-    assert param_mismatch(region("eu"), {"arguments": {"where": {"region": "eu"}}}, headers) is None
-    assert param_mismatch(region("eu"), {"arguments": {"where": ["region"]}}, headers) is not None
+    assert find_param_mismatch(region("eu"), {"arguments": {"where": {"region": "eu"}}}, headers) is None
+    assert find_param_mismatch(region("eu"), {"arguments": {"where": ["region"]}}, headers) is not None
 
 
 def test_a_parameter_header_nobody_declared_is_ignored():
@@ -335,7 +337,7 @@ def test_a_parameter_header_nobody_declared_is_ignored():
     ],
 )
 def test_a_client_that_names_events_first_prefers_them(accept: str | None, events: bool):
-    assert prefers_events(accept) is events
+    assert prefers_event_stream(accept) is events
 
 
 @for_each_row(
@@ -363,10 +365,10 @@ def test_a_client_that_names_events_first_prefers_them(accept: str | None, event
     ],
 )
 def test_a_browser_asks_for_html_by_name_and_for_nothing_that_clients_ask_for(accept: str | None, page: bool):
-    assert wants_page(accept) is page
+    assert wants_html_page(accept) is page
 
 
 @given(st.text())
 def test_who_takes_events_gets_no_page_whatever_else_it_says(more: str):
-    assert not wants_page(f"text/html, text/event-stream, {more}")
-    assert wants_page(more) <= ("text/html" in more.lower())
+    assert not wants_html_page(f"text/html, text/event-stream, {more}")
+    assert wants_html_page(more) <= ("text/html" in more.lower())

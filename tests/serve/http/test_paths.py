@@ -13,7 +13,7 @@ import pytest
 from defserve import Server
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp
-from defserve.server.web import app as web_app
+from defserve.server.web import make_asgi_app as web_app
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio

@@ -332,7 +332,7 @@ async def test_a_thousand_events_survive_random_drops(tools: Tools, app: Any):
 @pytest.mark.slow
 async def test_answers_nobody_came_back_for_are_bounded(tools: Tools, app: Any, monkeypatch: pytest.MonkeyPatch):
     most = 10
-    monkeypatch.setattr(sessions, "UNREAD", most)
+    monkeypatch.setattr(sessions, "MAX_UNREAD_MESSAGES", most)
     client = await Peer(app).open()
     (web,) = app.streamable.sessions
     ids: list[str | None] = []

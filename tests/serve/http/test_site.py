@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from defserve.auth.proxy.site_messages import SiteAnswer, SiteRequest
-from defserve.serve.http.other_endpoints import answer_site
+from defserve.auth.proxy.site_messages import SiteRequest, SiteResponse
+from defserve.serve.http.other_endpoints import answer_site_request
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -20,9 +20,9 @@ class Asked:
         self.requests: list[SiteRequest] = []
         self.headers: dict[str, str] = {}
 
-    async def answer(self, request: SiteRequest) -> SiteAnswer:
+    async def answer(self, request: SiteRequest) -> SiteResponse:
         self.requests.append(request)
-        return SiteAnswer(200)
+        return SiteResponse(200)
 
     def check(self, *given: Any) -> None: ...
     def read_head(self) -> None: ...
@@ -41,5 +41,5 @@ class Asked:
 async def test_all_addresses_of_a_machine_are_one_to_the_site(client: tuple[str, int] | None, address: str):
     asked: Any = Asked()
     scope: Any = {"method": "GET", "headers": [], "client": client}
-    await answer_site(asked, "/authorize", asked, scope, asked, 1.0)
+    await answer_site_request(asked, "/authorize", asked, scope, asked, 1.0)
     assert [request.address for request in asked.requests] == [address]

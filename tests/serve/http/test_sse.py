@@ -11,7 +11,7 @@ import pytest
 
 from defserve import Context, Limits, Server
 from defserve.core.extension import OutgoingMessage
-from defserve.serve.http.exchange import UNREAD, Exchange
+from defserve.serve.http.exchange import MAX_UNREAD_MESSAGES, Exchange
 from tests.listening import Listening, listening, parsers, request
 from tests.raw import Raw, text_of, until
 from tests.rows import for_each_row
@@ -228,7 +228,7 @@ async def test_an_idle_stream_of_a_stranger_gives_way():
 async def test_a_session_whose_answers_nobody_reads_takes_no_more_requests():
     async with listening(shop(), legacy_sse=True) as where, stream_of(where) as stream:
         (feed,) = where.app.legacy.feeds.values()
-        for _ in range(UNREAD):
+        for _ in range(MAX_UNREAD_MESSAGES):
             feed.push(OutgoingMessage(b"{}", None, answers=True))
         # Without a turn of the loop nothing was written yet.
         assert feed.exchange.full

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.serve.http.exchange import HEADERS, KEEP_ALIVE, format_event
+from defserve.serve.http.exchange import HEADERS, KEEP_ALIVE, format_sse_event
 from tests.rows import for_each_row
 
 
@@ -27,17 +27,18 @@ def parsed(stream: bytes) -> list[dict[str, bytes]]:
 
 
 def test_a_message_is_one_line_of_data():
-    assert format_event(b'{"a":1}') == b'data: {"a":1}\n\n'
+    assert format_sse_event(b'{"a":1}') == b'data: {"a":1}\n\n'
 
 
 def test_the_other_fields_come_before_the_data():
     assert (
-        format_event(b"{}", id="7", retry=500, name="endpoint") == b"id: 7\nretry: 500\nevent: endpoint\ndata: {}\n\n"
+        format_sse_event(b"{}", id="7", retry=500, name="endpoint")
+        == b"id: 7\nretry: 500\nevent: endpoint\ndata: {}\n\n"
     )
 
 
 def test_a_priming_event_has_an_id_and_empty_data():
-    assert parsed(format_event(b"", id="1-0", retry=0)) == [{"id": b"1-0", "retry": b"0", "data": b""}]
+    assert parsed(format_sse_event(b"", id="1-0", retry=0)) == [{"id": b"1-0", "retry": b"0", "data": b""}]
 
 
 @given(st.binary())
@@ -47,7 +48,7 @@ def test_a_priming_event_has_an_id_and_empty_data():
 @example(b": no comment")
 @example(b"  two blanks")
 def test_any_bytes_arrive_as_one_event_with_lf_for_every_line_end(data: bytes):
-    assert parsed(format_event(data, id="1") + format_event(b"next", id="2")) == [
+    assert parsed(format_sse_event(data, id="1") + format_sse_event(b"next", id="2")) == [
         {"id": b"1", "data": re.sub(rb"\r\n|\r", b"\n", data)},
         {"id": b"2", "data": b"next"},
     ]
@@ -56,14 +57,14 @@ def test_any_bytes_arrive_as_one_event_with_lf_for_every_line_end(data: bytes):
 @for_each_row("text", ["a\nb", "a\rb", "a\0b", "\n"])
 def test_an_id_or_a_name_that_would_end_its_line_is_refused(text: str):
     with pytest.raises(ValueError, match="one line"):
-        format_event(b"{}", id=text)
+        format_sse_event(b"{}", id=text)
     with pytest.raises(ValueError, match="one line"):
-        format_event(b"{}", name=text)
+        format_sse_event(b"{}", name=text)
 
 
 def test_a_comment_is_skipped_by_readers_whatever_it_says():
     assert KEEP_ALIVE == b": keep-alive\n\n"
-    assert parsed(KEEP_ALIVE + format_event(b"{}") + KEEP_ALIVE) == [{"data": b"{}"}]
+    assert parsed(KEEP_ALIVE + format_sse_event(b"{}") + KEEP_ALIVE) == [{"data": b"{}"}]
 
 
 def test_proxies_are_told_to_pass_everything_on_at_once():

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from defserve import Limits, Server
 from defserve.auth.auth_options import Auth
 from defserve.auth.principals import Principal
-from defserve.serve.sockets import network_of
+from defserve.serve.sockets import get_client_network
 from tests.listening import Listening, listening, request
 from tests.raw import until
 from tests.rows import for_each_row
@@ -196,4 +196,4 @@ async def test_the_streams_of_old_clients_count_too():
     ],
 )
 def test_the_network_of_an_address(address: str, network: str):
-    assert network_of(address) == network
+    assert get_client_network(address) == network

@@ -60,7 +60,7 @@ async def test_the_stateless_era_has_no_event_ids(tools: Tools, app: Any):
 async def test_a_long_silence_makes_it_a_stream_that_is_kept_alive(
     tools: Tools, app: Any, version: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(streamable, "SILENCE", 0.01)
+    monkeypatch.setattr(streamable, "MAX_SILENCE_SECONDS", 0.01)
     monkeypatch.setattr(streamable, "HEAD_SECONDS", 0.01)
     client = await Peer(app, version).open()
     exchange = client.begin_call("wait")
@@ -168,11 +168,11 @@ async def test_news_wait_for_the_stream_to_open(tools: Tools, app: Any):
 async def test_only_so_many_news_wait(tools: Tools, app: Any):
     client = await Peer(app).open()
     await client.ask("resources/subscribe", {"uri": "memo://a"})
-    for _ in range(3 * outbox.UNREAD):
+    for _ in range(3 * outbox.MAX_UNREAD_MESSAGES):
         tools.server.resource_updated("memo://a")
     stream = client.listen()
     await stream.next()
-    assert len(stream.messages) == outbox.UNREAD
+    assert len(stream.messages) == outbox.MAX_UNREAD_MESSAGES
     stream.leave()
     await stream.ended()
 
@@ -225,7 +225,7 @@ async def test_the_end_of_the_session_ends_its_streams_and_calls(tools: Tools, a
 
 
 async def test_the_stream_is_kept_alive(app: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(streamable, "SILENCE", 0.01)
+    monkeypatch.setattr(streamable, "MAX_SILENCE_SECONDS", 0.01)
     client = await Peer(app).open()
     stream = client.listen()
     await stream.until(lambda: stream.body.count(b": keep-alive\n\n") >= 2)
@@ -408,12 +408,12 @@ async def test_what_waits_for_a_slow_reader_is_bounded_in_number_and_size(tools:
     await turns()
     exchange.read_on()
     await exchange.ended()
-    assert len(exchange.body) < 2 * outbox.UNREAD_BYTES
+    assert len(exchange.body) < 2 * outbox.MAX_UNREAD_MESSAGE_BYTES
     assert text(last(exchange)) == "done"
 
 
 async def test_a_reader_that_stays_stalled_is_given_up(tools: Tools, app: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("defserve.serve.http.exchange.STALL", 0.01)
+    monkeypatch.setattr("defserve.serve.http.exchange.MAX_STALL_SECONDS", 0.01)
     client = await Peer(app).open()
     stream = await client.listen().started()
     stream.stall()

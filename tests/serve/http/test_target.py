@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server
-from defserve.serve.http.request_heads import GateRefusal, has_second_spelling, read_target
+from defserve.serve.http.request_heads import GateRefusal, has_needless_encoding, normalize_request_target
 from tests.listening import Listening, listening, parsers, request
 from tests.rows import for_each_row
 
@@ -99,7 +99,7 @@ async def test_a_socket_is_judged_in_the_same_way(target: str, expected: int, pa
 def test_whatever_passes_is_a_path_or_names_the_host(text: str):
     target = text.encode()
     scope = {"path": text, "raw_path": target}
-    if isinstance(read_target(scope, "localhost"), GateRefusal) or not target:
+    if isinstance(normalize_request_target(scope, "localhost"), GateRefusal) or not target:
         return
     assert scope["path"].startswith("/")
     assert target.startswith((b"/", b"http://localhost/", b"https://localhost/", b"http://localhost:80/"))
@@ -120,14 +120,14 @@ def test_every_needless_encoding_is_seen(text: str, place: int, upper: bool):
     at = place % len(text)
     code = f"%{ord(text[at]):02x}"
     path = f"/{text[:at]}{code.upper() if upper else code}{text[at + 1 :]}"
-    assert has_second_spelling({"path": f"/{text}", "raw_path": path.encode()})
-    assert not has_second_spelling({"path": f"/{text}", "raw_path": f"/{text}".encode()})
+    assert has_needless_encoding({"path": f"/{text}", "raw_path": path.encode()})
+    assert not has_needless_encoding({"path": f"/{text}", "raw_path": f"/{text}".encode()})
 
 
 @given(st.text(min_size=1))
 def test_what_has_to_be_encoded_may_be(text: str):
     encoded = quote(text, safe=PLAIN, errors="surrogatepass").encode()
-    assert not has_second_spelling({"path": f"/{text}", "raw_path": b"/" + encoded})
+    assert not has_needless_encoding({"path": f"/{text}", "raw_path": b"/" + encoded})
 
 
 @parsers

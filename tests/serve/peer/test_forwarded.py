@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import UsageError
-from defserve.auth.authority import canonical_address
-from defserve.serve.sockets import ForwardedAddresses
+from defserve.auth.authority import normalize_ip_address
+from defserve.serve.sockets import ForwardedAddressMiddleware
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ async def seen(
         "scheme": "http" if kind == "http" else "ws",
         "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
     }
-    await ForwardedAddresses(app, canonical_address)(scope, None, None)
+    await ForwardedAddressMiddleware(app, normalize_ip_address)(scope, None, None)
     return app.scope
 
 
@@ -94,7 +94,7 @@ async def test_if_everybody_is_a_proxy_the_last_one_saw_the_caller(monkeypatch: 
 def test_a_list_of_proxies_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "proxy.example")
     with pytest.raises(UsageError, match="FORWARDED_ALLOW_IPS"):
-        ForwardedAddresses(App(), canonical_address)
+        ForwardedAddressMiddleware(App(), normalize_ip_address)
 
 
 async def test_the_scheme_is_forwarded_too():
@@ -107,7 +107,7 @@ async def test_the_scheme_is_forwarded_too():
 @given(st.lists(st.text(st.characters(codec="latin-1"), max_size=30), max_size=4))
 async def test_whatever_is_forwarded_the_address_is_one(values: list[str]):
     found = await address(*values)
-    assert found is not None and canonical_address(found) == found
+    assert found is not None and normalize_ip_address(found) == found
 
 
 @given(st.text(st.characters(codec="latin-1", exclude_characters=","), max_size=30))

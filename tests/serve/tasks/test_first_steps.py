@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.serve.asyncio_engine import EAGER, FirstSteps
+from defserve.serve.asyncio_engine import EAGER, EagerTaskStarter
 from tests.effort import examples
 from tests.serve.tasks.programs import PROGRAMS, VARIABLE, Program, Run, settled
 
@@ -24,9 +24,9 @@ async def nothing() -> None:
     pass
 
 
-async def warmed_up() -> FirstSteps:
+async def warmed_up() -> EagerTaskStarter:
     """With a spare task."""
-    steps = FirstSteps(asyncio.get_running_loop())
+    steps = EagerTaskStarter(asyncio.get_running_loop())
     steps.start(nothing(), contextvars.copy_context())
     for _ in range(4):
         await asyncio.sleep(0)

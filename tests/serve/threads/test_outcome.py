@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from defserve.serve.threads import ThreadOutcome, WorkerPool
+from defserve.serve.threads import ThreadFuture, WorkerPool
 
 
-def with_pool(work: Callable[[Callable[[Callable[[], Any]], ThreadOutcome[Any]]], Coroutine[Any, Any, None]]) -> None:
+def with_pool(work: Callable[[Callable[[Callable[[], Any]], ThreadFuture[Any]]], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         pool = WorkerPool(2, loop.call_soon_threadsafe)
         try:
-            await work(lambda function: ThreadOutcome(pool, loop, function))
+            await work(lambda function: ThreadFuture(pool, loop, function))
         finally:
             pool.close()
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from defserve.serve.threads import EventWaking, LoopWaking, Waking, waking
+from defserve.serve.threads import CallSoonWaker, EventfdWaker, LoopWaker, make_loop_waker
 
 WAYS = [
-    LoopWaking,
-    pytest.param(EventWaking, marks=pytest.mark.skipif(not hasattr(os, "eventfd"), reason="Linux only")),
+    CallSoonWaker,
+    pytest.param(EventfdWaker, marks=pytest.mark.skipif(not hasattr(os, "eventfd"), reason="Linux only")),
 ]
 VARIABLE: ContextVar[str] = ContextVar("VARIABLE", default="none")
 
@@ -23,7 +23,7 @@ each_way = pytest.mark.parametrize("way", WAYS)
 
 
 def run(
-    way: Callable[[asyncio.AbstractEventLoop], Waking], work: Callable[[Waking], Coroutine[Any, Any, None]]
+    way: Callable[[asyncio.AbstractEventLoop], LoopWaker], work: Callable[[LoopWaker], Coroutine[Any, Any, None]]
 ) -> None:
     async def main() -> None:
         made = way(asyncio.get_running_loop())
@@ -43,7 +43,7 @@ def in_thread(action: Callable[[], object]) -> None:
 
 @each_way
 def test_a_thread_has_something_called_on_the_loop(way: Any) -> None:
-    async def work(made: Waking) -> None:
+    async def work(made: LoopWaker) -> None:
         called, threads = asyncio.Event(), list[int]()
 
         def action() -> None:
@@ -61,7 +61,7 @@ def test_a_thread_has_something_called_on_the_loop(way: Any) -> None:
 
 @each_way
 def test_an_action_leaves_nothing_in_the_context_of_the_next(way: Any) -> None:
-    async def work(made: Waking) -> None:
+    async def work(made: LoopWaker) -> None:
         seen, called = list[str](), asyncio.Event()
 
         def action() -> None:
@@ -80,7 +80,7 @@ def test_an_action_leaves_nothing_in_the_context_of_the_next(way: Any) -> None:
 
 @each_way
 def test_a_thread_that_is_late_is_heard_after_the_close(way: Any) -> None:
-    async def work(made: Waking) -> None:
+    async def work(made: LoopWaker) -> None:
         called = asyncio.Event()
         made.close()
         in_thread(lambda: made.wake(called.set))
@@ -91,7 +91,7 @@ def test_a_thread_that_is_late_is_heard_after_the_close(way: Any) -> None:
 
 @each_way
 def test_what_a_thread_asked_for_before_the_close_is_called(way: Any) -> None:
-    async def work(made: Waking) -> None:
+    async def work(made: LoopWaker) -> None:
         called = asyncio.Event()
         in_thread(lambda: made.wake(called.set))
         made.close()
@@ -102,9 +102,9 @@ def test_what_a_thread_asked_for_before_the_close_is_called(way: Any) -> None:
 
 @each_way
 def test_a_loop_that_has_ended_is_an_error(way: Any) -> None:
-    kept: list[Waking] = []
+    kept: list[LoopWaker] = []
 
-    async def work(made: Waking) -> None:
+    async def work(made: LoopWaker) -> None:
         kept.append(made)
 
     run(way, work)
@@ -114,19 +114,19 @@ def test_a_loop_that_has_ended_is_an_error(way: Any) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="Linux only")
 def test_the_descriptor_is_closed_once() -> None:
-    async def work(made: Waking) -> None:
+    async def work(made: LoopWaker) -> None:
         before = len(os.listdir("/proc/self/fd"))
         made.close()
         made.close()
         assert len(os.listdir("/proc/self/fd")) == before - 1
 
-    run(EventWaking, work)
+    run(EventfdWaker, work)
 
 
 def test_other_loops_are_woken_in_their_own_way() -> None:
     uvloop = pytest.importorskip("uvloop")
     loop = uvloop.new_event_loop()
     try:
-        assert isinstance(waking(loop), LoopWaking)
+        assert isinstance(make_loop_waker(loop), CallSoonWaker)
     finally:
         loop.close()

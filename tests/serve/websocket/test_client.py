@@ -12,8 +12,8 @@ from websockets.http11 import Request, Response
 
 from defserve.errors import PeerGone, UsageError
 from defserve.serve import outbound as websocket_client
-from defserve.serve.address import Challenged, HttpRefusal
-from defserve.serve.outbound import WebSocketClient, dial
+from defserve.serve.address import CredentialsRequired, HttpRefusal
+from defserve.serve.outbound import WebSocketClient, dial_websocket
 from tests.raw import soon, until
 
 pytestmark = pytest.mark.anyio
@@ -128,7 +128,7 @@ async def test_a_redirect_is_not_followed_since_headers_would_go_with_it():
         async with serve(elsewhere, "127.0.0.1", 0, process_request=redirect) as honest:
             url = f"ws://127.0.0.1:{next(iter(honest.sockets)).getsockname()[1]}/"
             with pytest.raises(HttpRefusal, match="HTTP 302"):
-                await dial(url, token="t", headers={"x-api-key": "k"}, longest=1_000)
+                await dial_websocket(url, token="t", headers={"x-api-key": "k"}, longest=1_000)
     assert seen == []
 
 
@@ -142,7 +142,7 @@ async def test_challenges_in_two_headers_are_one_challenge_and_say_who_refused()
         return answer
 
     async with serve(never, "127.0.0.1", 0, process_request=challenge) as server:
-        with pytest.raises(Challenged) as refused:
-            await dial(f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/", longest=1_000)
+        with pytest.raises(CredentialsRequired) as refused:
+            await dial_websocket(f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/", longest=1_000)
     assert "DPoP" in refused.value.headers["www-authenticate"] and "Bearer" in refused.value.headers["www-authenticate"]
     assert refused.value.peers == {"127.0.0.1"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from defserve.serve.sockets import drain_moving
+from defserve.serve.sockets import drain_unless_stalled
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ class Stuck:
 
 async def drained(connection: Any, seconds: float = SOON) -> None:
     async with asyncio.timeout(30):
-        await drain_moving(connection, connection.drain, seconds)
+        await drain_unless_stalled(connection, connection.drain, seconds)
 
 
 async def test_a_peer_that_reads_nothing_is_given_up():

@@ -13,11 +13,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from defserve import Context, Limits, Server
 from defserve.auth import Auth
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.core.extension import OutgoingMessage
 from defserve.serve.http import other_endpoints as websocket
-from defserve.serve.http.exchange import UNREAD
-from defserve.serve.http.other_endpoints import WebSocket, WebSockets, refusing
+from defserve.serve.http.exchange import MAX_UNREAD_MESSAGES
+from defserve.serve.http.other_endpoints import WebSocket, WebSocketEndpoint, make_handshake_refusal_sender
 from tests.attack.speaking.websocket import BINARY, CLOSE, PING, TEXT, frame
 from tests.listening import UPGRADE, Listening, listening, parsers, request
 from tests.raw import ERAS, HANDSHAKE, Raw, text_of, turns, until
@@ -193,7 +193,7 @@ async def test_a_server_that_cannot_respond_closes_instead():
     async def send(message: Any) -> None:
         sent.append(message)
 
-    refuse = refusing({"type": "websocket"}, send)
+    refuse = make_handshake_refusal_sender({"type": "websocket"}, send)
     await refuse({"type": "http.response.start", "status": 403, "headers": []})
     await refuse({"type": "http.response.body", "body": b"no"})
     assert sent == [{"type": "websocket.close", "code": 1008}]
@@ -226,7 +226,7 @@ async def test_the_limit_counts_bytes_and_holds_under_any_server():
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await WebSockets(PretendDesk(Limits(message=1000))).serve(LOCAL, {}, receive, send)
+    await WebSocketEndpoint(PretendDesk(Limits(message=1000))).serve(LOCAL_PRINCIPAL, {}, receive, send)
     assert [message.get("code") for message in sent] == [None, 1009]
 
 
@@ -404,7 +404,7 @@ def socket_on(wire: Wire) -> WebSocket:
 
 
 async def test_who_does_not_read_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(websocket, "STALL", 0.01)
+    monkeypatch.setattr(websocket, "MAX_STALL_SECONDS", 0.01)
     wire = Wire()
     socket = socket_on(wire)
     socket.push(OutgoingMessage(b"{}", None))
@@ -417,7 +417,7 @@ async def test_who_does_not_read_is_closed_after_a_while(monkeypatch: pytest.Mon
 async def test_who_does_not_read_is_asked_nothing_more_until_it_does():
     wire = Wire()
     socket = socket_on(wire)
-    for number in range(UNREAD + 1):
+    for number in range(MAX_UNREAD_MESSAGES + 1):
         socket.push(OutgoingMessage(b"%d" % number, None, answers=True))
     serving = asyncio.create_task(socket.serve())
     await turns()
@@ -432,10 +432,10 @@ async def test_answers_are_kept_while_the_rest_makes_room_and_progress_is_the_ne
     socket = socket_on(Wire())
     for number in range(3):
         socket.push(OutgoingMessage(b"p%d" % number, None, replaces="token"))
-    for number in range(UNREAD):
+    for number in range(MAX_UNREAD_MESSAGES):
         socket.push(OutgoingMessage(b"a%d" % number, None, answers=True))
     kept = [item.message.data for item in socket.unread]
-    assert kept == [b"a%d" % number for number in range(UNREAD)]
+    assert kept == [b"a%d" % number for number in range(MAX_UNREAD_MESSAGES)]
 
 
 async def test_a_sender_is_told_when_its_message_was_written_or_left_out():
@@ -443,7 +443,7 @@ async def test_a_sender_is_told_when_its_message_was_written_or_left_out():
     socket = socket_on(wire)
     gone: list[str] = []
     socket.push(OutgoingMessage(b"dropped", None, taken=lambda: gone.append("dropped")))
-    for number in range(UNREAD):
+    for number in range(MAX_UNREAD_MESSAGES):
         socket.push(OutgoingMessage(b"%d" % number, None, answers=True))
     assert gone == ["dropped"]
     socket.unread.clear()

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from defserve import Server
-from defserve.serve.lifespans import serving
+from defserve.serve.lifespans import connect_in_memory
 from tests.forking.spawning import spawn
 from tests.raw import HANDSHAKE, PREFIX, STATELESS
 
@@ -160,7 +160,7 @@ async def link_to(over: str, url: str, headers: Headers, unix: str = "") -> Asyn
 
 @asynccontextmanager
 async def link_in_memory(server: Server) -> AsyncGenerator[Any]:
-    async with serving(server.composition) as link:
+    async with connect_in_memory(server.composition) as link:
         yield link
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from defserve import Server
 from defserve.auth import Auth, StaticTokens
-from defserve.auth.local_token import local_address
+from defserve.auth.local_token import find_local_server_url
 from tests.effort import slow
 from tests.listening import Listening, listening
 from tests.server.authority import roads
@@ -164,7 +164,7 @@ async def serving(
         base = "http://localhost" if unix else f"http://{where.authority}"
         headers = dict(kind.headers)
         if kind.shows_local_token:
-            found = local_address(base)
+            found = find_local_server_url(base)
             assert found is not None
             headers |= bearer(found.key)
         yield where, base, headers, unix
@@ -262,7 +262,7 @@ async def test_a_stranger_cannot_use_the_question_that_a_known_peer_was_asked():
     answer = {"action": "accept", "content": {"value": True}}
     async with listening(make(), local_token=True) as where:
         base = f"http://{where.authority}"
-        found = local_address(base)
+        found = find_local_server_url(base)
         assert found is not None
         stateless = roads.STATELESS
         async with link_to("http", base, bearer(found.key)) as ours, link_to("http", base, {}) as theirs:
@@ -279,7 +279,7 @@ async def test_a_stranger_cannot_use_the_question_that_a_known_peer_was_asked():
 async def test_a_stranger_cannot_use_the_session_of_a_known_peer():
     async with listening(make(), local_token=True) as where:
         base = f"http://{where.authority}"
-        found = local_address(base)
+        found = find_local_server_url(base)
         assert found is not None
         async with link_to("http", base, bearer(found.key)) as ours, http_client(base, {}) as http:
             await Talk(ours, roads.SESSION, {}).open()

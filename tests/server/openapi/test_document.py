@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
-from defserve.server.openapi_document import examples, openapi, openapi_schema
+from defserve.server.openapi_document import build_openapi_document, make_examples, openapi_schema
 from defserve.tooling.listing import server_listing
 from tests.effort import cpu_within
 from tests.export import shop
@@ -18,7 +18,7 @@ from tests.rows import for_each_row
 def document() -> dict[str, Any]:
     found = server_listing(shop.server.composition)
     assert found is not None
-    return openapi(found.info, found.tools)
+    return build_openapi_document(found.info, found.tools)
 
 
 @pytest.mark.req("GGEN-EXP-3")
@@ -50,14 +50,14 @@ def test_each_tool_is_a_path_with_its_arguments_and_answers(document: dict[str, 
 
 
 def test_a_tool_may_have_the_name_of_an_operation_of_ours():
-    made = openapi({"name": "x"}, [{"name": "call_any_tool", "inputSchema": {"type": "object"}}])
+    made = build_openapi_document({"name": "x"}, [{"name": "call_any_tool", "inputSchema": {"type": "object"}}])
     validate(made)
     assert len({path["post"]["operationId"] for path in made["paths"].values()}) == 2
 
 
 def test_a_reference_to_what_is_not_there_is_anything():
     schema = {"type": "object", "properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "#"}}}
-    made = openapi({"name": "x"}, [{"name": "add", "inputSchema": schema}])
+    made = build_openapi_document({"name": "x"}, [{"name": "add", "inputSchema": schema}])
     validate(made)
     assert made["components"]["schemas"]["add.input"]["properties"] == {
         "a": {"$ref": "#/components/schemas/Anything"},
@@ -66,7 +66,7 @@ def test_a_reference_to_what_is_not_there_is_anything():
 
 
 def test_callers_are_told_of_the_token_they_need():
-    made = openapi({"name": "x"}, [], base="/api", authorized=True)
+    made = build_openapi_document({"name": "x"}, [], base="/api", authorized=True)
     validate(made)
     assert made["security"] == [{"bearer": []}]
     assert made["servers"] == [{"url": "/api"}]
@@ -113,20 +113,20 @@ def listed(name: str, member: str) -> list[dict[str, Any]]:
 @for_each_row(("name", "member"), [(name, member) for name in SCHEMAS for member in ("inputSchema", "outputSchema")])
 def test_no_schema_of_another_server_breaks_or_delays_the_document(name: str, member: str):
     tools = listed(name, member)
-    assert "/tools/good" in openapi({"name": "front"}, tools)["paths"]
-    assert cpu_within(1.5, lambda: openapi({"name": "front"}, tools))
+    assert "/tools/good" in build_openapi_document({"name": "front"}, tools)["paths"]
+    assert cpu_within(1.5, lambda: build_openapi_document({"name": "front"}, tools))
 
 
 @for_each_row("name", list(DENSE))
 def test_no_schema_takes_long_to_make_examples_for(name: str):
-    assert cpu_within(1.5, lambda: examples(DENSE[name]))
+    assert cpu_within(1.5, lambda: make_examples(DENSE[name]))
 
 
 @pytest.mark.parametrize("name", ["a bound that is a text", "as many branches"])
 def test_a_tool_whose_schema_cannot_be_translated_is_left_out_with_a_warning(
     name: str, caplog: pytest.LogCaptureFixture
 ):
-    made = openapi({"name": "front"}, listed(name, "inputSchema"))
+    made = build_openapi_document({"name": "front"}, listed(name, "inputSchema"))
     assert "/tools/far" not in made["paths"] and not [part for part in made["components"]["schemas"] if "far" in part]
     (told,) = caplog.messages
     assert "leaves out the tool 'far'" in told and len(told) < 1_000

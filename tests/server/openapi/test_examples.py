@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from defserve.server.openapi_document import FORMATS, MAX_GIVEN, MAX_GIVEN_BYTES, Unmatched, examples, matching
+from defserve.server.openapi_document import (
+    EXAMPLES_BY_FORMAT,
+    MAX_GIVEN,
+    MAX_GIVEN_BYTES,
+    Unmatched,
+    make_examples,
+    matching,
+)
 from tests.effort import cpu_within
 from tests.effort import examples as tries
 from tests.rows import for_each_row
@@ -46,7 +53,7 @@ from tests.rows import for_each_row
     ],
 )
 def test_an_example_follows_from_the_constraints(schema: dict[str, Any], made: Any):
-    assert examples(schema)[0] == made
+    assert make_examples(schema)[0] == made
 
 
 @pytest.mark.req("GGEN-EXP-2")
@@ -59,12 +66,12 @@ def test_there_is_one_with_what_is_required_and_one_with_everything():
         },
         "required": ["ticker"],
     }
-    assert examples(schema) == [{"ticker": "AAAA"}, {"ticker": "AAAA", "days": 30}]
+    assert make_examples(schema) == [{"ticker": "AAAA"}, {"ticker": "AAAA", "days": 30}]
 
 
 def test_what_the_author_wrote_comes_first_unless_it_is_wrong():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "examples": [{"a": 5}, {"a": "five"}]}
-    assert examples(schema) == [{"a": 5}, {}, {"a": 1}]
+    assert make_examples(schema) == [{"a": 5}, {}, {"a": 1}]
 
 
 @for_each_row(
@@ -82,24 +89,26 @@ def test_what_the_author_wrote_comes_first_unless_it_is_wrong():
     ],
 )
 def test_what_nothing_fits_has_no_example(schema: Any):
-    assert examples({"type": "object", "properties": {"x": schema}, "required": ["x"]}) == []
+    assert make_examples({"type": "object", "properties": {"x": schema}, "required": ["x"]}) == []
 
 
 def test_a_schema_that_refers_to_itself_comes_to_an_end():
     tree = {"type": "object", "properties": {"below": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}}
-    assert {} in examples({"$ref": "#/$defs/tree", "$defs": {"tree": tree}})
+    assert {} in make_examples({"$ref": "#/$defs/tree", "$defs": {"tree": tree}})
 
 
 def test_a_schema_that_refers_to_itself_many_times_comes_to_an_end():
     node = {"type": "object", "properties": {f"child_{n}": {"$ref": "#/$defs/node"} for n in range(10)}}
-    assert {} in examples({"$ref": "#/$defs/node", "$defs": {"node": node}})
+    assert {} in make_examples({"$ref": "#/$defs/node", "$defs": {"node": node}})
 
 
-@for_each_row("format", FORMATS)
+@for_each_row("format", EXAMPLES_BY_FORMAT)
 def test_the_example_of_a_format_has_that_format(format: str):
     schema = {"type": "string", "format": format}
-    assert Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER).is_valid(FORMATS[format])
-    assert examples(schema) == [FORMATS[format]]
+    assert Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER).is_valid(
+        EXAMPLES_BY_FORMAT[format]
+    )
+    assert make_examples(schema) == [EXAMPLES_BY_FORMAT[format]]
 
 
 @for_each_row("pattern", [r"^\w+@\w+\.com$", r"[^abc]x{2,3}?", r"^(?:GET|POST) /\S*$", r"^[\x41-\x5a]\s\D$", ""])
@@ -139,7 +148,7 @@ schemas = st.recursive(
 @settings(max_examples=tries(20), deadline=None)
 @given(schemas)
 def test_no_example_breaks_its_schema(schema: dict[str, Any]):
-    for example in examples(schema):
+    for example in make_examples(schema):
         Draft202012Validator(schema).validate(example)
 
 
@@ -165,13 +174,13 @@ _ODD: dict[str, Any] = {
 def test_a_schema_of_somebody_else_costs_little_and_never_fails(name: str):
     schema = {"type": "object", "properties": {"given": _ODD[name]}, "required": ["given"]}
     made: list[Any] = []
-    assert cpu_within(2.0, lambda: made.extend(examples(schema)))
+    assert cpu_within(2.0, lambda: made.extend(make_examples(schema)))
     assert len(json.dumps(made)) < 4 * MAX_GIVEN_BYTES
 
 
 def test_only_a_few_short_examples_of_a_schema_are_shown():
     many = {"type": "object", "examples": [{"a": number} for number in range(5_000)]}
-    assert examples(many)[:MAX_GIVEN] == [{"a": number} for number in range(MAX_GIVEN)]
-    assert len(examples(many)) <= MAX_GIVEN + 2
+    assert make_examples(many)[:MAX_GIVEN] == [{"a": number} for number in range(MAX_GIVEN)]
+    assert len(make_examples(many)) <= MAX_GIVEN + 2
     long = {"type": "object", "examples": [{"a": "x" * 10**6}, {"a": "short"}]}
-    assert {"a": "short"} in examples(long) and len(json.dumps(examples(long))) < 4 * MAX_GIVEN_BYTES
+    assert {"a": "short"} in make_examples(long) and len(json.dumps(make_examples(long))) < 4 * MAX_GIVEN_BYTES

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mgp.terms import SECURITY_KEY
+from defserve.protocols.mgp.terms import SECURITY_META_KEY
 from defserve.server.page import SHAPES, About, client_steps, mark_of, page
 from tests.asgi import Web, living
 from tests.rows import for_each_row
@@ -44,7 +44,7 @@ def html(name: str = "greenhouse", address: str = ADDRESS, **about: Any) -> Page
 
 
 def named(tool: str, description: str = "", mark: Any = "safe") -> dict[str, Any]:
-    return {"name": tool, "description": description, "_meta": {SECURITY_KEY: {"risk_level": mark}}}
+    return {"name": tool, "description": description, "_meta": {SECURITY_META_KEY: {"risk_level": mark}}}
 
 
 PLAIN = html(title="T", version="1", description="D", tools=[named("a", "b")])
@@ -135,9 +135,9 @@ def test_twenty_tools_of_the_usual_kind_are_all_shown():
         {},
         {"_meta": None},
         {"_meta": []},
-        {"_meta": {SECURITY_KEY: "safe"}},
-        {"_meta": {SECURITY_KEY: {"risk_level": ["safe"]}}},
-        {"_meta": {SECURITY_KEY: {"risk_level": "harmless"}}},
+        {"_meta": {SECURITY_META_KEY: "safe"}},
+        {"_meta": {SECURITY_META_KEY: {"risk_level": ["safe"]}}},
+        {"_meta": {SECURITY_META_KEY: {"risk_level": "harmless"}}},
         {"annotations": {"readOnlyHint": True}},
     ],
 )

@@ -20,8 +20,8 @@ from starlette.routing import Mount, Route
 
 from defserve import Context, Refused, Server
 from defserve.auth import Auth, StaticTokens
-from defserve.auth.local_token import with_local_token
-from defserve.client.known_clients import CLIENTS
+from defserve.auth.local_token import add_local_token_auth
+from defserve.client.known_clients import KNOWN_CLIENTS
 from defserve.serve.http import other_endpoints as page_module
 from defserve.serve.http.other_endpoints import NO_PAGE
 from defserve.server import AccessPolicy, page
@@ -283,7 +283,7 @@ def kinds_of_callers(server: Server) -> list[str]:
 async def test_who_shows_the_local_token_sees_what_a_stranger_sees():
     seen = kinds_of_callers(server := greenhouse())
     app = server.asgi()
-    app.auth = with_local_token("the-local-key", app.auth)
+    app.auth = add_local_token_auth("the-local-key", app.auth)
     async with living(app):
         assert (await shown(app, authorization="Bearer the-local-key")).names
         assert (await shown(app)).names
@@ -372,7 +372,7 @@ async def test_a_list_that_is_refused_leaves_a_page_without_tools():
 async def test_every_client_of_the_install_table_is_on_it():
     async with living(greenhouse().asgi()) as app:
         page = await shown(app, host="localhost:8000")
-    assert sorted(page.texts["b"]) == sorted([*(client.title for client in CLIENTS.values()), "Command line"])
+    assert sorted(page.texts["b"]) == sorted([*(client.title for client in KNOWN_CLIENTS.values()), "Command line"])
     blocks = page.texts["pre"]
     assert "claude mcp add --transport http greenhouse http://localhost:8000/" in blocks
     assert "defserve list http://localhost:8000/" in blocks

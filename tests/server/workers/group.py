@@ -15,15 +15,15 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from defserve.server.workers.supervisor import GroupPlan, Supervisor, Timing
-from defserve.server.workers.worker import GroupSecrets
+from defserve.server.workers.supervisor import Supervisor, SupervisorTiming, WorkerGroupPlan
+from defserve.server.workers.worker import WorkerGroupSecrets
 from tests.listening import request
 from tests.waiting import until
 
 STATELESS, HANDSHAKE = "2026-07-28", "2025-11-25"
 BOTH = "application/json, text/event-stream"
 PREFIX = "io.modelcontextprotocol/"
-QUICK = Timing(ping=0.1, hang=20.0, base=0.01, cap=0.05, proven=0.0)
+QUICK = SupervisorTiming(ping=0.1, hang=20.0, base=0.01, cap=0.05, proven=0.0)
 
 SERVER = """
     import asyncio, os, signal, sys, time
@@ -169,13 +169,19 @@ def command_of(file: Path, count: int, *more: str) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def group(
-    file: Path, count: int = 2, *, timing: Timing = QUICK, options: Sequence[str] = ("--stateless", "--metrics")
+    file: Path,
+    count: int = 2,
+    *,
+    timing: SupervisorTiming = QUICK,
+    options: Sequence[str] = ("--stateless", "--metrics"),
 ) -> AsyncGenerator[Group]:
     """The group while its block runs. It serves when the block begins, unless it cannot start."""
     said: list[str] = []
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        plan = GroupPlan(command_of(file, count, *options), count, (listener.fileno(),), GroupSecrets(None, "s" * 43))
+        plan = WorkerGroupPlan(
+            command_of(file, count, *options), count, (listener.fileno(),), WorkerGroupSecrets(None, "s" * 43)
+        )
         supervisor = Supervisor(plan, said.append, timing)
         found = Group(supervisor, listener.getsockname()[1], said)
         found.ended = asyncio.create_task(supervisor.run(lambda: said.append("all serve")))

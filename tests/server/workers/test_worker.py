@@ -22,7 +22,15 @@ from defserve.errors import UsageError
 from defserve.serve.address import Address
 from defserve.server.workers import worker as worker_module
 from defserve.server.workers.running import address_of_group, serve_as_worker, supervise_unless_worker, worker_count
-from defserve.server.workers.worker import VARIABLE, Gone, GroupSecrets, Membership, WorkerLink, join, membership
+from defserve.server.workers.worker import (
+    WORKER_VARIABLE,
+    WorkerGroupSecrets,
+    WorkerLink,
+    WorkerLinkLost,
+    WorkerMembership,
+    join_worker_group,
+    read_worker_membership,
+)
 from tests.rows import for_each_row
 
 ON = "http://127.0.0.1:0/mcp"
@@ -73,7 +81,7 @@ def work(server: Server, play: Callable[[Played], None]) -> int:
     ours, theirs = socket.socketpair()
     with socket.socket() as listener, ours:
         listener.bind(("127.0.0.1", 0))
-        ours.sendall(GroupSecrets(None, "s" * 43).to_json_line())
+        ours.sendall(WorkerGroupSecrets(None, "s" * 43).to_json_line())
         played, problems = Played(ours, listener.getsockname()[1]), list[BaseException]()
 
         def run() -> None:
@@ -86,7 +94,7 @@ def work(server: Server, play: Callable[[Played], None]) -> int:
 
         thread = threading.Thread(target=run)
         thread.start()
-        member = Membership.of(3, 4, theirs, (listener.fileno(),))
+        member = WorkerMembership.of(3, 4, theirs, (listener.fileno(),))
         theirs.detach()
         listener.detach()
         server.observe(metrics=True)
@@ -99,7 +107,7 @@ def work(server: Server, play: Callable[[Played], None]) -> int:
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a worker changes in its process is of no concern to other tests."""
-    monkeypatch.setattr(worker_module, "LINGER", 0.2)
+    monkeypatch.setattr(worker_module, "WORKER_LINGER_SECONDS", 0.2)
     before = {handler: list(handler.filters) for handler in logging.root.handlers}
     yield
     for handler in logging.root.handlers:
@@ -175,22 +183,22 @@ def test_a_group_that_cannot_be_asked_is_not_ready(monkeypatch: pytest.MonkeyPat
 def test_only_a_child_of_the_supervisor_takes_itself_for_a_worker():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        member = Membership.of(2, 4, theirs, (5, 6))
-        assert membership({VARIABLE: member.to_json()}) == member
+        member = WorkerMembership.of(2, 4, theirs, (5, 6))
+        assert read_worker_membership({WORKER_VARIABLE: member.to_json()}) == member
         for other in (replace(member, inode=member.inode + 1), replace(member, control=10_000)):
-            assert membership({VARIABLE: other.to_json()}) is None
+            assert read_worker_membership({WORKER_VARIABLE: other.to_json()}) is None
         for text in ("", "{}", "[]", "1", '{"number": 1}'):
-            assert membership({VARIABLE: text}) is None
-        assert membership({}) is None
+            assert read_worker_membership({WORKER_VARIABLE: text}) is None
+        assert read_worker_membership({}) is None
 
 
 def test_a_supervisor_that_is_gone_is_noticed_before_serving():
     ours, theirs = socket.socketpair()
     ours.close()
-    member = Membership.of(1, 1, theirs, ())
+    member = WorkerMembership.of(1, 1, theirs, ())
     theirs.detach()
     with pytest.raises(EOFError):
-        join(member)
+        join_worker_group(member)
 
 
 @for_each_row(
@@ -226,12 +234,12 @@ async def test_a_link_answers_both_sides_and_says_when_the_other_is_gone():
     running = [asyncio.create_task(link.run()) for link in (one, other)]
     assert await one.ask("a", 1, seconds=30) == ["a", 1]
     assert await other.ask("b", None, seconds=30) == ["b", None]
-    with pytest.raises(Gone, match="no answer to 'never' within 0.01 s"):
+    with pytest.raises(WorkerLinkLost, match="no answer to 'never' within 0.01 s"):
         await one.ask("never", seconds=0.01)
     waiting = asyncio.create_task(one.ask("never", seconds=30))
     await asyncio.sleep(0)
     other.close()
-    with pytest.raises(Gone, match="is gone"):
+    with pytest.raises(WorkerLinkLost, match="is gone"):
         await waiting
     await asyncio.wait(running, timeout=30)
     assert all(task.done() for task in running)

@@ -15,8 +15,8 @@ import pytest
 
 from defserve import Server
 from defserve.errors import UsageError
-from defserve.stores.audit.chain import AnchorUnavailable, head_path
-from defserve.stores.audit.log_file import AuditLog, verify
+from defserve.stores.audit.chain import AnchorUnavailable, make_head_path
+from defserve.stores.audit.log_file import AuditLog, verify_audit_log
 from tests.stores.redis_server import RedisServer
 from tests.waiting import wait_until
 
@@ -70,20 +70,20 @@ def write_log(path: Path, anchors: Any, events: int = 3, **more: Any) -> None:
 def test_a_log_that_is_intact_agrees_with_its_anchors_and_is_continued(path: Path, anchor: Any):
     for events in (3, 6):
         write_log(path, anchor)
-        assert verify(path, KEY, anchors=anchor)[:2] == (True, events)
+        assert verify_audit_log(path, KEY, anchors=anchor)[:2] == (True, events)
     with AuditLog(path, key=KEY, anchors=[anchor]) as log:
         log.append({}, durable=True)
-        assert verify(path, KEY, anchors=[anchor]).ok
+        assert verify_audit_log(path, KEY, anchors=[anchor]).ok
 
 
 def remove(path: Path) -> None:
     path.unlink()
-    head_path(path).unlink()
+    make_head_path(path).unlink()
 
 
 def put_back(path: Path) -> None:
     """The log and its head as they were after three events."""
-    for name in (path.name, head_path(path).name):
+    for name in (path.name, make_head_path(path).name):
         shutil.copy(path.parent / "older" / name, path.parent)
 
 
@@ -93,7 +93,7 @@ def replace_by_another(path: Path) -> None:
 
 
 def cut(path: Path) -> None:
-    head_path(path).unlink()
+    make_head_path(path).unlink()
     path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:2]))
 
 
@@ -112,13 +112,13 @@ def test_a_log_that_changed_together_with_its_head_is_noticed(path: Path, anchor
     write_log(path, anchor, 4)
     change, complaint = DAMAGES[damage]
     change(path)
-    report = verify(path, KEY, anchors=anchor)
+    report = verify_audit_log(path, KEY, anchors=anchor)
     assert not report.ok and "the anchor" in report.reason and "signed 20" in report.reason
     before = path.read_bytes() if path.exists() else b""
     with pytest.raises(UsageError, match=complaint) as refusal:
         AuditLog(path, key=KEY, anchors=anchor)
     assert "audit verify" in str(refusal.value) and path.read_bytes() == before
-    assert not verify(path, KEY, anchors=anchor).ok, "the anchor still knows"
+    assert not verify_audit_log(path, KEY, anchors=anchor).ok, "the anchor still knows"
 
 
 def test_a_log_whose_anchor_was_emptied_says_so(path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -127,9 +127,9 @@ def test_a_log_whose_anchor_was_emptied_says_so(path: Path, tmp_path: Path, capl
         log.append({}, durable=True)
         log.settle()
         kept.head = None
-        assert verify(path, KEY, anchors=kept).reason == "the anchor kept holds no head of this log"
+        assert verify_audit_log(path, KEY, anchors=kept).reason == "the anchor kept holds no head of this log"
         log.append({}, durable=True)
-    assert "was emptied" in caplog.text and verify(path, KEY, anchors=kept).ok
+    assert "was emptied" in caplog.text and verify_audit_log(path, KEY, anchors=kept).ok
 
 
 @pytest.mark.parametrize("head", [b"", b"{}\n", b"\xff" * 100, None], ids=["empty", "no head", "garbage", "forged"])
@@ -138,7 +138,7 @@ def test_a_head_at_an_anchor_that_is_not_genuine_is_noticed(path: Path, head: by
     write_log(path, [kept])
     assert kept.head is not None
     kept.head = kept.head.replace(b'"seq":3', b'"seq":2') if head is None else head
-    assert "the head at kept" in verify(path, KEY, anchors=[kept]).reason
+    assert "the head at kept" in verify_audit_log(path, KEY, anchors=[kept]).reason
     with pytest.raises(UsageError, match="the head at kept"):
         AuditLog(path, key=KEY, anchors=[kept])
 
@@ -152,7 +152,7 @@ def test_two_logs_under_one_name_do_not_overwrite_each_others_head(
     with pytest.raises(UsageError, match="#NAME"):
         AuditLog(other, key=KEY, anchors=f"{address}#shop")
     write_log(other.with_name("third.jsonl"), [f"{address}#third", address])
-    assert verify(path, KEY, anchors=f"{address}#shop").ok
+    assert verify_audit_log(path, KEY, anchors=f"{address}#shop").ok
 
 
 @pytest.mark.parametrize("error", [AnchorUnavailable("no route"), OSError("no disk"), ValueError("a bug")])
@@ -167,7 +167,7 @@ def test_an_anchor_that_fails_stops_nothing_and_is_told_later(
         assert kept.head is None and str(error) in caplog.text
         kept.fails = None
         wait_until(lambda: kept.head is not None)
-    assert verify(path, KEY, anchors=kept).ok
+    assert verify_audit_log(path, KEY, anchors=kept).ok
 
 
 def test_an_anchor_that_was_away_at_the_start_is_not_overwritten_if_it_contradicts(
@@ -183,14 +183,14 @@ def test_an_anchor_that_was_away_at_the_start_is_not_overwritten_if_it_contradic
         kept.fails = None
         log.settle()
     assert kept.head == before and "the log does not have it" in caplog.text
-    assert not verify(path, KEY, anchors=kept).ok
+    assert not verify_audit_log(path, KEY, anchors=kept).ok
 
 
 def test_an_anchor_that_cannot_be_reached_leaves_a_log_unverified(path: Path, tmp_path: Path):
     write_log(path, ())
     for anchor in (tmp_path / "nowhere" / "a.head", "redis://127.0.0.1:1"):
         with pytest.raises(UsageError, match="cannot be reached"):
-            verify(path, KEY, anchors=anchor)
+            verify_audit_log(path, KEY, anchors=anchor)
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ def test_heads_go_to_a_syslog_and_serve_as_heads_again(path: Path, tmp_path: Pat
     assert b"defserve-audit: shop {" in lines[-1]
     head = tmp_path / "copied.head"
     head.write_bytes(b"{" + lines[-1].partition(b" {")[2].rstrip(b"\0") + b"\n")
-    assert verify(path, KEY, head=head).ok
+    assert verify_audit_log(path, KEY, head=head).ok
     remove(path)
     write_log(path, (), other=True)
-    assert not verify(path, KEY, head=head).ok
+    assert not verify_audit_log(path, KEY, head=head).ok
 
 
 def test_a_password_of_an_anchor_is_not_in_a_message(path: Path, caplog: pytest.LogCaptureFixture):
@@ -231,7 +231,7 @@ def test_a_log_may_be_opened_and_finished_inside_an_event_loop(path: Path, ancho
         write_log(path, anchor)
 
     asyncio.run(story())
-    assert verify(path, KEY, anchors=anchor).ok
+    assert verify_audit_log(path, KEY, anchors=anchor).ok
 
 
 # -- servers ---------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_a_server_anchors_its_last_head_and_does_not_start_without_its_log(path:
     anchors = [str(tmp_path / "elsewhere" / "a.head"), f"sqlite:///{tmp_path / 'elsewhere' / 'a.db'}"]
     first = serve(path, *anchors)
     assert first.returncode == 0 and b'"id":1' in first.stdout and first.stderr == b"", first.stdout
-    assert verify(path, KEY, anchors=anchors)[:2] == (True, 1)
+    assert verify_audit_log(path, KEY, anchors=anchors)[:2] == (True, 1)
     remove(path)
     again = serve(path, *anchors)
     assert again.returncode != 0 and again.stdout == b"" and b"cannot be continued: the anchor" in again.stderr

@@ -8,40 +8,40 @@ import pytest
 
 from defserve.errors import UsageError
 from defserve.stores.audit.chain import AuditReport
-from defserve.stores.audit.log_file import VARIABLE, AuditLog, audit_key, verify
-from defserve.stores.files import config_file
+from defserve.stores.audit.log_file import AUDIT_KEY_VARIABLE, AuditLog, load_audit_key, verify_audit_log
+from defserve.stores.files import get_config_path
 
 
 @pytest.fixture(autouse=True)
 def no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(AUDIT_KEY_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 def test_without_a_key_there_is_none(tmp_path: Path):
-    with pytest.raises(UsageError, match=VARIABLE):
-        audit_key()
+    with pytest.raises(UsageError, match=AUDIT_KEY_VARIABLE):
+        load_audit_key()
     assert list(tmp_path.iterdir()) == [], "looking for a key makes none"
 
 
 def test_the_first_use_makes_a_private_key_that_stays():
-    key = audit_key(make=True)
+    key = load_audit_key(make=True)
     assert len(key) >= 32
-    assert audit_key() == audit_key(make=True) == key
+    assert load_audit_key() == load_audit_key(make=True) == key
     if os.name == "posix":
-        assert stat.S_IMODE(config_file("audit.key").stat().st_mode) == 0o600
-        assert stat.S_IMODE(config_file("audit.key").parent.stat().st_mode) == 0o700
-    assert [file.name for file in config_file("audit.key").parent.iterdir()] == ["audit.key"]
+        assert stat.S_IMODE(get_config_path("audit.key").stat().st_mode) == 0o600
+        assert stat.S_IMODE(get_config_path("audit.key").parent.stat().st_mode) == 0o700
+    assert [file.name for file in get_config_path("audit.key").parent.iterdir()] == ["audit.key"]
 
 
 def test_the_variable_goes_before_the_users_own_file_and_a_named_file_before_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    audit_key(make=True)
-    monkeypatch.setenv(VARIABLE, "from the environment")
-    assert audit_key() == b"from the environment"
+    load_audit_key(make=True)
+    monkeypatch.setenv(AUDIT_KEY_VARIABLE, "from the environment")
+    assert load_audit_key() == b"from the environment"
     named = tmp_path / "named.key"
-    assert audit_key(named, make=True) == named.read_bytes().strip() != b"from the environment"
+    assert load_audit_key(named, make=True) == named.read_bytes().strip() != b"from the environment"
 
 
 def test_of_two_that_make_a_key_at_once_both_use_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -54,15 +54,15 @@ def test_of_two_that_make_a_key_at_once_both_use_the_first(tmp_path: Path, monke
         link(source, target)
 
     monkeypatch.setattr(os, "link", late)
-    assert audit_key(path, make=True) == b"the other was faster"
+    assert load_audit_key(path, make=True) == b"the other was faster"
 
 
 def test_a_log_finds_its_key_by_itself(tmp_path: Path):
     path = tmp_path / "audit.log"
     with AuditLog(path) as log:
         log.append({"n": 1})
-    assert verify(path, audit_key()) == AuditReport(True, 1)
-    assert config_file("audit.key").parent != path.parent
+    assert verify_audit_log(path, load_audit_key()) == AuditReport(True, 1)
+    assert get_config_path("audit.key").parent != path.parent
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX modes")
@@ -71,15 +71,15 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path):
     path.write_text("0123456789abcdef")
     path.chmod(0o640)
     with pytest.raises(UsageError, match="chmod 600"):
-        audit_key(path)
+        load_audit_key(path)
 
 
 def test_an_empty_or_unreadable_key_is_refused(tmp_path: Path):
     path = tmp_path / "audit.key"
     path.touch(0o600)
     with pytest.raises(UsageError, match="empty"):
-        audit_key(path)
+        load_audit_key(path)
     with pytest.raises(UsageError, match="cannot be read"):
-        audit_key(tmp_path)
+        load_audit_key(tmp_path)
     with pytest.raises(UsageError, match="cannot be made"):
-        audit_key(tmp_path / ("x" * 250), make=True)
+        load_audit_key(tmp_path / ("x" * 250), make=True)

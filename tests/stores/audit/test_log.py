@@ -24,8 +24,8 @@ from pydantic import SecretStr
 from defserve.errors import UsageError
 from defserve.stores import files
 from defserve.stores.audit import log_file as audit_log
-from defserve.stores.audit.chain import AuditReport, head_path
-from defserve.stores.audit.log_file import AuditLog, AuditUnavailable, verify
+from defserve.stores.audit.chain import AuditReport, make_head_path
+from defserve.stores.audit.log_file import AuditLog, AuditUnavailable, verify_audit_log
 from tests.effort import examples
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -63,14 +63,14 @@ class Disk:
         if self.full:
             os.write(file, content[: self.partly])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        files.write(file, content)
+        files.write_fully(file, content)
 
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
-    monkeypatch.setattr(audit_log, "write", disk.write)
-    monkeypatch.setattr(audit_log, "RETRY", 0.01)
+    monkeypatch.setattr(audit_log, "write_fully", disk.write)
+    monkeypatch.setattr(audit_log, "WRITE_RETRY_SECONDS", 0.01)
     return disk
 
 
@@ -86,7 +86,7 @@ def test_events_are_written_in_order_and_verify(path: Path):
     write_log(path, 5)
     assert events(path) == [{"n": n} for n in range(5)]
     assert [record["seq"] for record in records(path)] == [1, 2, 3, 4, 5]
-    assert verify(path, KEY) == AuditReport(True, 5)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 5)
 
 
 def test_a_durable_event_is_in_the_file_when_append_returns_with_all_before_it(path: Path):
@@ -116,12 +116,12 @@ def test_a_log_is_continued(path: Path):
     write_log(path)
     write_log(path, 2)
     assert [record["seq"] for record in records(path)] == [1, 2, 3, 4, 5]
-    assert verify(path, KEY) == AuditReport(True, 5)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 5)
 
 
 def test_an_empty_log_is_whole(path: Path):
     AuditLog(path, key=KEY).close()
-    assert verify(path, KEY) == AuditReport(True)
+    assert verify_audit_log(path, KEY) == AuditReport(True)
 
 
 def test_threads_do_not_disturb_each_other(path: Path):
@@ -135,7 +135,7 @@ def test_threads_do_not_disturb_each_other(path: Path):
             thread.start()
         for thread in threads:
             thread.join()
-    assert verify(path, KEY) == AuditReport(True, 800)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 800)
     for name in range(8):
         assert [event["n"] for event in events(path) if event["thread"] == name] == list(range(100))
 
@@ -148,7 +148,7 @@ def test_nothing_in_an_event_can_start_a_line_of_its_own(path: Path):
     raw = path.read_bytes()
     assert raw.count(b"\n") == 1 and raw.isascii() and b"\x1b" not in raw
     assert events(path) == [event]
-    assert verify(path, KEY).ok
+    assert verify_audit_log(path, KEY).ok
 
 
 def test_the_mac_is_over_the_canonical_json_of_the_record(path: Path):
@@ -169,7 +169,7 @@ def test_what_json_has_no_form_for_is_shown_redacted(path: Path):
         for value in odd:
             log.append({"value": value})
     assert b"canary" not in path.read_bytes()
-    assert verify(path, KEY) == AuditReport(True, len(odd))
+    assert verify_audit_log(path, KEY) == AuditReport(True, len(odd))
     assert events(path)[0] == {"value": "[redacted]"}
     assert path.stat().st_size < 10_000
 
@@ -215,7 +215,7 @@ def test_a_second_writer_is_refused_and_the_first_goes_on(path: Path):
         with pytest.raises(UsageError, match="open in another process or server"):
             AuditLog(path, key=KEY)
         log.append({"n": 1}, durable=True)
-    assert verify(path, KEY) == AuditReport(True, 1)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 1)
 
 
 @posix
@@ -257,7 +257,7 @@ from defserve.stores.audit.log_file import AuditLog
 AuditLog(sys.argv[1], key=sys.argv[2], linger=30).append({"n": 1})
 """
     assert run_python(script, path).returncode == 0
-    assert verify(path, KEY) == AuditReport(True, 1)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 1)
 
 
 @pytest.mark.parametrize("kind", ["folder", "missing folder", "link"])
@@ -273,7 +273,7 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path, kind: str):
 
 
 def head_seq(path: Path) -> int:
-    return json.loads(head_path(path).read_bytes())["seq"]
+    return json.loads(make_head_path(path).read_bytes())["seq"]
 
 
 def test_the_head_is_signed_after_so_many_events(path: Path):
@@ -308,7 +308,7 @@ def test_events_after_the_head_are_counted_as_unsigned(path: Path):
     with quiet_log(path, head_events=2) as log:
         for _ in range(3):
             log.append({}, durable=True)
-        assert verify(path, KEY) == AuditReport(True, 3, unsigned=1)
+        assert verify_audit_log(path, KEY) == AuditReport(True, 3, unsigned=1)
 
 
 def test_a_head_that_cannot_be_signed_stops_no_event(path: Path, caplog: pytest.LogCaptureFixture):
@@ -317,10 +317,10 @@ def test_a_head_that_cannot_be_signed_stops_no_event(path: Path, caplog: pytest.
         draft.mkdir()
         log.append({}, durable=True)
         log.append({}, durable=True)
-        assert verify(path, KEY) == AuditReport(True, 2, unsigned=2)
+        assert verify_audit_log(path, KEY) == AuditReport(True, 2, unsigned=2)
         assert caplog.text.count("cannot be signed") == 1
         draft.rmdir()
-    assert verify(path, KEY) == AuditReport(True, 2)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 2)
 
 
 # -- verifying -------------------------------------------------------------------------------------------------
@@ -340,11 +340,11 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def damaged(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], AuditReport]:
     """What `verify` says of a log with other bytes under the sample's head."""
     copy = tmp_path_factory.mktemp("damaged") / "audit.log"
-    shutil.copy(head_path(sample), head_path(copy))
+    shutil.copy(make_head_path(sample), make_head_path(copy))
 
     def check(raw: bytes) -> AuditReport:
         copy.write_bytes(raw)
-        return verify(copy, KEY)
+        return verify_audit_log(copy, KEY)
 
     return check
 
@@ -367,11 +367,11 @@ def test_any_flipped_byte_is_found(sample: Path, damaged: Callable[[bytes], Audi
 
 @given(st.data())
 def test_any_flipped_byte_of_the_head_is_found(sample: Path, data: st.DataObject):
-    raw = bytearray(head_path(sample).read_bytes())
+    raw = bytearray(make_head_path(sample).read_bytes())
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
     copy = sample.with_name("copied.head")
     copy.write_bytes(raw)
-    report = verify(sample, KEY, head=copy)
+    report = verify_audit_log(sample, KEY, head=copy)
     assert not report.ok and "head" in report.reason
 
 
@@ -429,25 +429,25 @@ def test_a_genuine_line_of_another_log_does_not_fit(sample: Path, damaged: Calla
 
 
 def test_another_key_verifies_nothing(sample: Path):
-    assert not verify(sample, KEY[::-1]).ok
+    assert not verify_audit_log(sample, KEY[::-1]).ok
 
 
 def test_a_log_without_its_head_may_be_cut(sample: Path, tmp_path: Path):
     copy = shutil.copy(sample, tmp_path / "copy.log")
-    report = verify(copy, KEY)
+    report = verify_audit_log(copy, KEY)
     assert (report.ok, report.truncated, report.events) == (False, True, 6)
-    assert verify(copy, KEY, head=head_path(sample)).ok
+    assert verify_audit_log(copy, KEY, head=make_head_path(sample)).ok
 
 
 def test_the_head_of_another_log_does_not_fit(sample: Path, tmp_path: Path):
     other = tmp_path / "other.log"
     write_log(other)
-    assert "names another record" in verify(sample, KEY, head=head_path(other)).reason
+    assert "names another record" in verify_audit_log(sample, KEY, head=make_head_path(other)).reason
 
 
 @pytest.mark.parametrize("name", ["missing", "", "\0"])
 def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path, name: str):
-    report = verify(f"{tmp_path}/{name}", KEY)
+    report = verify_audit_log(f"{tmp_path}/{name}", KEY)
     assert not report.ok and report.events == 0 and report.reason
 
 
@@ -456,7 +456,7 @@ def test_a_log_can_be_verified_while_it_is_written(path: Path):
         for n in range(200):
             log.append({"n": n}, durable=n % 5 == 0)
             if n % 20 == 0:
-                assert verify(path, KEY).ok
+                assert verify_audit_log(path, KEY).ok
 
 
 # -- crashes ---------------------------------------------------------------------------------------------------
@@ -467,9 +467,9 @@ def test_a_torn_last_line_is_cut_off_and_told_of(path: Path, torn: bytes):
     write_log(path)
     with path.open("ab") as file:
         file.write(torn)
-    assert verify(path, KEY) == AuditReport(True, 3), "what a killed process leaves is no break"
+    assert verify_audit_log(path, KEY) == AuditReport(True, 3), "what a killed process leaves is no break"
     write_log(path, 1)
-    assert verify(path, KEY) == AuditReport(True, 4)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 4)
     remark = records(path)[3]["log"]
     assert (remark["type"], remark["bytes"]) == ("recovered", len(torn))
 
@@ -478,7 +478,7 @@ def test_a_torn_first_line_is_cut_off(path: Path):
     AuditLog(path, key=KEY).close()
     path.write_bytes(b'{"eve')
     write_log(path, 1)
-    assert verify(path, KEY) == AuditReport(True, 1)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 1)
 
 
 @pytest.mark.parametrize(
@@ -489,8 +489,8 @@ def test_a_torn_first_line_is_cut_off(path: Path):
         (lambda path: path.unlink(), "missing at its end"),
         (lambda path: path.write_bytes(path.read_bytes().replace(b'"n":2', b'"n":3')), "altered"),
         (lambda path: path.write_bytes(b"x" * 3_000_000), "too long"),
-        (lambda path: head_path(path).unlink(), "head is missing"),
-        (lambda path: head_path(path).write_bytes(b"{}"), "head cannot be read"),
+        (lambda path: make_head_path(path).unlink(), "head is missing"),
+        (lambda path: make_head_path(path).write_bytes(b"{}"), "head cannot be read"),
     ],
 )
 def test_a_log_that_is_not_whole_is_not_written_over(path: Path, damage: Callable[[Path], Any], complaint: str):
@@ -547,13 +547,13 @@ def test_no_acknowledged_event_is_lost_when_the_process_is_killed(path: Path):
         acknowledged = max([acknowledged, *map(int, child.stdout.read().split())])
         child.wait()
         child.stdout.close()
-        report = verify(path, KEY)
+        report = verify_audit_log(path, KEY)
         assert report.ok, report
         *whole, _ = path.read_bytes().split(b"\n")
         kept = [event["n"] for line in whole if "n" in (event := json.loads(line).get("event", {}))]
         assert set(range(1, acknowledged + 1)) <= set(kept)
     AuditLog(path, key=KEY).close()
-    assert verify(path, KEY).ok
+    assert verify_audit_log(path, KEY).ok
 
 
 # -- full disks ------------------------------------------------------------------------------------------------
@@ -568,11 +568,11 @@ def test_a_durable_event_that_cannot_be_written_fails_and_is_not_in_the_log(path
             log.append({"n": 2}, durable=True)
         assert isinstance(failure.value.__cause__, OSError)
         assert str(path) not in failure.value.message, "a peer may read it"
-        assert verify(path, KEY).ok
+        assert verify_audit_log(path, KEY).ok
         disk.full = False
         log.append({"n": 3}, durable=True)
     assert events(path) == [{"n": 1}, {"n": 3}]
-    assert verify(path, KEY) == AuditReport(True, 2)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 2)
 
 
 def test_what_got_through_of_a_failed_write_is_taken_back_later_if_not_at_once(
@@ -591,7 +591,7 @@ def test_what_got_through_of_a_failed_write_is_taken_back_later_if_not_at_once(
         disk.full = False
         log.append({"n": 2}, durable=True)
     assert events(path) == [{"n": 2}]
-    assert verify(path, KEY) == AuditReport(True, 1)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 1)
 
 
 def test_a_failed_sync_is_a_failed_write(path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -604,7 +604,7 @@ def test_a_failed_sync_is_a_failed_write(path: Path, monkeypatch: pytest.MonkeyP
             with pytest.raises(AuditUnavailable):
                 log.append({"n": 1}, durable=True)
         assert path.read_bytes() == b""
-    assert verify(path, KEY) == AuditReport(True, 0)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 0)
 
 
 def test_other_events_wait_for_room_and_the_next_durable_one_meets_the_failure(
@@ -625,13 +625,13 @@ def test_other_events_wait_for_room_and_the_next_durable_one_meets_the_failure(
         log.append({"n": 4}, durable=True)
         assert caplog.text.count("is written again") == 1
     assert events(path) == [{"n": 1}, {"n": 2}, {"n": 4}]
-    assert verify(path, KEY).ok
+    assert verify_audit_log(path, KEY).ok
 
 
 def test_events_there_is_no_room_to_keep_are_counted_in_the_log(
     path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(audit_log, "MAX_PENDING", 200)
+    monkeypatch.setattr(audit_log, "MAX_PENDING_BYTES", 200)
     with quiet_log(path) as log:
         disk.full = True
         for n in range(50):
@@ -644,16 +644,16 @@ def test_events_there_is_no_room_to_keep_are_counted_in_the_log(
     assert 0 < kept < 50
     assert [event["n"] for event in events(path)] == [*range(kept), "last"]
     assert [record["log"]["events"] for record in records(path) if "log" in record] == [50 - kept]
-    assert verify(path, KEY) == AuditReport(True, kept + 1, lost=50 - kept)
+    assert verify_audit_log(path, KEY) == AuditReport(True, kept + 1, lost=50 - kept)
 
 
 def test_events_that_come_too_fast_wait_for_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(audit_log, "MAX_PENDING", 200)
+    monkeypatch.setattr(audit_log, "MAX_PENDING_BYTES", 200)
     with quiet_log(path) as log:
         for n in range(50):
             log.append({"n": n})
         assert len(events(path)) > 30
-    assert verify(path, KEY) == AuditReport(True, 50)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 50)
 
 
 def test_closing_on_a_full_disk_says_so_and_lets_go(path: Path, disk: Disk):
@@ -664,7 +664,7 @@ def test_closing_on_a_full_disk_says_so_and_lets_go(path: Path, disk: Disk):
         log.close()
     disk.full = False
     write_log(path, 1)
-    assert verify(path, KEY) == AuditReport(True, 1)
+    assert verify_audit_log(path, KEY) == AuditReport(True, 1)
 
 
 @posix
@@ -692,7 +692,7 @@ log.close()
     written = int(done.stdout)
     assert written > 5
     assert [event["n"] for event in events(path)] == [*range(written), "after"]
-    assert verify(path, KEY) == AuditReport(True, written + 1)
+    assert verify_audit_log(path, KEY) == AuditReport(True, written + 1)
 
 
 # -- help ------------------------------------------------------------------------------------------------------

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.protocols.mgp.audit import sinks_of
+from defserve.protocols.mgp.audit import open_audit_sinks
 from defserve.stores.audit.log_file import AuditLog, AuditUnavailable
 from defserve.stores.audit.stored_log import StoredAuditLog
 from defserve.stores.identity import open_store
-from defserve.stores.store import AUDIT_LOGS, StoreChange, StoreUnavailable
+from defserve.stores.store import AUDIT_LOG_SPACES, StoreChange, StoreUnavailable
 from tests.rows import for_each_row
 from tests.waiting import wait_until
 
 KEY = b"a key of sixteen bytes and more"
-SPACE = AUDIT_LOGS.of("audit")
+SPACE = AUDIT_LOG_SPACES.of("audit")
 
 
 @pytest.fixture(params=["sqlite", "redis"])
@@ -230,7 +230,7 @@ def test_events_of_a_lost_reply_are_not_written_again_when_the_store_is_back(
 @for_each_row("where", ["memory:", "http://127.0.0.1/x", "mysql://x"])
 def test_a_place_that_keeps_nothing_is_refused(where: str) -> None:
     with pytest.raises(UsageError, match="cannot keep an audit log"):
-        sinks_of(where)
+        open_audit_sinks(where)
 
 
 def test_a_store_that_cannot_be_reached_stops_the_start(tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from defserve.errors import LimitExceeded
 from defserve.stores.checkpoints.checkpoint_tree import canonical
-from defserve.stores.checkpoints.json_patches import BadPatch, apply_patch, apply_patch_to_text, diff, is_shorter
+from defserve.stores.checkpoints.json_patches import (
+    BadPatch,
+    apply_patch,
+    apply_patch_to_text,
+    diff_json_values,
+    is_patch_shorter,
+)
 from tests.effort import calls_of
 from tests.rows import for_each_row
 from tests.stores.checkpoints.json_values import text, values
@@ -20,13 +26,13 @@ from tests.stores.checkpoints.json_values import text, values
 def test_a_patch_is_smaller_than_a_large_value_and_not_than_a_small_one():
     large = {"notes": ["x" * 100] * 10}
     longer = {"notes": [*large["notes"], "y"]}
-    assert is_shorter(diff(large, longer), canonical(longer))
-    assert not is_shorter(diff({"a": 1}, {"a": 2}), canonical({"a": 2}))
+    assert is_patch_shorter(diff_json_values(large, longer), canonical(longer))
+    assert not is_patch_shorter(diff_json_values({"a": 1}, {"a": 2}), canonical({"a": 2}))
 
 
 def test_a_patch_that_could_not_be_applied_is_never_the_smaller_one():
     before, after = [0] * 3_000, [1] * 3_000
-    assert not is_shorter(diff(before, after), b"x" * 1_000_000)
+    assert not is_patch_shorter(diff_json_values(before, after), b"x" * 1_000_000)
 
 
 COPY_BOMB = [{"op": "add", "path": "/a", "value": ["x" * 100]}] + [

@@ -16,19 +16,26 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from defserve.errors import LimitExceeded, UsageError
 from defserve.stores.checkpoints import checkpoint_tree
-from defserve.stores.checkpoints.checkpoint_store import OPAQUE, TREE, CheckpointStore, Commit, HeadMoved, StateTampered
+from defserve.stores.checkpoints.checkpoint_store import (
+    OPAQUE,
+    TREE,
+    CheckpointCommit,
+    CheckpointStore,
+    HeadMoved,
+    StateTampered,
+)
 from defserve.stores.checkpoints.checkpoint_tree import (
     RANDOM,
     SNAPSHOT_EVERY,
     CheckpointGone,
     CheckpointRecord,
-    FreshRandom,
+    RandomBytesPool,
     Retention,
     TreeKey,
     canonical,
-    is_id,
-    make_id,
-    verify_id,
+    is_checkpoint_id,
+    make_checkpoint_id,
+    verify_checkpoint_id,
 )
 from defserve.stores.checkpoints.json_patches import apply_patch
 from defserve.stores.store import MemoryStore, Store, StoreChange, StoreCorrupt, StoreUnavailable
@@ -56,7 +63,9 @@ def trees_in(store: Store, **options: Any) -> CheckpointStore:
     return CheckpointStore(store, secret=SECRET, **options)
 
 
-async def commit(trees: CheckpointStore, content: Any, key: TreeKey = KEY, *, on: str | None = None) -> Commit:
+async def commit(
+    trees: CheckpointStore, content: Any, key: TreeKey = KEY, *, on: str | None = None
+) -> CheckpointCommit:
     return await trees.commit(await trees.load_checkpoint(key, on), content, branch=on is not None)
 
 
@@ -70,22 +79,22 @@ async def line(trees: CheckpointStore, length: int, key: TreeKey = KEY) -> list[
 
 def test_an_id_belongs_to_its_owner_its_set_and_its_content_alone():
     content = canonical({"a": 1})
-    id = make_id(SECRET, "alice", "notes", content, b"r" * RANDOM)
-    assert verify_id(SECRET, id, "alice", "notes", content)
-    assert not verify_id(b"t" * 32, id, "alice", "notes", content)
-    assert not verify_id(SECRET, id, "bob", "notes", content)
-    assert not verify_id(SECRET, id, "alicen", "otes", content)
-    assert not verify_id(SECRET, id, "alice", "notes", canonical({"a": 2}))
-    assert not verify_id(SECRET, id[:-1] + ("A" if id[-1] != "A" else "B"), "alice", "notes", content)
+    id = make_checkpoint_id(SECRET, "alice", "notes", content, b"r" * RANDOM)
+    assert verify_checkpoint_id(SECRET, id, "alice", "notes", content)
+    assert not verify_checkpoint_id(b"t" * 32, id, "alice", "notes", content)
+    assert not verify_checkpoint_id(SECRET, id, "bob", "notes", content)
+    assert not verify_checkpoint_id(SECRET, id, "alicen", "otes", content)
+    assert not verify_checkpoint_id(SECRET, id, "alice", "notes", canonical({"a": 2}))
+    assert not verify_checkpoint_id(SECRET, id[:-1] + ("A" if id[-1] != "A" else "B"), "alice", "notes", content)
 
 
 @for_each_row("id", ["", "chk_", "chk_abc", "tree", "chk_" + "\ud800" * 44, "chk_" + "é" * 44])
 def test_what_is_no_id_is_verified_as_none(id: str):
-    assert not verify_id(SECRET, id, "alice", "notes", b"")
+    assert not verify_checkpoint_id(SECRET, id, "alice", "notes", b"")
 
 
 def test_random_bytes_of_ids_are_never_given_twice(monkeypatch: pytest.MonkeyPatch):
-    fresh = FreshRandom()
+    fresh = RandomBytesPool()
     taken = [fresh.take_bytes() for _ in range(1000)]
     # A forked process has the same object in its memory.
     forked = deepcopy(fresh)
@@ -98,9 +107,9 @@ def test_random_bytes_of_ids_are_never_given_twice(monkeypatch: pytest.MonkeyPat
 
 def test_an_id_needs_a_key_and_randomness():
     with pytest.raises(UsageError):
-        make_id(b"short", "a", "n", b"", b"r" * RANDOM)
+        make_checkpoint_id(b"short", "a", "n", b"", b"r" * RANDOM)
     with pytest.raises(UsageError):
-        make_id(SECRET, "a", "n", b"", b"")
+        make_checkpoint_id(SECRET, "a", "n", b"", b"")
 
 
 @for_each_row(
@@ -261,7 +270,9 @@ def test_owners_and_sets_never_see_each_others_checkpoints(store: Store, run: Ru
     run(story())
 
 
-@pytest.mark.parametrize("id", ["chk_old", "", TREE, "\ud800", make_id(SECRET, *reversed(KEY), b"", b"r" * RANDOM)])
+@pytest.mark.parametrize(
+    "id", ["chk_old", "", TREE, "\ud800", make_checkpoint_id(SECRET, *reversed(KEY), b"", b"r" * RANDOM)]
+)
 def test_an_unknown_checkpoint_is_named_in_the_refusal(store: Store, run: Run, id: str):
     async def story() -> None:
         trees = trees_in(store)
@@ -496,7 +507,11 @@ def test_reading_and_rolling_back_cost_the_same_at_every_depth(run: Run):
 
 
 async def records_in(store: Store) -> Mapping[str, CheckpointRecord]:
-    return {name: CheckpointRecord.decode(name, data) async for name, data in store.scan(KEY.space) if is_id(name)}
+    return {
+        name: CheckpointRecord.decode(name, data)
+        async for name, data in store.scan(KEY.space)
+        if is_checkpoint_id(name)
+    }
 
 
 def test_a_call_on_a_known_head_reads_only_where_the_head_is(run: Run):
@@ -561,9 +576,9 @@ def test_a_proof_that_was_written_into_a_record_is_found_by_verify(run: Run):
 def test_an_id_says_whether_its_line_is_proved():
     content = canonical({"a": 1})
     for is_proved in (False, True):
-        id = make_id(SECRET, "alice", "notes", content, b"r" * RANDOM, is_proved=is_proved)
-        assert verify_id(SECRET, id, "alice", "notes", content, is_proved=is_proved)
-        assert not verify_id(SECRET, id, "alice", "notes", content, is_proved=not is_proved)
+        id = make_checkpoint_id(SECRET, "alice", "notes", content, b"r" * RANDOM, is_proved=is_proved)
+        assert verify_checkpoint_id(SECRET, id, "alice", "notes", content, is_proved=is_proved)
+        assert not verify_checkpoint_id(SECRET, id, "alice", "notes", content, is_proved=not is_proved)
 
 
 def test_a_content_leads_to_the_latest_proved_checkpoint_until_that_is_pruned(store: Store, run: Run):
@@ -578,7 +593,7 @@ def test_a_content_leads_to_the_latest_proved_checkpoint_until_that_is_pruned(st
         brought = await trees.commit(await trees.adopt(KEY, {"n": 9}), {"n": 3}, branch=True)
         assert not brought.checkpoint.proved and await trees.find_proved(KEY, canonical({"n": 3})) is None
         assert await trees.prune(KEY, Retention(keep=1)) == 3
-        assert [name async for name, _ in store.scan(KEY.space) if not is_id(name)] == [TREE]
+        assert [name async for name, _ in store.scan(KEY.space) if not is_checkpoint_id(name)] == [TREE]
         assert await trees.find_proved(KEY, canonical({"n": 1})) is None and first.proved
 
     run(story())
@@ -666,7 +681,7 @@ class TreeMachine(RuleBasedStateMachine):
         is_recent = at.number > len(self.model) - 12 and at.time >= self.clock.now - 100
         return id == self.head or is_recent
 
-    def added(self, made: Commit, content: Any) -> str:
+    def added(self, made: CheckpointCommit, content: Any) -> str:
         id = made.checkpoint.id
         self.model[id] = Entry(made.checkpoint.parent, content, len(self.model) + 1, self.clock.now)
         self.head = id
@@ -765,7 +780,7 @@ class TreeMachine(RuleBasedStateMachine):
         assert [(at.id, at.parent) for at in found] == [
             (id, at.parent) for id, at in self.model.items() if self.is_kept(id)
         ]
-        assert len(checkpoint_tree.history(found, self.head)) >= 1 if self.head else not found
+        assert len(checkpoint_tree.list_ancestors(found, self.head)) >= 1 if self.head else not found
 
     def teardown(self) -> None:
         assert self.run(self.trees[0].verify(self.key)) == []

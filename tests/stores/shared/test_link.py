@@ -11,7 +11,7 @@ import pytest
 
 from defserve.stores.identity import ServerIdentity
 from defserve.stores.shared import lua_scripts, worker_link
-from defserve.stores.shared.worker_link import SharedLink
+from defserve.stores.shared.worker_link import SharedStoreLink
 from defserve.stores.store import StoreUnavailable
 from tests.stores.redis_server import client_of_own_redis
 from tests.waiting import until
@@ -29,8 +29,8 @@ def redis() -> Iterator[Any]:
 
 
 @pytest.fixture
-async def link(redis: Any) -> AsyncIterator[SharedLink]:
-    link = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:", NOTES)
+async def link(redis: Any) -> AsyncIterator[SharedStoreLink]:
+    link = SharedStoreLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:", NOTES)
     await link.start()
     await link.run(lua_scripts.OPEN_SESSION, "s1", link.worker, TTL, "me", "3", "opener", "x")
     await link.run(lua_scripts.BEGIN_STREAM, "s1", "c", link.worker, '"id"', "me", "", TTL)
@@ -38,7 +38,7 @@ async def link(redis: Any) -> AsyncIterator[SharedLink]:
     await link.stop()
 
 
-def append(link: SharedLink, number: int, replies: list[Any], kind: str = "message") -> None:
+def append(link: SharedStoreLink, number: int, replies: list[Any], kind: str = "message") -> None:
     args = lua_scripts.append_arguments(
         b"data", session="s1", stream="c", producer="me", number=number, kind=kind, ttl=TTL, most_events=1000
     )
@@ -47,7 +47,7 @@ def append(link: SharedLink, number: int, replies: list[Any], kind: str = "messa
 
 @pytest.mark.parametrize("trouble", ["it is full", "it is a replica", "it is cut off"])
 async def test_what_redis_cannot_take_for_a_while_is_written_later(
-    redis: Any, link: SharedLink, monkeypatch: pytest.MonkeyPatch, trouble: str
+    redis: Any, link: SharedStoreLink, monkeypatch: pytest.MonkeyPatch, trouble: str
 ):
     failed: list[int] = []
     send = link._writes._send
@@ -73,7 +73,7 @@ async def test_what_redis_cannot_take_for_a_while_is_written_later(
     assert [reply[1:3] for reply in replies] == [[1, 0], [2, 1]]
 
 
-async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedLink):
+async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedStoreLink):
     replies: list[Any] = []
     for number in (1, 2, 3):
         append(link, number, replies)
@@ -89,14 +89,14 @@ async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedL
     assert [reply[1:3] for reply in replies[3:]] == [[4, 3], [5, 4]]
 
 
-async def test_text_counts_as_what_waits_to_be_written(link: SharedLink, monkeypatch: pytest.MonkeyPatch):
+async def test_text_counts_as_what_waits_to_be_written(link: SharedStoreLink, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(worker_link, "QUEUED_BYTES", 1000)
-    link.write(lua_scripts.PUBLISH_NEWS, "", "", "t", "x" * 1001)
+    link.write(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x" * 1001)
     assert link.is_full
     await until(lambda: not link.is_full)
 
 
-async def test_streams_of_cancelled_calls_are_forgotten_too(redis: Any, link: SharedLink):
+async def test_streams_of_cancelled_calls_are_forgotten_too(redis: Any, link: SharedStoreLink):
     for name in ("d", "e", "f"):
         await link.run(lua_scripts.BEGIN_STREAM, "s1", name, link.worker, '"id"', "me", "", TTL)
         fields = {"session": "s1", "stream": name, "producer": "me", "number": 1, "kind": "end"}
@@ -110,7 +110,7 @@ async def test_streams_of_cancelled_calls_are_forgotten_too(redis: Any, link: Sh
     assert not redis.hexists("p:server:name=notes:shared:streams:s1", "d")
 
 
-async def test_mail_that_was_read_does_not_stay_in_redis(redis: Any, link: SharedLink):
+async def test_mail_that_was_read_does_not_stay_in_redis(redis: Any, link: SharedStoreLink):
     received: list[bytes] = []
     link.receive("letter", lambda fields, id: received.append(fields["d"]))
     for number in range(5):
@@ -121,7 +121,9 @@ async def test_mail_that_was_read_does_not_stay_in_redis(redis: Any, link: Share
 
 
 @pytest.mark.slow
-async def test_a_mailbox_takes_so_many_bytes_and_its_owner_learns_that_it_missed_some(redis: Any, link: SharedLink):
+async def test_a_mailbox_takes_so_many_bytes_and_its_owner_learns_that_it_missed_some(
+    redis: Any, link: SharedStoreLink
+):
     lost: list[bool] = []
     link.lease_lost.append(lambda: lost.append(True))
     absent, size = "absent", 8 * 1024 * 1024
@@ -136,7 +138,7 @@ async def test_a_mailbox_takes_so_many_bytes_and_its_owner_learns_that_it_missed
     assert await link.run(lua_scripts.SEND_MAIL, "", "", absent, "t", "letter", "d", b"x" * size) == 1
 
 
-async def test_a_worker_that_does_not_live_gets_no_mailbox(redis: Any, link: SharedLink):
+async def test_a_worker_that_does_not_live_gets_no_mailbox(redis: Any, link: SharedStoreLink):
     before = redis.dbsize()
     assert [await link.run(lua_scripts.SEND_MAIL, "", "", f"{n:012x}", "t", "letter", "d", b"x") for n in range(5)] == [
         0
@@ -145,13 +147,13 @@ async def test_a_worker_that_does_not_live_gets_no_mailbox(redis: Any, link: Sha
 
 
 @pytest.mark.slow
-async def test_news_is_kept_up_to_so_many_bytes(redis: Any, link: SharedLink):
+async def test_news_is_kept_up_to_so_many_bytes(redis: Any, link: SharedStoreLink):
     for _ in range(10):
-        await link.run(lua_scripts.PUBLISH_NEWS, "", "", "t", "x", "d", b"x" * 8 * 1024 * 1024)
+        await link.run(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", b"x" * 8 * 1024 * 1024)
     assert redis.xlen("p:server:name=notes:shared:news") == 8
 
 
-async def test_news_that_was_dropped_before_it_was_read_is_noticed(redis: Any, link: SharedLink):
+async def test_news_that_was_dropped_before_it_was_read_is_noticed(redis: Any, link: SharedStoreLink):
     happened: list[str] = []
 
     async def caught_up() -> None:
@@ -161,16 +163,16 @@ async def test_news_that_was_dropped_before_it_was_read_is_noticed(redis: Any, l
     link.news_lost.append(lambda: happened.append("lost"))
     link.caught_up.append(caught_up)
     for text in ("a", "ä"):
-        await link.run(lua_scripts.PUBLISH_NEWS, "", "", "t", "x", "d", text)
+        await link.run(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", text)
     await until(lambda: happened == ["a", "ä"])
     redis.hincrby("p:server:name=notes:shared:size:news", "added", 10)  # as if there had been more, which is trimmed
     for text in ("b", "c"):
-        await link.run(lua_scripts.PUBLISH_NEWS, "", "", "t", "x", "d", text)
+        await link.run(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", text)
     await until(lambda: happened[-1] == "c")
     assert happened == ["a", "ä", "lost", "tables", "b", "c"]
 
 
-async def test_an_answer_that_finds_no_room_leaves_its_question_open(redis: Any, link: SharedLink):
+async def test_an_answer_that_finds_no_room_leaves_its_question_open(redis: Any, link: SharedStoreLink):
     fields = {"session": "s1", "stream": "c", "producer": "me", "number": 1, "kind": "request"}
     await link.run(
         lua_scripts.APPEND_EVENT,
@@ -183,7 +185,7 @@ async def test_an_answer_that_finds_no_room_leaves_its_question_open(redis: Any,
     assert [await link.run(*answer) for _ in range(2)] == [1, 0]
 
 
-async def test_news_is_settled_when_receivers_are_done_with_it(redis: Any, link: SharedLink):
+async def test_news_is_settled_when_receivers_are_done_with_it(redis: Any, link: SharedStoreLink):
     began, end = asyncio.Event(), asyncio.Event()
 
     async def receive(fields: dict[str, bytes], id: str) -> None:
@@ -200,7 +202,7 @@ async def test_news_is_settled_when_receivers_are_done_with_it(redis: Any, link:
 
 
 async def test_news_and_mail_whose_reply_was_lost_are_not_sent_twice(
-    redis: Any, link: SharedLink, monkeypatch: pytest.MonkeyPatch
+    redis: Any, link: SharedStoreLink, monkeypatch: pytest.MonkeyPatch
 ):
     real = link._writes._send
 
@@ -220,7 +222,7 @@ async def test_news_and_mail_whose_reply_was_lost_are_not_sent_twice(
     assert sorted(received) == [b"first", b"second", b"third"]
 
 
-async def test_what_an_owner_did_not_get_round_to_deliver_is_left_to_the_next_one(redis: Any, link: SharedLink):
+async def test_what_an_owner_did_not_get_round_to_deliver_is_left_to_the_next_one(redis: Any, link: SharedStoreLink):
     for worker, read in ((link.worker, "5-0"), ("second", "9-0"), ("third", "9-0")):
         redis.set(f"p:server:name=notes:shared:read:{worker}", read)
     redis.delete(f"p:server:name=notes:shared:lease:{link.worker}")
@@ -237,7 +239,9 @@ async def test_what_an_owner_did_not_get_round_to_deliver_is_left_to_the_next_on
     assert (await link.run(lua_scripts.CLAIM_SESSION, "s1", "fourth"))[0] == b"9-0"
 
 
-async def test_what_a_worker_says_of_an_earlier_claim_does_not_count_for_its_later_one(redis: Any, link: SharedLink):
+async def test_what_a_worker_says_of_an_earlier_claim_does_not_count_for_its_later_one(
+    redis: Any, link: SharedStoreLink
+):
     redis.delete(f"p:server:name=notes:shared:lease:{link.worker}")
     redis.hset("p:server:name=notes:shared:session:s1", "delivered", "4-0")
     first = await link.run(lua_scripts.CLAIM_SESSION, "s1", "again")
@@ -249,9 +253,12 @@ async def test_what_a_worker_says_of_an_earlier_claim_does_not_count_for_its_lat
 
 
 async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
-    redis: Any, link: SharedLink, monkeypatch: pytest.MonkeyPatch
+    redis: Any, link: SharedStoreLink, monkeypatch: pytest.MonkeyPatch
 ):
-    late, received = SharedLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:", NOTES), []
+    late, received = (
+        SharedStoreLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:", NOTES),
+        [],
+    )
     real = late._read_streams
 
     async def fail_once(*args: Any) -> Any:
@@ -266,10 +273,10 @@ async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
     await late.stop()
 
 
-async def read_everywhere(redis: Any, link: SharedLink, received: list[bytes]) -> None:
+async def read_everywhere(redis: Any, link: SharedStoreLink, received: list[bytes]) -> None:
     """Have the link read one entry of each of its streams, so that it goes on from there."""
     link.receive("x", lambda fields, id: received.append(fields["d"]))
-    await link.run(lua_scripts.PUBLISH_NEWS, "", "", "t", "x", "d", "news")
+    await link.run(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", "news")
     await link.run(lua_scripts.SEND_MAIL, "", "", link.worker, "t", "x", "d", "mail")
     await link.run(lua_scripts.SEND_SIGNAL, "t", "x", "d", "signal")
     await until(lambda: sorted(received) == [b"mail", b"news", b"signal"])
@@ -277,7 +284,7 @@ async def read_everywhere(redis: Any, link: SharedLink, received: list[bytes]) -
 
 
 @asynccontextmanager
-async def cut_off(redis: Any, link: SharedLink) -> AsyncIterator[None]:
+async def cut_off(redis: Any, link: SharedStoreLink) -> AsyncIterator[None]:
     """Cut the link's connections. Inside, where nothing may be awaited, it is away; afterwards it is up again."""
     await until(lambda: any("b" in each["flags"] for each in redis.client_list()))  # it waits for something to read
     since = link.up_since
@@ -286,7 +293,7 @@ async def cut_off(redis: Any, link: SharedLink) -> AsyncIterator[None]:
     await until(lambda: link.is_up and link.up_since > since)
 
 
-async def test_a_store_that_comes_back_empty_and_with_its_clock_behind_is_read_on(redis: Any, link: SharedLink):
+async def test_a_store_that_comes_back_empty_and_with_its_clock_behind_is_read_on(redis: Any, link: SharedStoreLink):
     received: list[bytes] = []
     await read_everywhere(redis, link, received)
     lost: list[str] = []
@@ -309,7 +316,9 @@ async def test_a_store_that_comes_back_empty_and_with_its_clock_behind_is_read_o
     assert link._settle() == "6-0"
 
 
-async def test_news_that_a_replica_still_has_when_it_takes_over_is_not_received_twice(redis: Any, link: SharedLink):
+async def test_news_that_a_replica_still_has_when_it_takes_over_is_not_received_twice(
+    redis: Any, link: SharedStoreLink
+):
     received: list[bytes] = []
     redis.xadd("p:server:name=notes:shared:news", {"t": "x", "d": "old"}, id="5-0")
     await until(lambda: link.read_news == "5-0")
@@ -323,7 +332,7 @@ async def test_news_that_a_replica_still_has_when_it_takes_over_is_not_received_
 
 
 async def test_news_that_came_while_a_link_was_away_is_received_even_if_what_was_before_is_trimmed(
-    redis: Any, link: SharedLink
+    redis: Any, link: SharedStoreLink
 ):
     received: list[bytes] = []
     await read_everywhere(redis, link, received)
@@ -333,7 +342,9 @@ async def test_news_that_came_while_a_link_was_away_is_received_even_if_what_was
     assert received == [b"next"]
 
 
-async def test_mail_of_a_store_with_its_clock_behind_is_not_dropped_before_it_is_read(redis: Any, link: SharedLink):
+async def test_mail_of_a_store_with_its_clock_behind_is_not_dropped_before_it_is_read(
+    redis: Any, link: SharedStoreLink
+):
     redis.xadd("p:server:name=notes:shared:mail:absent", {"t": "x"}, id="5-0")
     await link.run(lua_scripts.RENEW_LEASE, "absent", TTL, "0-0", "99-0")
     assert redis.xlen("p:server:name=notes:shared:mail:absent") == 1

@@ -11,8 +11,8 @@ import pytest
 
 from defserve.errors import TimedOut
 from defserve.stores.identity import ServerIdentity
-from defserve.stores.shared.shared_tables import SharedOnce
-from defserve.stores.shared.worker_link import SharedLink
+from defserve.stores.shared.shared_tables import SharedOnceRunner
+from defserve.stores.shared.worker_link import SharedStoreLink
 from defserve.stores.store import StoreUnavailable
 from tests.stores.redis_server import RedisServer
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def links() -> AsyncIterator[list[SharedLink]]:
+async def links() -> AsyncIterator[list[SharedStoreLink]]:
     server = RedisServer().start()
-    made = [SharedLink(server.address, ServerIdentity("name", "notes")) for _ in range(3)]
+    made = [SharedStoreLink(server.address, ServerIdentity("name", "notes")) for _ in range(3)]
     async with AsyncExitStack() as stack:
         for link in made:
             await link.start()
@@ -31,7 +31,7 @@ async def links() -> AsyncIterator[list[SharedLink]]:
     server.remove()
 
 
-async def test_one_of_many_does_it_and_all_get_the_outcome(links: list[SharedLink]):
+async def test_one_of_many_does_it_and_all_get_the_outcome(links: list[SharedStoreLink]):
     done: list[int] = []
 
     async def work() -> tuple[str, bool]:
@@ -39,12 +39,12 @@ async def test_one_of_many_does_it_and_all_get_the_outcome(links: list[SharedLin
         await asyncio.sleep(0)
         return "outcome", True
 
-    found = await asyncio.gather(*(SharedOnce(links[n % 3]).run("key", 60, work) for n in range(12)))
+    found = await asyncio.gather(*(SharedOnceRunner(links[n % 3]).run("key", 60, work) for n in range(12)))
     assert found == ["outcome"] * 12 and len(done) == 1
-    assert await SharedOnce(links[0]).run("other", 60, work) == "outcome" and len(done) == 2
+    assert await SharedOnceRunner(links[0]).run("other", 60, work) == "outcome" and len(done) == 2
 
 
-async def test_an_outcome_that_is_not_kept_and_a_failure_leave_it_to_the_next_one(links: list[SharedLink]):
+async def test_an_outcome_that_is_not_kept_and_a_failure_leave_it_to_the_next_one(links: list[SharedStoreLink]):
     done: list[str] = []
 
     def work(outcome: str, *, is_kept: bool, fails: bool = False) -> Any:
@@ -56,17 +56,17 @@ async def test_an_outcome_that_is_not_kept_and_a_failure_leave_it_to_the_next_on
 
         return run
 
-    assert await SharedOnce(links[0]).run("key", 60, work("no", is_kept=False)) == "no"
+    assert await SharedOnceRunner(links[0]).run("key", 60, work("no", is_kept=False)) == "no"
     with pytest.raises(ValueError, match="broken"):
-        await SharedOnce(links[1]).run("key", 60, work("broken", is_kept=True, fails=True))
+        await SharedOnceRunner(links[1]).run("key", 60, work("broken", is_kept=True, fails=True))
     for place in (2, 0):
-        assert await SharedOnce(links[place]).run("key", 60, work("yes", is_kept=True)) == "yes"
+        assert await SharedOnceRunner(links[place]).run("key", 60, work("yes", is_kept=True)) == "yes"
     assert done == ["no", "broken", "yes"]
 
 
 @pytest.mark.parametrize("trouble", [StoreUnavailable("The reply is lost"), asyncio.CancelledError()])
 async def test_who_does_not_learn_that_it_is_to_do_it_keeps_nobody_waiting(
-    links: list[SharedLink], monkeypatch: pytest.MonkeyPatch, trouble: BaseException
+    links: list[SharedStoreLink], monkeypatch: pytest.MonkeyPatch, trouble: BaseException
 ):
     async def work() -> tuple[str, bool]:
         return "done", True
@@ -79,12 +79,14 @@ async def test_who_does_not_learn_that_it_is_to_do_it_keeps_nobody_waiting(
 
     with monkeypatch.context() as patch, suppress(asyncio.CancelledError):
         patch.setattr(links[0], "run", run)
-        assert await SharedOnce(links[0]).run("key", 60, work) == "done"
+        assert await SharedOnceRunner(links[0]).run("key", 60, work) == "done"
     async with asyncio.timeout(20):
-        assert await SharedOnce(links[1]).run("key", 60, work) == "done"
+        assert await SharedOnceRunner(links[1]).run("key", 60, work) == "done"
 
 
-async def test_who_waits_for_a_worker_that_dies_does_it_and_without_a_store_everybody_does(links: list[SharedLink]):
+async def test_who_waits_for_a_worker_that_dies_does_it_and_without_a_store_everybody_does(
+    links: list[SharedStoreLink],
+):
     began, done = asyncio.Event(), list[str]()
 
     async def hangs() -> tuple[str, bool]:
@@ -96,18 +98,18 @@ async def test_who_waits_for_a_worker_that_dies_does_it_and_without_a_store_ever
         done.append("done")
         return "done", True
 
-    first = asyncio.create_task(SharedOnce(links[0]).run("key", 60, hangs))
+    first = asyncio.create_task(SharedOnceRunner(links[0]).run("key", 60, hangs))
     await began.wait()
-    second = asyncio.create_task(SharedOnce(links[1]).run("key", 60, work))
+    second = asyncio.create_task(SharedOnceRunner(links[1]).run("key", 60, work))
     await links[0].run("return redis.call('DEL', ARGV[1] .. 'lease:' .. ARGV[2])", links[0].worker)
     assert await second == "done"
     first.cancel()
     links[2].is_up = False
-    assert await SharedOnce(links[2]).run("key", 60, work) == "done"
+    assert await SharedOnceRunner(links[2]).run("key", 60, work) == "done"
     assert done == ["done", "done"]
 
 
-async def test_who_waits_for_another_process_does_not_wait_for_ever(links: list[SharedLink]):
+async def test_who_waits_for_another_process_does_not_wait_for_ever(links: list[SharedStoreLink]):
     begun, end = asyncio.Event(), asyncio.Event()
 
     async def work() -> tuple[str, bool]:
@@ -115,10 +117,10 @@ async def test_who_waits_for_another_process_does_not_wait_for_ever(links: list[
         await end.wait()
         return "late", True
 
-    working = asyncio.create_task(SharedOnce(links[0]).run("key", 60, work))
+    working = asyncio.create_task(SharedOnceRunner(links[0]).run("key", 60, work))
     await begun.wait()
     with pytest.raises(TimedOut, match="another process has not finished this within 0.1 s"):
-        await SharedOnce(links[1]).run("key", 60, work, 0.1)
+        await SharedOnceRunner(links[1]).run("key", 60, work, 0.1)
     end.set()
     assert await working == "late"
-    assert await SharedOnce(links[1]).run("key", 60, work, 0.1) == "late"
+    assert await SharedOnceRunner(links[1]).run("key", 60, work, 0.1) == "late"

@@ -15,10 +15,10 @@ from redis import Redis
 from defserve import Server
 from defserve.errors import LimitExceeded
 from defserve.server import AccessPolicy, Entry
-from defserve.server.shared_features import SharedEntries
+from defserve.server.shared_features import SharedAccessEntries
 from defserve.stores.identity import ServerIdentity
 from defserve.stores.shared import shared_tables
-from defserve.stores.shared.worker_link import SharedLink
+from defserve.stores.shared.worker_link import SharedStoreLink
 from tests.stores.redis_server import RedisServer
 from tests.waiting import until
 
@@ -47,9 +47,9 @@ class Process:
     """A policy that is shared through a link of its own."""
 
     def __init__(self, address: str, *declared: Entry) -> None:
-        self.link = SharedLink(address, ServerIdentity("name", "notes"))
+        self.link = SharedStoreLink(address, ServerIdentity("name", "notes"))
         self.policy = AccessPolicy("opt-in", declared)
-        self.entries = SharedEntries(self.link, self.policy, Server("web", "1").mcp.subscriptions)
+        self.entries = SharedAccessEntries(self.link, self.policy, Server("web", "1").mcp.subscriptions)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from defserve.stores.identity import ServerIdentity
 from defserve.stores.shared import lua_scripts
-from defserve.stores.shared.worker_link import SharedLink
+from defserve.stores.shared.worker_link import SharedStoreLink
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def link(redis: Any) -> Any:
     address = f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=w:"
-    link = SharedLink(address, ServerIdentity("name", "notes"))
+    link = SharedStoreLink(address, ServerIdentity("name", "notes"))
     await link.start()
     yield link
     await link.stop()
 
 
-async def test_a_redis_that_forgot_some_scripts_takes_what_was_written_in_its_order(redis: Any, link: SharedLink):
+async def test_a_redis_that_forgot_some_scripts_takes_what_was_written_in_its_order(redis: Any, link: SharedStoreLink):
     received: list[bytes] = []
     link.receive("x", lambda fields, id: received.append(fields["d"]))
     for turn in range(2):
@@ -36,7 +36,7 @@ async def test_a_redis_that_forgot_some_scripts_takes_what_was_written_in_its_or
         await link._writes._redis.connection_pool.disconnect()
 
 
-async def test_scripts_that_somebody_has_flushed_are_loaded_again(redis: Any, link: SharedLink):
+async def test_scripts_that_somebody_has_flushed_are_loaded_again(redis: Any, link: SharedStoreLink):
     for _ in range(2):
         link.publish("t", "x", "d", "news")
         assert await link.wait_until_written(20)
@@ -44,7 +44,7 @@ async def test_scripts_that_somebody_has_flushed_are_loaded_again(redis: Any, li
 
 
 async def test_a_script_that_is_refused_for_good_stops_no_other(
-    redis: Any, link: SharedLink, caplog: pytest.LogCaptureFixture
+    redis: Any, link: SharedStoreLink, caplog: pytest.LogCaptureFixture
 ):
     replies: list[Any] = []
     for script in ("return 1", "return redis.call('NONSENSE')", "return 2"):

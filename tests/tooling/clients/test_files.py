@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.client.known_clients import CLIENTS, Launch, find_client
+from defserve.client.known_clients import KNOWN_CLIENTS, LaunchCommand, find_client
 from defserve.errors import UsageError
 from defserve.tooling import client_settings
 from tests.rows import for_each_row
@@ -25,7 +25,7 @@ def mode(path: Path) -> int:
 def test_a_new_file_is_private_and_its_folder_is_made(tmp_path: Path) -> None:
     path = tmp_path / "some" / "where" / "mcp.json"
     assert client_settings.set_entry(path, "json", KEYS, {"command": "x"}).write() is None
-    assert client_settings.holds(path, "json") == {"mcpServers": {"calc": {"command": "x"}}}
+    assert client_settings.read_settings(path, "json") == {"mcpServers": {"calc": {"command": "x"}}}
     assert os.name != "posix" or mode(path) == 0o600
 
 
@@ -47,7 +47,7 @@ def test_a_link_is_kept_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None
     link.symlink_to(real)
     client_settings.set_entry(link, "json", KEYS, 1).write()
     assert link.is_symlink()
-    assert client_settings.holds(real, "json") == {"mcpServers": {"calc": 1}}
+    assert client_settings.read_settings(real, "json") == {"mcpServers": {"calc": 1}}
 
 
 def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_a_diff_shows_what_would_change(tmp_path: Path) -> None:
 
 # -- the table -------------------------------------------------------------------------------------------
 
-STARTED = Launch("/bin/x", ("-a",), {"K": "v"})
-REMOTE = Launch(url="https://example.com/mcp", headers={"A": "b"})
+STARTED = LaunchCommand("/bin/x", ("-a",), {"K": "v"})
+REMOTE = LaunchCommand(url="https://example.com/mcp", headers={"A": "b"})
 PLAIN = {"command": "/bin/x", "args": ["-a"], "env": {"K": "v"}}
 AT = {"url": "https://example.com/mcp", "headers": {"A": "b"}}
 
@@ -122,7 +122,7 @@ def test_each_client_is_spoken_to_in_its_words(name: str, started: object, remot
 
 
 def test_a_websocket_is_called_ws() -> None:
-    assert find_client("claude-code").entry(Launch(url="wss://x/mcp"))["type"] == "ws"
+    assert find_client("claude-code").entry(LaunchCommand(url="wss://x/mcp"))["type"] == "ws"
 
 
 def test_claude_desktop_only_starts_commands() -> None:
@@ -170,4 +170,4 @@ def test_each_client_has_its_place(
 
 def test_a_scope_that_a_client_lacks_is_refused() -> None:
     with pytest.raises(UsageError, match="--scope user"):
-        CLIENTS["windsurf"].path("project", Path())
+        KNOWN_CLIENTS["windsurf"].path("project", Path())

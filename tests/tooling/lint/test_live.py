@@ -7,8 +7,8 @@ from pydantic import BaseModel, Field
 
 from defserve import Server, State
 from defserve.live import Injection, Turn
-from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, USES, V05
-from defserve.tooling.lint.rules import complaints
+from defserve.protocols.mcpl.vocabulary import MCPL_05, USE_NAMES_BY_VERSION, USES_DENIED_BY_DEFAULT
+from defserve.tooling.lint.rules import run_lint_rules
 from tests.rows import for_each_row
 from tests.tooling.lint.reading import only, read
 
@@ -127,15 +127,15 @@ def test_the_model_of_a_state_as_an_argument_is_warned_of():
 def test_a_set_that_hosts_switch_off_by_default_is_warned_of(positions: Any, denied: bool):
     server = Server("memory", "1")
     server.feature_set("memory.retrieval", "Retrieve").before_inference(positions=positions)(harmless)
-    found = [each for each in complaints(read(server)) if each.rule == "off-by-default"]
+    found = [each for each in run_lint_rules(read(server)) if each.rule == "off-by-default"]
     assert bool(found) is denied
     if denied:
         assert "inject.system" in found[0].finding.problem and "of its own" in found[0].finding.fix
 
 
 def test_every_use_that_is_denied_by_default_or_lost_is_warned_of():
-    for use in USES:
+    for use in USE_NAMES_BY_VERSION:
         server = Server("memory", "1")
         server.feature_set("memory.any", "Any", uses=[use])
-        found = [each for each in complaints(read(server)) if each.rule == "off-by-default"]
-        assert bool(found) is (not DENIED_BY_DEFAULT.isdisjoint(V05.names[use]) or use in V05.lost), use
+        found = [each for each in run_lint_rules(read(server)) if each.rule == "off-by-default"]
+        assert bool(found) is (not USES_DENIED_BY_DEFAULT.isdisjoint(MCPL_05.names[use]) or use in MCPL_05.lost), use

@@ -8,11 +8,11 @@ from typing import Any
 from defserve.tooling.packaging.project_documents import (
     Wheel,
     disagreements,
-    manifest_json,
+    make_manifest_json,
+    make_server_json,
     marker_in,
     read_project,
     schema_problems,
-    server_json,
 )
 from tests.rows import for_each_row
 from tests.tooling.packaging.projects import README
@@ -48,7 +48,7 @@ def manifest(**members: Any) -> dict[str, Any]:
 
 def test_what_is_made_fits_and_agrees(project: Path) -> None:
     found = read_project(project)
-    made = server_json(found, WHEEL), manifest_json(found, WHEEL)
+    made = make_server_json(found, WHEEL), make_manifest_json(found, WHEEL)
     assert [
         *schema_problems(made[0], "server"),
         *schema_problems(made[1], "manifest"),
@@ -105,7 +105,7 @@ def test_a_server_json_that_the_registry_would_refuse_is_found(members: dict[str
 
 def test_a_readme_without_a_marker_is_the_only_problem(project: Path) -> None:
     bare = WHEEL._replace(readme="# Weather")
-    made = server_json(read_project(project), bare)
+    made = make_server_json(read_project(project), bare)
     problems = [*schema_problems(made, "server"), *disagreements(made, manifest(), bare)]
     assert problems == ["README: no marker; add: <!-- mcp-name: io.github.USER/NAME -->"]
 

@@ -13,8 +13,8 @@ import pytest
 from defserve.auth.api_keys import ApiKeys
 from defserve.stores.audit.log_file import AuditLog
 from defserve.stores.sqlite import SqliteStore
-from defserve.stores.store import API_KEYS, StoreChange
-from defserve.tooling.packaging.privacy import NEVER_SHIPPED, ignore_lines, private_kind
+from defserve.stores.store import API_KEYS_SPACE, StoreChange
+from defserve.tooling.packaging.privacy import NEVER_SHIPPED, classify_private_path, ignore_lines
 from tests.rows import for_each_row
 
 PRIVATE = [
@@ -46,17 +46,17 @@ SHIPPED = [
 @for_each_row("path", PRIVATE)
 def test_a_private_file_is_known_in_any_folder_and_any_case(path: str):
     for written in (path, f"src/weather/{path}", path.upper(), path.replace("/", "\\")):
-        assert private_kind(written) is not None, written
+        assert classify_private_path(written) is not None, written
 
 
 @for_each_row("path", SHIPPED)
 def test_what_looks_alike_is_shipped(path: str):
-    assert private_kind(path) is None
+    assert classify_private_path(path) is None
 
 
 def test_the_folder_that_makes_a_file_private_is_named():
-    assert private_kind("src/.aws/sso/cache/1.json") == ("credentials", "src/.aws/")
-    assert private_kind("src/.ENV") == ("settings with secrets", "src/.ENV")
+    assert classify_private_path("src/.aws/sso/cache/1.json") == ("credentials", "src/.aws/")
+    assert classify_private_path("src/.ENV") == ("settings with secrets", "src/.ENV")
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_git_ignores_in_a_new_project_what_is_never_shipped_and_nothing_else(fre
         capture_output=True,
         text=True,
     )
-    assert sorted(found.stdout.splitlines()) == sorted(path for path in paths if private_kind(path))
+    assert sorted(found.stdout.splitlines()) == sorted(path for path in paths if classify_private_path(path))
 
 
 @pytest.mark.anyio
@@ -95,11 +95,11 @@ async def test_every_file_that_our_stores_write_under_its_usual_name_is_private(
     keys = ApiKeys(tmp_path / "keys.json", pepper="a pepper of sixteen bytes")
     store = SqliteStore(tmp_path / "state.db")
     await keys.create("ann")
-    await store.change(StoreChange(API_KEYS, put={"a": b"1"}))
+    await store.change(StoreChange(API_KEYS_SPACE, put={"a": b"1"}))
     log = AuditLog(tmp_path / "audit.jsonl", key="an audit key of sixteen bytes")
     log.append({"event_type": "A"}, durable=True)
     log.close()
     written = os.listdir(tmp_path)
     await store.close()
     assert {"keys.json", "state.db", "audit.jsonl", "audit.jsonl.head"} <= {*written}
-    assert [name for name in written if private_kind(name) is None] == []
+    assert [name for name in written if classify_private_path(name) is None] == []

@@ -13,8 +13,8 @@ import defserve
 from defserve.auth.api_keys import ApiKeys
 from defserve.stores.audit.log_file import AuditLog
 from defserve.stores.sqlite import SqliteStore
-from defserve.stores.store import API_KEYS, StoreChange
-from defserve.tooling.packaging.privacy import CHUNK, secret_kind
+from defserve.stores.store import API_KEYS_SPACE, StoreChange
+from defserve.tooling.packaging.privacy import CHUNK, find_secret_kind
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 
@@ -60,7 +60,7 @@ ORDINARY = [
 
 
 def kind(data: bytes) -> str | None:
-    return secret_kind(io.BytesIO(data))
+    return find_secret_kind(io.BytesIO(data))
 
 
 @for_each_row("case", SECRETS)
@@ -99,7 +99,7 @@ def test_nothing_in_this_framework_is_taken_for_a_secret():
 async def test_what_our_stores_write_is_known_under_any_name(tmp_path: Path):
     keys, store = ApiKeys(tmp_path / "a.txt", pepper="a pepper of sixteen bytes"), SqliteStore(tmp_path / "b.bin")
     await keys.create("ann")
-    await store.change(StoreChange(API_KEYS, put={"a": b"1"}))
+    await store.change(StoreChange(API_KEYS_SPACE, put={"a": b"1"}))
     await store.close()
     log = AuditLog(tmp_path / "c.txt", key="an audit key of sixteen bytes")
     log.append({"event_type": "A"}, durable=True)

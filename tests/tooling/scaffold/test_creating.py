@@ -14,11 +14,11 @@ from cookiecutter.main import cookiecutter
 
 from defserve.base.version import VERSION
 from defserve.errors import UsageError
-from defserve.tooling.project_template import create, data, questions
+from defserve.tooling.project_template import create_project, data, load_template_questions
 from tests.effort import cpu_within
 from tests.tooling.scaffold.packages import ROOT, run
 
-BODIES = list(questions().choices("body"))
+BODIES = list(load_template_questions().choices("body"))
 ANSWERS = {
     "project_name": "Weather of Today",
     "author": "O'Brien & Søn",
@@ -42,7 +42,7 @@ def settings(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("body", BODIES)
 def test_each_template_is_rendered_as_cookiecutter_does(tmp_path: Path, settings: str, body: str):
-    ours = create({**ANSWERS, "body": body}, tmp_path / "ours")
+    ours = create_project({**ANSWERS, "body": body}, tmp_path / "ours")
     theirs = cookiecutter(
         str(data() / "cookiecutter"),
         no_input=True,
@@ -61,12 +61,12 @@ def test_the_cookiecutter_command_gives_the_default_project(tmp_path: Path, sett
         sys.executable, "-m", "cookiecutter", "./cookiecutter", "--no-input", "-o", tmp_path / "theirs",
         cwd=ROOT, env={**os.environ, "COOKIECUTTER_CONFIG": settings},
     )  # fmt: skip
-    assert files(create({}, tmp_path / "ours").folder) == files(tmp_path / "theirs" / "my-server")
+    assert files(create_project({}, tmp_path / "ours").folder) == files(tmp_path / "theirs" / "my-server")
 
 
-@pytest.mark.parametrize("licence", questions().choices("licence"))
+@pytest.mark.parametrize("licence", load_template_questions().choices("licence"))
 def test_every_licence_is_there(tmp_path: Path, settings: str, licence: str):
-    project = create({"licence": licence}, tmp_path)
+    project = create_project({"licence": licence}, tmp_path)
     assert tomllib.loads((project.folder / "pyproject.toml").read_text())["project"]["license"] == licence
     text = (project.folder / "LICENSE").read_text()
     assert licence.partition("-")[0] in text and "{{" not in text
@@ -79,7 +79,7 @@ def test_the_hook_refuses_what_we_refuse(
     tmp_path: Path, settings: str, wrong: dict[str, str], capfd: pytest.CaptureFixture[str]
 ):
     with pytest.raises(UsageError) as refused:
-        create(wrong, tmp_path)
+        create_project(wrong, tmp_path)
     with pytest.raises(FailedHookException):
         cookiecutter(
             str(data() / "cookiecutter"),
@@ -95,17 +95,17 @@ def test_the_hook_refuses_what_we_refuse(
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path):
     (tmp_path / "my-server").mkdir()
     with pytest.raises(UsageError, match="my-server already exists"):
-        create({}, tmp_path)
+        create_project({}, tmp_path)
     assert list((tmp_path / "my-server").iterdir()) == []
 
 
 def test_a_project_is_made_in_less_than_a_second(tmp_path: Path):
     tries = iter(range(9))
-    assert cpu_within(1, lambda: create({"body": "tools"}, tmp_path / str(next(tries))))
+    assert cpu_within(1, lambda: create_project({"body": "tools"}, tmp_path / str(next(tries))))
 
 
 def test_the_files_that_registries_read_agree(tmp_path: Path):
-    folder = create(ANSWERS, tmp_path).folder
+    folder = create_project(ANSWERS, tmp_path).folder
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     card, manifest, agents = (json.loads((folder / name).read_text("utf-8")) for name in (
         "server.json", "manifest.json", ".mcp.json",
@@ -122,7 +122,7 @@ def test_the_files_that_registries_read_agree(tmp_path: Path):
 
 
 def test_nothing_of_the_template_is_left_in_a_project(tmp_path: Path):
-    for path, text in files(create({}, tmp_path).folder).items():
+    for path, text in files(create_project({}, tmp_path).folder).items():
         if not path.startswith(".github/"):
             assert b"cookiecutter" not in text and b"{{" not in text, path
 
@@ -131,7 +131,8 @@ def test_a_project_asks_for_this_version():
     first, second = VERSION.split(".")[:2]
     wanted = f">={first}.{second},<{first}.{int(second) + 1}"
     assert {
-        rest.partition(">")[1] + rest.partition(">")[2] for rest in questions().settings["_requirements"].values()
+        rest.partition(">")[1] + rest.partition(">")[2]
+        for rest in load_template_questions().settings["_requirements"].values()
     } == {wanted}
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from defserve.tooling.project_template import create
+from defserve.tooling.project_template import create_project
 from tests.tooling.scaffold.dockerfiles import instructions, is_sent, the
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return create({"project_name": "Weather Today"}, tmp_path_factory.mktemp("project")).folder
+    return create_project({"project_name": "Weather Today"}, tmp_path_factory.mktemp("project")).folder
 
 
 def test_what_is_copied_is_there_and_not_ignored(project: Path):

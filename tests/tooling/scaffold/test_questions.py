@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from defserve.errors import UsageError
-from defserve.tooling.project_template import TemplateQuestions, questions
+from defserve.tooling.project_template import TemplateQuestions, load_template_questions
 
 
 @pytest.fixture
 def asked() -> TemplateQuestions:
-    return questions()
+    return load_template_questions()
 
 
 def test_names_follow_from_the_first_answer(asked: TemplateQuestions):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from defserve.tooling.project_template import create, questions
+from defserve.tooling.project_template import create_project, load_template_questions
 from tests.effort import thinned
 from tests.tooling.scaffold.packages import ROOT, run
 
-BODIES = list(questions().choices("body"))
+BODIES = list(load_template_questions().choices("body"))
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project of each template, all in one folder."""
     folder = tmp_path_factory.mktemp("projects")
     for body in BODIES:
-        create({"project_name": name_of(body), "body": body}, folder)
+        create_project({"project_name": name_of(body), "body": body}, folder)
     return folder
 
 

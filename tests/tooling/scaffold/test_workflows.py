@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from defserve.tooling.project_template import create
+from defserve.tooling.project_template import create_project
 from tests.tooling.scaffold.workflows import commands, workflows
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return create({}, tmp_path_factory.mktemp("project")).folder
+    return create_project({}, tmp_path_factory.mktemp("project")).folder
 
 
 def jobs(project: Path) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from defserve.auth import OAuthProxy
-from defserve.auth.issuers import HttpAnswer, HttpRequest
+from defserve.auth.issuers import HttpRequest, HttpResponse
 from defserve.cli.commands.doctor import main
-from defserve.tooling.signin_check import Step, sign_in_steps
+from defserve.tooling.signin_check import Step, check_sign_in
 from tests.auth.issuer import jwk, private_key
 from tests.auth.served import served
 from tests.auth.vendor import CLIENT_ID, CLIENT_SECRET
@@ -48,19 +48,19 @@ class Web:
         keys = {"keys": [jwk(private_key(), "ES256", kid="a")]}
         self.documents: dict[str, Any] = {METADATA: resource, PUBLISHED: server, KEYS: keys, **changed.pop("at", {})}
 
-    async def ask(self, request: HttpRequest) -> HttpAnswer:
+    async def ask(self, request: HttpRequest) -> HttpResponse:
         if request.url == URL:
             headers = {"www-authenticate": self.challenge} if self.challenge else {}
-            return HttpAnswer(self.status, headers, b"")
+            return HttpResponse(self.status, headers, b"")
         found = self.documents.get(request.url)
         if isinstance(found, Exception):
             raise found
         body = found if isinstance(found, bytes) else json.dumps(found).encode()
-        return HttpAnswer(404 if found is None else 200, {}, body)
+        return HttpResponse(404 if found is None else 200, {}, body)
 
 
 async def steps(web: Web) -> list[Step]:
-    return [step async for step in sign_in_steps(URL, web.ask)]
+    return [step async for step in check_sign_in(URL, web.ask)]
 
 
 def found(web: Web) -> dict[str, Step]:
@@ -148,7 +148,7 @@ def test_without_metadata_the_server_itself_is_taken_for_the_issuer_as_old_clien
 @for_each_row("url", ["http://tools.example/mcp", "tools.example", "file:///etc/passwd"])
 def test_a_url_that_is_not_safe_is_not_asked(url: str) -> None:
     async def first() -> Step:
-        return await anext(sign_in_steps(url, Web().ask))
+        return await anext(check_sign_in(url, Web().ask))
 
     assert asyncio.run(first()).state == "broken"
 

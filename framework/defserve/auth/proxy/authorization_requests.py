@@ -45,7 +45,7 @@ class AuthorizationRequest(NamedTuple):
         return f"{self.redirect}{'&' if '?' in self.redirect else '?'}{urlencode(fields)}"
 
 
-class Offered(NamedTuple):
+class AuthorizationOffer(NamedTuple):
     """What may be asked for: this server, scopes that every token gets, and further ones."""
 
     resource: str
@@ -53,8 +53,8 @@ class Offered(NamedTuple):
     optional: tuple[str, ...]
 
 
-def parse_request(
-    client: OAuthClient, redirect: str, fields: Mapping[str, str], offered: Offered
+def parse_authorization_request(
+    client: OAuthClient, redirect: str, fields: Mapping[str, str], offered: AuthorizationOffer
 ) -> AuthorizationRequest:
     """The request of a client whose redirect is known to be its own. Raises OAuthError."""
     if len(fields.get("state", "")) > MAX_STATE_LENGTH:
@@ -68,18 +68,18 @@ def parse_request(
     challenge = fields.get("code_challenge", "")
     if fields.get("code_challenge_method") != "S256" or _CHALLENGE.fullmatch(challenge) is None:
         raise OAuthError("invalid_request", "PKCE is required: send code_challenge, with code_challenge_method=S256")
-    if not same_resource(fields.get("resource", offered.resource), offered.resource):
+    if not is_same_resource(fields.get("resource", offered.resource), offered.resource):
         raise OAuthError("invalid_target", "tokens are issued here for this server only")
     scopes = select_scopes(fields.get("scope", "").split(), offered)
     return AuthorizationRequest(client.key, redirect, fields.get("state"), challenge, scopes, offered.resource)
 
 
-def select_scopes(asked: Sequence[str], offered: Offered) -> tuple[str, ...]:
+def select_scopes(asked: Sequence[str], offered: AuthorizationOffer) -> tuple[str, ...]:
     """What every token gets, and what was asked for. Scopes that are unknown here are left out (RFC 6749 §3.3)."""
     return tuple(dict.fromkeys((*offered.scopes, *(scope for scope in asked if scope in offered.optional))))
 
 
-def same_resource(asked: str, ours: str) -> bool:
+def is_same_resource(asked: str, ours: str) -> bool:
     """Whether a client means this server. Some write a slash at the end."""
     return asked.rstrip("/") == ours.rstrip("/")
 
@@ -89,7 +89,7 @@ def same_resource(asked: str, ours: str) -> bool:
 
 log = logging.getLogger("defserve.auth")
 
-Allows = Callable[[Mapping[str, Any]], bool]
+UserFilter = Callable[[Mapping[str, Any]], bool]
 """Whether a user with these claims may come in. `sub` is the id that never changes for a user of this vendor."""
 
 EVERYBODY: Final = "*"
@@ -104,7 +104,7 @@ _ID: Final = re.compile(r"[0-9]+|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{
 _SMALL: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
-def allows_of(allow: str | Sequence[str] | Allows, vendor: Vendor) -> Allows:
+def make_user_filter(allow: str | Sequence[str] | UserFilter, vendor: Vendor) -> UserFilter:
     """What `allow` means for the users of a vendor. Raises UsageError if it lets nobody in, or is async."""
     if callable(allow):
         return _careful(allow)
@@ -130,7 +130,7 @@ def allows_of(allow: str | Sequence[str] | Allows, vendor: Vendor) -> Allows:
     return allows
 
 
-def _careful(allow: Allows) -> Allows:
+def _careful(allow: UserFilter) -> UserFilter:
     """An author's function. Nobody is let in if it fails, or if its answer would have to be awaited."""
     if iscoroutinefunction(allow):
         raise UsageError("OAuthProxy(allow=…) is an async function", fix="write def: it decides by the claims alone")
@@ -161,7 +161,7 @@ def _addresses(claims: Mapping[str, Any], vendor: Vendor) -> Iterator[str]:
 # -- Which scopes a sign-in grants: those of every token, and of the optional ones those that the author's rule gives.
 
 
-ScopesFor: TypeAlias = Callable[[Mapping[str, Any]], Iterable[str] | Awaitable[Iterable[str]]]
+ScopesForUser: TypeAlias = Callable[[Mapping[str, Any]], Iterable[str] | Awaitable[Iterable[str]]]
 """The scopes that a user with these claims may have. `sub` is the id that never changes for a user of this vendor."""
 
 RULE_SECONDS: Final = 10.0
@@ -170,7 +170,7 @@ RULE_SECONDS: Final = 10.0
 class ScopeRule:
     """Grants scopes. Raises UsageError for optional scopes that everybody could take, and for a rule about nothing."""
 
-    def __init__(self, offered: Offered, scopes_for: ScopesFor | None) -> None:
+    def __init__(self, offered: AuthorizationOffer, scopes_for: ScopesForUser | None) -> None:
         if offered.optional and scopes_for is None:
             first = offered.optional[0]
             raise UsageError(

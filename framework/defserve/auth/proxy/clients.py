@@ -18,11 +18,11 @@ from sys import getsizeof
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from defserve.auth.oauth import check_url, is_loopback, read_client_basic
-from defserve.auth.proxy.seals import Seals
+from defserve.auth.oauth import check_url, decode_client_basic_auth, is_loopback
+from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.site_messages import OAuthError, SiteRequest
-from defserve.auth.rates import Buckets, Rate
-from defserve.base.hidden_characters import remove_hidden
+from defserve.auth.rates import Rate, TokenBuckets
+from defserve.base.hidden_characters import remove_hidden_characters
 from defserve.base.peer_bounds import ByteCache
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, UsageError
@@ -34,7 +34,7 @@ _UNKNOWN: Final = "this client is not known here, or its secret is wrong; regist
 class ClientDirectory:
     """All clients of one authorization server."""
 
-    def __init__(self, seals: Seals, documents: ClientDocuments, redirects: RedirectRule | None = None) -> None:
+    def __init__(self, seals: TokenSealer, documents: ClientDocuments, redirects: RedirectRule | None = None) -> None:
         self._seals, self._documents, self._redirects = seals, documents, redirects or RedirectRule()
 
     def register(self, body: bytes) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class ClientDirectory:
             **({"client_name": client.name} if client.name else {}),
             "redirect_uris": list(client.redirects),
             "token_endpoint_auth_method": client.method,
-            "grant_types": list(GRANTS),
+            "grant_types": list(GRANT_TYPES),
             "response_types": ["code"],
             **({"application_type": fields["application_type"]} if "application_type" in fields else {}),
         }
@@ -91,7 +91,7 @@ def _basic(authorization: str | None) -> tuple[str, str] | None:
     if authorization is None:
         return None
     try:
-        return read_client_basic(authorization)
+        return decode_client_basic_auth(authorization)
     except ValueError:
         raise OAuthError("invalid_client", "Authorization holds no id and secret of a client") from None
 
@@ -101,8 +101,8 @@ def _basic(authorization: str | None) -> tuple[str, str] | None:
 
 MAX_REDIRECT_URIS: Final = 10
 MAX_NAME_LENGTH: Final = 80
-METHODS: Final = ("none", "client_secret_post", "client_secret_basic")
-GRANTS: Final = ("authorization_code", "refresh_token")
+CLIENT_AUTH_METHODS: Final = ("none", "client_secret_post", "client_secret_basic")
+GRANT_TYPES: Final = ("authorization_code", "refresh_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def parse_client(fields: Mapping[str, Any], rule: RedirectRule, id: str = "", do
                 "which has a dot (com.example.app:/…) or is known to this server; without fragment and user name",
             )
     method = fields.get("token_endpoint_auth_method", "none" if document else "client_secret_basic")
-    if method not in (methods := ("none",) if document else METHODS):
+    if method not in (methods := ("none",) if document else CLIENT_AUTH_METHODS):
         raise OAuthError("invalid_client_metadata", f"token_endpoint_auth_method must be {' or '.join(methods)}")
     grants: Any = fields.get("grant_types", ["authorization_code"])
     if not is_array(grants) or "authorization_code" not in grants:
@@ -153,7 +153,7 @@ def parse_client(fields: Mapping[str, Any], rule: RedirectRule, id: str = "", do
 
 def readable(name: object) -> str:
     """The name that a client gives itself, as one line that cannot pass for something else. It may be empty."""
-    return remove_hidden(" ".join(name.split()))[:MAX_NAME_LENGTH] if isinstance(name, str) else ""
+    return remove_hidden_characters(" ".join(name.split()))[:MAX_NAME_LENGTH] if isinstance(name, str) else ""
 
 
 # -- Clients whose id is the URL of a document about them (CIMD). A stranger chooses the URL, so it is fetched guarded.
@@ -193,7 +193,7 @@ class ClientDocuments:
         self._fetch, self._redirects = fetch or fetch_guarded, redirects or RedirectRule()
         self._kept: ByteCache[_Kept] = ByteCache(KEPT_BYTES)
         self._bad: ByteCache[_Kept] = ByteCache(BAD_BYTES)
-        self._fetches, self._all_fetches = Buckets(FETCHES), Buckets(ALL_FETCHES, capacity=1)
+        self._fetches, self._all_fetches = TokenBuckets(FETCHES), TokenBuckets(ALL_FETCHES, capacity=1)
 
     async def find(self, url: str, address: str = "") -> OAuthClient | None:
         """The client with this id; None if there is no such client. Raises OAuthError if that cannot be found out.
@@ -254,12 +254,12 @@ def is_document_url(text: str) -> bool:
 
 async def fetch_guarded(url: str) -> bytes:
     """The document at a public address. No redirects. Raises what the guarded client raises."""
-    from defserve.guard.egress import Egress, refusal
+    from defserve.guard.egress import Egress, make_refusal
     from defserve.guard.http_client import GuardedClient
 
     egress = Egress(schemes=("https",), redirects=0, max_bytes=MAX_DOCUMENT_BYTES, timeout=2 * SECONDS)
     if not (verdict := egress.judge(url)):
-        raise refusal(verdict)  # before a client is made, which loads all certificates
+        raise make_refusal(verdict)  # before a client is made, which loads all certificates
     async with GuardedClient(egress) as http:
         answer = await http.get(url, headers={"accept": "application/json"})
     if answer.status_code >= 500 or answer.status_code == 429:
@@ -335,13 +335,13 @@ def matches_redirect(registered: str, asked: str) -> bool:
     return (
         ours is not None
         and theirs is not None
-        and is_native(registered)
+        and is_native_redirect(registered)
         and ours.scheme == "http"
         and ours._replace(netloc=_without_port(ours)) == theirs._replace(netloc=_without_port(theirs))
     )
 
 
-def is_native(uri: str) -> bool:
+def is_native_redirect(uri: str) -> bool:
     """Whether whatever runs on the user's machine may receive what is sent there."""
     parts = _parts(uri)
     return parts is None or parts.scheme != "https" or is_loopback(parts.hostname or "")

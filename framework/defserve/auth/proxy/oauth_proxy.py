@@ -12,18 +12,25 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from defserve.auth.auth_options import Auth
-from defserve.auth.issuers import Send, send
-from defserve.auth.oauth import ISSUER, OPENID, check_url
+from defserve.auth.issuers import SendHttpRequest, send_http_request
+from defserve.auth.oauth import ISSUER_METADATA_PATH, OPENID_METADATA_PATH, check_url
 from defserve.auth.principals import Principal, parse_scopes
-from defserve.auth.proxy.authorization_requests import Offered, ScopeRule, ScopesFor, allows_of
-from defserve.auth.proxy.clients import GRANTS, METHODS, ClientDirectory, ClientDocuments, FetchDocument, RedirectRule
-from defserve.auth.proxy.seals import Seals
-from defserve.auth.proxy.sign_in import Consent, SigningIn, refusal_page
-from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteAnswer, SiteRequest
-from defserve.auth.proxy.tokens import Grants, ProxyTokens
-from defserve.auth.proxy.vendors import Vendor, VendorLogin, vendor_of
+from defserve.auth.proxy.authorization_requests import AuthorizationOffer, ScopeRule, ScopesForUser, make_user_filter
+from defserve.auth.proxy.clients import (
+    CLIENT_AUTH_METHODS,
+    GRANT_TYPES,
+    ClientDirectory,
+    ClientDocuments,
+    FetchDocument,
+    RedirectRule,
+)
+from defserve.auth.proxy.seals import TokenSealer
+from defserve.auth.proxy.sign_in import SignInFlow, UserConsent, make_refusal_page
+from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteRequest, SiteResponse
+from defserve.auth.proxy.tokens import ProxyTokens, UserGrants
+from defserve.auth.proxy.vendors import Vendor, VendorLogin, resolve_vendor
 from defserve.errors import DefserveError, UsageError
-from defserve.stores.identity import ServerIdentity, server_store
+from defserve.stores.identity import ServerIdentity, make_server_store
 from defserve.stores.store import Store, is_in_memory
 
 VARIABLE: Final = "DEFSERVE_SECRET"
@@ -58,14 +65,14 @@ class OAuthProxy(Auth):
         issuer: str = "",
         scopes: Iterable[str] = (),
         optional_scopes: Iterable[str] = (),
-        scopes_for: ScopesFor | None = None,
+        scopes_for: ScopesForUser | None = None,
         redirect_schemes: Iterable[str] = (),
         implies: Mapping[str, Iterable[str]] | None = None,
         permissions: Mapping[str, Iterable[str]] | None = None,
         store: str | Store = "memory:",
         secret: str | Sequence[str] | None = None,
         seconds: float = LASTS_SECONDS,
-        send: Send = send,
+        send: SendHttpRequest = send_http_request,
         fetch: FetchDocument | None = None,
     ) -> None:
         if lacking := [name for name in ("jwt", "cryptography", "httpx2") if find_spec(name) is None]:
@@ -75,26 +82,26 @@ class OAuthProxy(Auth):
             )
         if not client_id or not client_secret:
             raise UsageError("OAuthProxy needs a client_id and a client_secret", fix="the vendor gives them")
-        known = vendor_of(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
+        known = resolve_vendor(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
         self.issuer = _base(url)
         self.callback_url = self.issuer + CALLBACK
-        self._seals = seals = Seals(_secrets(secret, is_shared=store != "memory:"))
-        offered = Offered(url, parse_scopes(scopes), parse_scopes(optional_scopes))
+        self._seals = seals = TokenSealer(_secrets(secret, is_shared=store != "memory:"))
+        offered = AuthorizationOffer(url, parse_scopes(scopes), parse_scopes(optional_scopes))
         rule = ScopeRule(offered, scopes_for)
-        self._store = kept = server_store(store, None, what="OAuthProxy(store=…)")
+        self._store = kept = make_server_store(store, None, what="OAuthProxy(store=…)")
         self._is_shared = not is_in_memory(kept)
-        grants = Grants(kept)
+        grants = UserGrants(kept)
         redirects = RedirectRule(redirect_schemes)
         clients = ClientDirectory(seals, ClientDocuments(fetch, redirects), redirects)
         login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)
-        allows = allows_of(allow, known)
+        allows = make_user_filter(allow, known)
         self._tokens = ProxyTokens(self.issuer, url, seals, grants, clients, login, allows, rule)
-        signing_in = SigningIn(
+        signing_in = SignInFlow(
             self.issuer,
             offered,
             seals=seals,
             clients=clients,
-            consent=Consent(self.issuer, self.issuer + CONSENT, known.title, seals, offered.optional),
+            consent=UserConsent(self.issuer, self.issuer + CONSENT, known.title, seals, offered.optional),
             login=login,
             grants=grants,
             tokens=self._tokens,
@@ -110,7 +117,7 @@ class OAuthProxy(Auth):
             implies=implies,
             permissions=permissions,
         )
-        self.site = ProxySite(self.issuer, offered, clients, signing_in, self._tokens)
+        self.site = OAuthProxySite(self.issuer, offered, clients, signing_in, self._tokens)
 
     def bind_server(self, identity: ServerIdentity) -> None:
         super().bind_server(identity)
@@ -164,7 +171,7 @@ _ANY_ORIGIN: Final = (
     ("access-control-allow-headers", "authorization, content-type, mcp-protocol-version"),
 )
 
-Handler = Callable[[SiteRequest], Awaitable[SiteAnswer]]
+Handler = Callable[[SiteRequest], Awaitable[SiteResponse]]
 
 
 class Endpoint(NamedTuple):
@@ -175,11 +182,16 @@ class Endpoint(NamedTuple):
     for_any_origin: bool
 
 
-class ProxySite:
+class OAuthProxySite:
     """All that is served beside the server. Paths are known with and without the path of the issuer."""
 
     def __init__(
-        self, issuer: str, offered: Offered, clients: ClientDirectory, signing_in: SigningIn, tokens: ProxyTokens
+        self,
+        issuer: str,
+        offered: AuthorizationOffer,
+        clients: ClientDirectory,
+        signing_in: SignInFlow,
+        tokens: ProxyTokens,
     ) -> None:
         self._issuer, self._offered = issuer, offered
         self._clients, self._signing_in, self._tokens = clients, signing_in, tokens
@@ -192,53 +204,53 @@ class ProxySite:
             REGISTER: Endpoint("POST", self._register, True),
             REVOKE: Endpoint("POST", self._revoke, True),
             KEYS: Endpoint("GET", self._keys, True),
-            ISSUER: Endpoint("GET", self._metadata, True),
-            OPENID: Endpoint("GET", self._metadata, True),
+            ISSUER_METADATA_PATH: Endpoint("GET", self._metadata, True),
+            OPENID_METADATA_PATH: Endpoint("GET", self._metadata, True),
         }
         self._endpoints = {**endpoints, **{base + path: endpoint for path, endpoint in endpoints.items()}}
-        self._endpoints |= {f"{path}{base}": endpoints[path] for path in (ISSUER, OPENID)}
+        self._endpoints |= {f"{path}{base}": endpoints[path] for path in (ISSUER_METADATA_PATH, OPENID_METADATA_PATH)}
 
     def serves(self, path: str) -> bool:
         """Whether a path, below that of the server, is one of its pages or endpoints."""
         return path in self._endpoints
 
-    async def answer(self, request: SiteRequest) -> SiteAnswer:
+    async def answer(self, request: SiteRequest) -> SiteResponse:
         """Answer a request for one of them. They decide themselves who may use them, and from which origin."""
         endpoint = self._endpoints[request.path]
         shared = _ANY_ORIGIN if endpoint.for_any_origin else ()
         if request.method == "OPTIONS" and endpoint.for_any_origin:
-            return SiteAnswer(204, b"", shared)
+            return SiteResponse(204, b"", shared)
         if request.method != endpoint.method:
             words = f"Method not allowed: this path takes {endpoint.method}".encode()
-            return SiteAnswer(405, words, [("allow", endpoint.method), ("content-type", "text/plain"), *shared])
+            return SiteResponse(405, words, [("allow", endpoint.method), ("content-type", "text/plain"), *shared])
         try:
             answer = await endpoint.handler(request)
         except SignInRefused as refusal:
-            return refusal_page(refusal.text, refusal.status)
+            return make_refusal_page(refusal.text, refusal.status)
         except OAuthError as error:
             more = (("www-authenticate", "Basic"),) if error.status == 401 else ()
-            return SiteAnswer(error.status, _encode_json(error.fields), [*_JSON, *shared, *more])
+            return SiteResponse(error.status, _encode_json(error.fields), [*_JSON, *shared, *more])
         except DefserveError as error:
             log.error("%s cannot be answered: %s", request.path, error)
             said = {"error": "temporarily_unavailable", "error_description": "try again later"}
-            return SiteAnswer(503, _encode_json(said), [*_JSON, *shared, ("retry-after", "2")])
-        return SiteAnswer(answer.status, answer.body, [*answer.headers, *shared])
+            return SiteResponse(503, _encode_json(said), [*_JSON, *shared, ("retry-after", "2")])
+        return SiteResponse(answer.status, answer.body, [*answer.headers, *shared])
 
-    async def _token(self, request: SiteRequest) -> SiteAnswer:
-        return SiteAnswer(200, _encode_json(await self._tokens.exchange(request)), _JSON)
+    async def _token(self, request: SiteRequest) -> SiteResponse:
+        return SiteResponse(200, _encode_json(await self._tokens.exchange(request)), _JSON)
 
-    async def _register(self, request: SiteRequest) -> SiteAnswer:
-        return SiteAnswer(201, _encode_json(self._clients.register(request.body)), _JSON)
+    async def _register(self, request: SiteRequest) -> SiteResponse:
+        return SiteResponse(201, _encode_json(self._clients.register(request.body)), _JSON)
 
-    async def _revoke(self, request: SiteRequest) -> SiteAnswer:
+    async def _revoke(self, request: SiteRequest) -> SiteResponse:
         await self._tokens.revoke(request)
-        return SiteAnswer(200, b"{}", _JSON)
+        return SiteResponse(200, b"{}", _JSON)
 
-    async def _keys(self, request: SiteRequest) -> SiteAnswer:
+    async def _keys(self, request: SiteRequest) -> SiteResponse:
         """Nobody but this server reads its tokens, so there are no keys."""
-        return SiteAnswer(200, _encode_json({"keys": []}), _JSON)
+        return SiteResponse(200, _encode_json({"keys": []}), _JSON)
 
-    async def _metadata(self, request: SiteRequest) -> SiteAnswer:
+    async def _metadata(self, request: SiteRequest) -> SiteResponse:
         """The metadata (RFC 8414 §2)."""
         found: dict[str, Any] = {
             "issuer": self._issuer,
@@ -248,23 +260,23 @@ class ProxySite:
             "revocation_endpoint": self._issuer + REVOKE,
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
-            "grant_types_supported": list(GRANTS),
-            "token_endpoint_auth_methods_supported": list(METHODS),
-            "revocation_endpoint_auth_methods_supported": list(METHODS),
+            "grant_types_supported": list(GRANT_TYPES),
+            "token_endpoint_auth_methods_supported": list(CLIENT_AUTH_METHODS),
+            "revocation_endpoint_auth_methods_supported": list(CLIENT_AUTH_METHODS),
             "code_challenge_methods_supported": ["S256"],
             "scopes_supported": [*self._offered.scopes, *self._offered.optional],
             "authorization_response_iss_parameter_supported": True,
             "client_id_metadata_document_supported": True,
             "protected_resources": [self._offered.resource],
         }
-        if OPENID in request.path:
+        if OPENID_METADATA_PATH in request.path:
             # Clients find an issuer with a path here, and want what an OpenID provider has to say.
             found |= {
                 "jwks_uri": self._issuer + KEYS,
                 "subject_types_supported": ["public"],
                 "id_token_signing_alg_values_supported": ["RS256"],
             }
-        return SiteAnswer(
+        return SiteResponse(
             200, _encode_json(found), [("content-type", "application/json"), ("cache-control", "max-age=300")]
         )
 

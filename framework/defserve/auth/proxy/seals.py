@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from defserve.core import json_values
 from defserve.errors import UsageError
-from defserve.stores.identity import NOBODY, ServerIdentity
+from defserve.stores.identity import NO_SERVER_IDENTITY, ServerIdentity
 
 MIN_SECRET_BYTES: Final = 32
 MAX_SEAL_LENGTH: Final = 16 * 1024
@@ -20,13 +20,17 @@ _SALT: Final = 16
 _NONCE: Final = bytes(12)
 
 
-class Seals:
+class TokenSealer:
     """Seals and opens. Processes of one server that share the first of `secrets` open one another's; later ones only
     open. Another server opens nothing, whatever secret it has.
     """
 
     def __init__(
-        self, secrets: Sequence[bytes], identity: ServerIdentity = NOBODY, *, clock: Callable[[], float] = time.time
+        self,
+        secrets: Sequence[bytes],
+        identity: ServerIdentity = NO_SERVER_IDENTITY,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         for secret in secrets:
             if len(secret) < MIN_SECRET_BYTES:

@@ -19,12 +19,38 @@ from html import escape
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from defserve.auth.proxy.authorization_requests import Allows, AuthorizationRequest, Offered, ScopeRule, parse_request
-from defserve.auth.proxy.clients import ClientDirectory, OAuthClient, describe_redirect, is_document_url, is_native
-from defserve.auth.proxy.seals import Seals
-from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteAnswer, SiteRequest, form_of, parse_fields
-from defserve.auth.proxy.tokens import UNCONFIRMED, UNCONFIRMED_SECONDS, Grants, ProxyTokens, UserGrant, new_id
-from defserve.auth.proxy.vendors import SignedIn, VendorLogin
+from defserve.auth.proxy.authorization_requests import (
+    AuthorizationOffer,
+    AuthorizationRequest,
+    ScopeRule,
+    UserFilter,
+    parse_authorization_request,
+)
+from defserve.auth.proxy.clients import (
+    ClientDirectory,
+    OAuthClient,
+    describe_redirect,
+    is_document_url,
+    is_native_redirect,
+)
+from defserve.auth.proxy.seals import TokenSealer
+from defserve.auth.proxy.site_messages import (
+    OAuthError,
+    SignInRefused,
+    SiteRequest,
+    SiteResponse,
+    parse_form,
+    parse_form_fields,
+)
+from defserve.auth.proxy.tokens import (
+    MAX_UNCONFIRMED_SECONDS,
+    UNCONFIRMED_WARNING,
+    ProxyTokens,
+    UserGrant,
+    UserGrants,
+    make_random_id,
+)
+from defserve.auth.proxy.vendors import SignedInUser, VendorLogin
 
 log = logging.getLogger("defserve.auth")
 
@@ -40,21 +66,21 @@ _NO_REDIRECT: Final = "The client that sent you here asks for an answer at an ad
 _NOT_BEGUN: Final = "This sign-in was not begun in this browser, or has taken too long. Start again in your client."
 
 
-class SigningIn:
+class SignInFlow:
     """`/authorize`, `/consent` and `/callback`."""
 
     def __init__(
         self,
         issuer: str,
-        offered: Offered,
+        offered: AuthorizationOffer,
         *,
-        seals: Seals,
+        seals: TokenSealer,
         clients: ClientDirectory,
-        consent: Consent,
+        consent: UserConsent,
         login: VendorLogin,
-        grants: Grants,
+        grants: UserGrants,
         tokens: ProxyTokens,
-        allows: Allows,
+        allows: UserFilter,
         rule: ScopeRule,
         seconds: float,
     ) -> None:
@@ -62,13 +88,13 @@ class SigningIn:
         self._consent, self._login, self._grants, self._tokens = consent, login, grants, tokens
         self._allows, self._rule, self._seconds = allows, rule, seconds
 
-    async def authorize(self, asked: SiteRequest) -> SiteAnswer:
+    async def authorize(self, asked: SiteRequest) -> SiteResponse:
         """A client has sent a user here. Raises SignInRefused."""
         if asked.headers.get("sec-fetch-dest", "document") != "document":
             # Frames and pictures of other pages could only fill the browser with cookies.
             raise SignInRefused("A sign-in has to be opened as a page of its own.", 403)
         try:
-            fields = parse_fields(asked.query)
+            fields = parse_form_fields(asked.query)
             client = await self._clients.find(fields.get("client_id", ""), asked.address)
         except OAuthError as error:
             raise SignInRefused(f"The request is not good: {error.description}.") from None
@@ -79,7 +105,7 @@ class SigningIn:
         if redirect is None:
             raise SignInRefused(_NO_REDIRECT)
         try:
-            request = parse_request(client, redirect, fields, self._offered)
+            request = parse_authorization_request(client, redirect, fields, self._offered)
             if fields.get("prompt") != "consent" and self._consent.is_remembered(asked, client, request):
                 url, cookie = await self._leave(request)
                 return make_redirect(url, [cookie])
@@ -91,10 +117,10 @@ class SigningIn:
                 text = "The sign-in is not available at the moment."
             return problem_page(text, known.location(self._issuer, **error.fields))
 
-    async def decide(self, asked: SiteRequest) -> SiteAnswer:
+    async def decide(self, asked: SiteRequest) -> SiteResponse:
         """The user has answered. Raises SignInRefused."""
         try:
-            form = form_of(asked)
+            form = parse_form(asked)
         except OAuthError as error:
             raise SignInRefused(f"The answer is not good: {error.description}.") from None
         request, is_allowed, cookies = self._consent.decision(asked, form)
@@ -107,10 +133,10 @@ class SigningIn:
             return leaving_page(request.location(self._issuer, **error.fields), cookies)
         return leaving_page(url, [*cookies, cookie])
 
-    async def come_back(self, asked: SiteRequest) -> SiteAnswer:
+    async def come_back(self, asked: SiteRequest) -> SiteResponse:
         """The vendor has sent the user back. Raises SignInRefused."""
         try:
-            fields = parse_fields(asked.query)
+            fields = parse_form_fields(asked.query)
         except OAuthError as error:
             raise SignInRefused(f"The answer is not good: {error.description}.") from None
         id = fields.get("state", "")
@@ -144,17 +170,17 @@ class SigningIn:
         await self._grants.begin(grant)
         return self._tokens.code(grant, request)
 
-    async def _grant(self, request: AuthorizationRequest, user: SignedIn) -> UserGrant:
+    async def _grant(self, request: AuthorizationRequest, user: SignedInUser) -> UserGrant:
         claims, now = user.claims, time.time()
         if not self._allows(claims):
             log.warning("%s may not use this server: it is not on the list of OAuthProxy(allow=…)", claims["sub"])
             raise OAuthError("access_denied", "this account may not use this server")
         until = now + self._seconds
         if not await self._login.can_confirm(user.tokens):
-            until = min(until, now + UNCONFIRMED_SECONDS)
-            log.warning(UNCONFIRMED, self._login.vendor.title, UNCONFIRMED_SECONDS / 3600)
+            until = min(until, now + MAX_UNCONFIRMED_SECONDS)
+            log.warning(UNCONFIRMED_WARNING, self._login.vendor.title, MAX_UNCONFIRMED_SECONDS / 3600)
         return UserGrant(
-            new_id(),
+            make_random_id(),
             request.client,
             claims["sub"],
             await self._rule.grant_scopes(claims, request.scopes),
@@ -170,9 +196,9 @@ class SigningIn:
         return self._seals.mark("verifier", id)
 
 
-def make_redirect(url: str, cookies: list[tuple[str, str]] | None = None) -> SiteAnswer:
+def make_redirect(url: str, cookies: list[tuple[str, str]] | None = None) -> SiteResponse:
     headers = [("location", url), ("cache-control", "no-store"), ("referrer-policy", "no-referrer"), *(cookies or ())]
-    return SiteAnswer(302, b"", headers)
+    return SiteResponse(302, b"", headers)
 
 
 # -- Asks the user, and makes sure that the answer is the user's: given on our page, in the browser that was asked.
@@ -183,15 +209,17 @@ REMEMBERED_SECONDS: Final = 30 * 86400.0
 _STALE: Final = "This page is too old, or was opened in another browser. Start again in your client."
 
 
-class Consent:
+class UserConsent:
     """The question to the user, and its answer."""
 
-    def __init__(self, issuer: str, action: str, vendor: str, seals: Seals, optional: Collection[str] = ()) -> None:
+    def __init__(
+        self, issuer: str, action: str, vendor: str, seals: TokenSealer, optional: Collection[str] = ()
+    ) -> None:
         self.cookies = ConsentCookies(issuer)
         self._origin = "/".join(issuer.split("/")[:3])
         self._action, self._vendor, self._seals, self._optional = action, vendor, seals, optional
 
-    def page(self, client: OAuthClient, request: AuthorizationRequest) -> SiteAnswer:
+    def page(self, client: OAuthClient, request: AuthorizationRequest) -> SiteResponse:
         """The page. Its answer must come with the cookie that goes with it. Raises OAuthError."""
         id = secrets.token_urlsafe(24)
         sealed = self._seals.seal("consent", [id, request], seconds=SECONDS)
@@ -219,7 +247,7 @@ class Consent:
             raise SignInRefused(_STALE, 403)
         is_allowed = form.get("decision") == "allow"
         cookies = [self.cookies.make_expired_cookie(_name("consent", id))]
-        if is_allowed and form.get("remember") == "yes" and not is_native(request.redirect):
+        if is_allowed and form.get("remember") == "yes" and not is_native_redirect(request.redirect):
             sealed = self._seals.seal("remembered", _what(request), seconds=REMEMBERED_SECONDS)
             cookies.append(self.cookies.make_cookie(_make_consent_name(request), sealed, REMEMBERED_SECONDS, "Lax"))
         return request, is_allowed, cookies
@@ -232,7 +260,7 @@ class Consent:
 
 def _may_remember(client: OAuthClient, request: AuthorizationRequest) -> bool:
     # Any program on the user's machine may show the id of a native client (RFC 8252 §8.6), and anyone registers.
-    return bool(client.document) and not is_native(request.redirect)
+    return bool(client.document) and not is_native_redirect(request.redirect)
 
 
 def _what(request: AuthorizationRequest) -> list[object]:
@@ -286,7 +314,7 @@ class Question:
     optional: Collection[str] = ()
 
 
-def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, str]]) -> SiteAnswer:
+def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, str]]) -> SiteResponse:
     """The page that asks the user. Nothing that a client says of itself can be taken for our own words."""
     client, request = question.client, question.request
     always = [scope for scope in request.scopes if scope not in question.optional]
@@ -316,17 +344,17 @@ def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, s
     return _page(200, "Allow this client?", f"<dl>{listed}</dl>{form}{note}", cookies)
 
 
-def leaving_page(url: str, cookies: Sequence[tuple[str, str]] = ()) -> SiteAnswer:
+def leaving_page(url: str, cookies: Sequence[tuple[str, str]] = ()) -> SiteResponse:
     """Sends the browser on. Not by a redirect: browsers apply `form-action` to every address that a form leads to."""
     go = f'<meta http-equiv="refresh" content="0;url={escape(url)}">'
     return _page(200, "One moment", f'<p><a href="{escape(url)}">Go on</a></p>', cookies, go)
 
 
-def refusal_page(text: str, status: int = 400) -> SiteAnswer:
+def make_refusal_page(text: str, status: int = 400) -> SiteResponse:
     return _page(status, "This sign-in cannot go on", f"<p>{escape(text)}</p>", ())
 
 
-def problem_page(text: str, url: str) -> SiteAnswer:
+def problem_page(text: str, url: str) -> SiteResponse:
     """Says what is wrong with a client's request, which the user can take back to the client.
 
     Nobody is sent there at once: anybody can register any address, and make a link to this server that leads to it.
@@ -335,13 +363,13 @@ def problem_page(text: str, url: str) -> SiteAnswer:
     return _page(400, "This sign-in cannot go on", f"<p>{escape(text)}</p>{link}", ())
 
 
-def _page(status: int, title: str, body: str, cookies: Sequence[tuple[str, str]], head: str = "") -> SiteAnswer:
+def _page(status: int, title: str, body: str, cookies: Sequence[tuple[str, str]], head: str = "") -> SiteResponse:
     html = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>{head}'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
         f"<body><h1>{title}</h1>{body}</body></html>"
     )
-    return SiteAnswer(status, html.encode(), [*HEADERS, *cookies])
+    return SiteResponse(status, html.encode(), [*HEADERS, *cookies])
 
 
 # -- Cookies of the sign-in: only this server reads them, and only over https, except on this machine.

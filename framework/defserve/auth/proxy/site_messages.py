@@ -24,7 +24,7 @@ class SiteRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SiteAnswer:
+class SiteResponse:
     """The whole answer."""
 
     status: int
@@ -68,13 +68,13 @@ class SignInRefused(Exception):
 MAX_FIELDS: Final = 64
 
 
-def form_of(request: SiteRequest) -> dict[str, str]:
+def parse_form(request: SiteRequest) -> dict[str, str]:
     """Raises OAuthError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise OAuthError("invalid_request", "send application/x-www-form-urlencoded")
     try:
-        return parse_fields(request.body.decode("utf-8"))
+        return parse_form_fields(request.body.decode("utf-8"))
     except UnicodeDecodeError:
         raise OAuthError("invalid_request", "the form is not UTF-8") from None
 
@@ -86,7 +86,7 @@ def require_field(fields: Mapping[str, str], name: str) -> str:
     return value
 
 
-def parse_fields(text: str) -> dict[str, str]:
+def parse_form_fields(text: str) -> dict[str, str]:
     """Raises OAuthError."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")

@@ -12,26 +12,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeGuard
 
-from defserve.auth.bearer_tokens import credential_of, is_token
+from defserve.auth.bearer_tokens import is_well_formed_token, make_credential_name
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.oauth import make_pkce_challenge
-from defserve.auth.principals import Principal, is_scope, is_token_id
-from defserve.auth.proxy.authorization_requests import Allows, AuthorizationRequest, ScopeRule, same_resource
+from defserve.auth.principals import Principal, is_scope, is_token_principal_id
+from defserve.auth.proxy.authorization_requests import AuthorizationRequest, ScopeRule, UserFilter, is_same_resource
 from defserve.auth.proxy.clients import ClientDirectory, OAuthClient
-from defserve.auth.proxy.seals import Seals
-from defserve.auth.proxy.site_messages import OAuthError, SiteRequest, form_of, require_field
+from defserve.auth.proxy.seals import TokenSealer
+from defserve.auth.proxy.site_messages import OAuthError, SiteRequest, parse_form, require_field
 from defserve.auth.proxy.vendors import VendorLogin
 from defserve.base.peer_bounds import ByteCache
 from defserve.errors import DefserveError
-from defserve.stores.store import OAUTH_GRANTS, Store, StoreChange, StoreCorrupt, StoreNonces
+from defserve.stores.store import OAUTH_GRANT_SPACES, Store, StoreChange, StoreCorrupt, StoreNonces
 
 log = logging.getLogger("defserve.auth")
 
 CODE_SECONDS: Final = 60.0
 ACCESS_SECONDS: Final = 3600.0
-UNCONFIRMED_SECONDS: Final = 8 * 3600.0
+MAX_UNCONFIRMED_SECONDS: Final = 8 * 3600.0
 """How long a sign-in lasts after the vendor has said who the user is, if it cannot be asked again."""
-UNCONFIRMED: Final = (
+UNCONFIRMED_WARNING: Final = (
     "%s gives neither a refresh token nor an address that says who a user is, so nobody can ask whether a user is "
     "still welcome there: users sign in again after %g hours"
 )
@@ -47,11 +47,11 @@ class ProxyTokens:
         self,
         issuer: str,
         resource: str,
-        seals: Seals,
-        grants: Grants,
+        seals: TokenSealer,
+        grants: UserGrants,
         clients: ClientDirectory,
         login: VendorLogin,
-        allows: Allows,
+        allows: UserFilter,
         rule: ScopeRule,
     ) -> None:
         self.audiences, self.issuers = (resource,), (issuer,)
@@ -66,7 +66,7 @@ class ProxyTokens:
 
         Raises IssuerUnavailable if the store does not answer: then a client should not throw its token away.
         """
-        found = self._seals.open("access", token) if is_token(token) else None
+        found = self._seals.open("access", token) if is_well_formed_token(token) else None
         if found is None:
             return None
         id, scopes, ends = found
@@ -75,13 +75,13 @@ class ProxyTokens:
         except DefserveError as error:
             log.error("grants cannot be read: %s", error)
             raise IssuerUnavailable("the store of grants does not answer") from None
-        if not self._is_ours(grant) or grant.generation == 0 or not is_token_id(grant.subject):
+        if not self._is_ours(grant) or grant.generation == 0 or not is_token_principal_id(grant.subject):
             return None
         if not self._allows(grant.claims):
             return None
         claims = {**grant.claims, "iss": self.issuers[0], "aud": grant.resource, "client_id": grant.client}
         more = {"scope": " ".join(scopes), "exp": ends, "grant": id}
-        return Principal(grant.subject, frozenset(scopes), {**claims, **more}, credential=credential_of(token))
+        return Principal(grant.subject, frozenset(scopes), {**claims, **more}, credential=make_credential_name(token))
 
     async def vendor_token(self, principal: Principal) -> str | None:
         """The vendor's own token of a caller, for calls in its name. It must never be given to the caller."""
@@ -91,7 +91,7 @@ class ProxyTokens:
 
     def _is_ours(self, grant: UserGrant | None) -> TypeGuard[UserGrant]:
         """Whether a grant was given for this server, and not for another that shares its namespace."""
-        return grant is not None and same_resource(grant.resource, self.audiences[0])
+        return grant is not None and is_same_resource(grant.resource, self.audiences[0])
 
     def _vendor_tokens(self, grant: UserGrant) -> dict[str, str]:
         found: dict[str, str] | None = self._seals.open("vendor", grant.vendor)
@@ -105,7 +105,7 @@ class ProxyTokens:
 
     async def exchange(self, request: SiteRequest) -> dict[str, Any]:
         """The answer of the token endpoint. Raises OAuthError."""
-        form = form_of(request)
+        form = parse_form(request)
         client = await self._clients.authenticate_client(request, form)
         match require_field(form, "grant_type"):
             case "authorization_code":
@@ -159,7 +159,7 @@ class ProxyTokens:
                 raise _BAD_TOKEN
             scopes = await self._rule.grant_scopes(claims, scopes)
             confirmed = time.time() if is_confirmed else grant.confirmed
-            until = grant.until if is_confirmed else min(grant.until, confirmed + UNCONFIRMED_SECONDS)
+            until = grant.until if is_confirmed else min(grant.until, confirmed + MAX_UNCONFIRMED_SECONDS)
             if until <= time.time():
                 raise OAuthError("invalid_grant", "the vendor cannot be asked about this account: sign in again")
             renewed = await self._grants.renew(grant, vendor=vendor, claims=claims, confirmed=confirmed, until=until)
@@ -197,7 +197,7 @@ class ProxyTokens:
         return sealed, claims, True
 
     def _check_resource(self, form: Mapping[str, str], grant: UserGrant) -> None:
-        if "resource" in form and not same_resource(form["resource"], grant.resource):
+        if "resource" in form and not is_same_resource(form["resource"], grant.resource):
             raise OAuthError("invalid_target", "tokens are issued here for this server only")
 
     def _issue_tokens(self, grant: UserGrant, scopes: tuple[str, ...]) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class ProxyTokens:
 
     async def revoke(self, request: SiteRequest) -> None:
         """Take back a token, and all that hang on the same grant (RFC 7009). An unknown token is no error."""
-        form = form_of(request)
+        form = parse_form(request)
         client = await self._clients.authenticate_client(request, form)
         token = require_field(form, "token")
         found = self._seals.open("refresh", token) or self._seals.open("access", token)
@@ -259,7 +259,7 @@ class UserGrant:
     confirmed: float = 0.0
 
 
-class Grants:
+class UserGrants:
     """The grants of an authorization server, in a store that all its processes share."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
@@ -270,12 +270,12 @@ class Grants:
     async def begin(self, grant: UserGrant) -> None:
         """Keep a new grant until its code is exchanged."""
         await self._store.change(
-            StoreChange(OAUTH_GRANTS.of(grant.id), {_RECORD: _encode_grant(grant)}, ttl=PENDING_SECONDS)
+            StoreChange(OAUTH_GRANT_SPACES.of(grant.id), {_RECORD: _encode_grant(grant)}, ttl=PENDING_SECONDS)
         )
 
     async def find(self, id: str) -> UserGrant | None:
         """The grant as it is now."""
-        found = (await self._store.get(OAUTH_GRANTS.of(id), (_RECORD,))).get(_RECORD)
+        found = (await self._store.get(OAUTH_GRANT_SPACES.of(id), (_RECORD,))).get(_RECORD)
         grant = None if found is None else _decode_grant(found)
         return grant if grant is not None and self._clock() < grant.until else None
 
@@ -301,7 +301,7 @@ class Grants:
         """The grant with other values. None: it was changed meanwhile, or is gone."""
         after = replace(grant, **changed)
         change = StoreChange(
-            OAUTH_GRANTS.of(grant.id),
+            OAUTH_GRANT_SPACES.of(grant.id),
             {_RECORD: _encode_grant(after)},
             expect={_RECORD: _encode_grant(grant)},
             ttl=max(after.until - self._clock(), 1.0),
@@ -311,7 +311,7 @@ class Grants:
 
     async def end(self, id: str) -> None:
         """Take a grant back, and with it every token that hangs on it."""
-        await self._store.change(StoreChange(OAUTH_GRANTS.of(id), drop=(_RECORD,), ttl=PENDING_SECONDS))
+        await self._store.change(StoreChange(OAUTH_GRANT_SPACES.of(id), drop=(_RECORD,), ttl=PENDING_SECONDS))
         self._kept.drop(id)
 
     async def is_first(self, what: str, id: str, seconds: float) -> bool:
@@ -319,7 +319,7 @@ class Grants:
         return await self._nonces.spend(f"oauth {what} {id}", ttl=seconds)
 
 
-def new_id() -> str:
+def make_random_id() -> str:
     return secrets.token_urlsafe(24)
 
 

@@ -14,11 +14,18 @@ from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
-from defserve.auth.issuers import HttpRequest, IssuerUnavailable, Send, download, endpoint_of, metadata_of
-from defserve.auth.oauth import client_basic, make_pkce_challenge
-from defserve.auth.principals import is_token_id
+from defserve.auth.issuers import (
+    HttpRequest,
+    IssuerUnavailable,
+    SendHttpRequest,
+    download_document,
+    fetch_issuer_metadata,
+    get_endpoint_url,
+)
+from defserve.auth.oauth import encode_client_basic_auth, make_pkce_challenge
+from defserve.auth.principals import is_token_principal_id
 from defserve.auth.proxy.site_messages import OAuthError
-from defserve.auth.signed_tokens import IdTokens
+from defserve.auth.signed_tokens import IdTokenVerifier
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError, did_you_mean
 
@@ -36,7 +43,7 @@ _ENDED: Final = frozenset(("invalid_grant", "bad_verification_code", "bad_refres
 
 
 @dataclass(frozen=True, slots=True)
-class SignedIn:
+class SignedInUser:
     """A user: the claims that the vendor vouches for, and the vendor's own tokens, which stay here.
 
     `sub` is the id that never changes for a user of this vendor. An e-mail address that is not verified is left out.
@@ -56,14 +63,16 @@ class VendorLogin:
         client_secret: str,
         callback: str,
         *,
-        send: Send,
+        send: SendHttpRequest,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.vendor, self._id, self._secret, self._callback = vendor, client_id, client_secret, callback
-        self._send, self._fetch = send, partial(download, send=send)
+        self._send, self._fetch = send, partial(download_document, send=send)
         self._metadata: Mapping[str, Any] = {}
         self._read_at = float("-inf")
-        self._id_tokens = IdTokens(vendor.issuer, client_id, fetch=self._fetch, clock=clock) if vendor.issuer else None
+        self._id_tokens = (
+            IdTokenVerifier(vendor.issuer, client_id, fetch=self._fetch, clock=clock) if vendor.issuer else None
+        )
 
     async def address(self, state: str, verifier: str) -> str:
         """Where to send the browser. Raises OAuthError."""
@@ -87,14 +96,14 @@ class VendorLogin:
         if (issuer is None and says_so) or (issuer is not None and issuer != self.vendor.issuer):
             raise OAuthError("access_denied", "the answer came from another authorization server")
 
-    async def finish_sign_in(self, code: str, state: str, verifier: str) -> SignedIn:
+    async def finish_sign_in(self, code: str, state: str, verifier: str) -> SignedInUser:
         """Who has signed in. Raises OAuthError."""
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": self._callback}
         tokens, nonce = await self._tokens({**form, "code_verifier": verifier}), make_pkce_challenge(state)
         if self._id_tokens is None:
-            return SignedIn(self._select_claims(await self._user(self.vendor.user, tokens)), _select_tokens(tokens))
+            return SignedInUser(self._select_claims(await self._user(self.vendor.user, tokens)), _select_tokens(tokens))
         claims = self._select_claims(await self._verify_id_token(tokens, nonce))
-        return SignedIn(claims, {**_select_tokens(tokens), "nonce": nonce})
+        return SignedInUser(claims, {**_select_tokens(tokens), "nonce": nonce})
 
     async def can_confirm(self, tokens: Mapping[str, str]) -> bool:
         """Whether the vendor can be asked about a user later. Raises OAuthError."""
@@ -148,7 +157,7 @@ class VendorLogin:
         if claims.get("email_verified") is not True or not isinstance(claims.get("email"), str):
             found.pop("email", None)
         subject = str(claims.get(self.vendor.subject, ""))
-        if not is_token_id(subject):
+        if not is_token_principal_id(subject):
             raise OAuthError("access_denied", "the account has no usable id")
         elsewhere: Any = claims.get("_claim_names")
         if is_object(elsewhere) and (missing := sorted(elsewhere.keys() & set(KEPT_CLAIMS) - found.keys())):
@@ -186,7 +195,9 @@ class VendorLogin:
     async def _tokens(self, form: Mapping[str, str]) -> dict[str, Any]:
         url = await self._endpoint("token_endpoint", self.vendor.token)
         shown = {"client_id": self._id, "client_secret": self._secret} if self.vendor.method == "post" else {}
-        headers = {"authorization": client_basic(self._id, self._secret)} if self.vendor.method == "basic" else {}
+        headers = (
+            {"authorization": encode_client_basic_auth(self._id, self._secret)} if self.vendor.method == "basic" else {}
+        )
         request = HttpRequest(url, {**form, **shown}, headers)
         status, found = await self._send_request(request)
         if status < 500 and str(found.get("error")) in _ENDED:
@@ -211,7 +222,7 @@ class VendorLogin:
         if not self.vendor.issuer:
             return fixed
         try:
-            return endpoint_of(await self._load_metadata(), name)
+            return get_endpoint_url(await self._load_metadata(), name)
         except IssuerUnavailable as error:
             log.error("%s", error)
             raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
@@ -221,7 +232,7 @@ class VendorLogin:
         if not self.vendor.issuer or time.monotonic() - self._read_at < METADATA_SECONDS:
             return self._metadata
         try:
-            self._metadata = await metadata_of(self.vendor.issuer, self._fetch)
+            self._metadata = await fetch_issuer_metadata(self.vendor.issuer, self._fetch)
         except IssuerUnavailable as error:
             log.error("%s", error)
             raise OAuthError("temporarily_unavailable", "the sign-in is not available at the moment") from None
@@ -296,7 +307,7 @@ VENDORS: Final[Mapping[str, Vendor]] = {
 }
 
 
-def vendor_of(which: str | Vendor, places: Mapping[str, str]) -> Vendor:
+def resolve_vendor(which: str | Vendor, places: Mapping[str, str]) -> Vendor:
     """The vendor with its places filled in. Raises UsageError."""
     vendor = which if isinstance(which, Vendor) else VENDORS.get(which)
     if vendor is None:

@@ -8,14 +8,27 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
-from defserve.cli.exits import complain
-from defserve.cli.parser import JSON_LINES, RESULT_AS_JSON, Argument, CommandParser, positive, run_action
-from defserve.cli.screen import problem_lines, show, show_stderr
-from defserve.cli.screen_blocks import Data, Line, Table, format_count
+from defserve.cli.exits import print_error
+from defserve.cli.parser import (
+    JSON_LINES_FLAG,
+    RESULT_JSON_FLAG,
+    CommandArgument,
+    CommandParser,
+    parse_positive_int,
+    run_action,
+)
+from defserve.cli.screen import format_problem, show_stderr, show_stdout
+from defserve.cli.screen_blocks import JsonBlock, StyledLine, Table, format_count
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
-from defserve.stores.audit.chain import AuditReport, iter_numbered_lines, parse_line, reason_of, verify
-from defserve.stores.audit.log_file import VARIABLE, audit_key
+from defserve.stores.audit.chain import (
+    AuditReport,
+    describe_chain_error,
+    iter_numbered_lines,
+    parse_log_line,
+    verify_audit_log,
+)
+from defserve.stores.audit.log_file import AUDIT_KEY_VARIABLE, load_audit_key
 
 INTACT: Final = 0
 BROKEN: Final = 1
@@ -36,7 +49,9 @@ VERIFY_ABOUT: Final = """Check every line of an audit log, and that its end was 
 
 Exits with 0 if the log is intact, 1 if it is broken, 2 if it could not be checked."""
 SHOW_ABOUT: Final = "Show the events of an audit log, oldest first. The log is not checked; `verify` does that."
-KEY_HELP: Final = f"the key the log was written with (default: ${VARIABLE}, then ~/.config/defserve/audit.key)"
+KEY_HELP: Final = (
+    f"the key the log was written with (default: ${AUDIT_KEY_VARIABLE}, then ~/.config/defserve/audit.key)"
+)
 
 ANCHOR_HELP: Final = "where the log's heads are kept elsewhere: a file, or the address of a store; repeatable"
 
@@ -51,39 +66,39 @@ def verify_log(argv: list[str]) -> int:
     try:
         options = CommandParser("defserve audit verify", VERIFY_ABOUT, VERIFY_EXAMPLES).parse_options(
             argv,
-            Argument("file", metavar="FILE", help="the audit log"),
-            Argument("--key-file", metavar="FILE", help=KEY_HELP),
-            Argument("--head", metavar="FILE", help="a signed head from another place (default: FILE.head)"),
-            Argument("--anchor", metavar="ANCHOR", action="append", default=[], help=ANCHOR_HELP),
-            RESULT_AS_JSON,
+            CommandArgument("file", metavar="FILE", help="the audit log"),
+            CommandArgument("--key-file", metavar="FILE", help=KEY_HELP),
+            CommandArgument("--head", metavar="FILE", help="a signed head from another place (default: FILE.head)"),
+            CommandArgument("--anchor", metavar="ANCHOR", action="append", default=[], help=ANCHOR_HELP),
+            RESULT_JSON_FLAG,
         )
         if not options.anchor:
             _open_log(options.file).close()
-        key = audit_key(options.key_file)
-        report = verify(options.file, key, head=options.head, anchors=tuple(options.anchor))
+        key = load_audit_key(options.key_file)
+        report = verify_audit_log(options.file, key, head=options.head, anchors=tuple(options.anchor))
     except SystemExit as stop:
         return UNKNOWN if stop.code else INTACT
     except UsageError as error:
-        return complain(str(error), UNKNOWN)
-    show(*([Data({"file": options.file, **report._asdict()})] if options.json else page(report)))
+        return print_error(str(error), UNKNOWN)
+    show_stdout(*([JsonBlock({"file": options.file, **report._asdict()})] if options.json else page(report)))
     return INTACT if report.ok else BROKEN
 
 
-def page(report: AuditReport) -> Iterator[Line]:
+def page(report: AuditReport) -> Iterator[StyledLine]:
     """The report for a terminal, line by line."""
     if report.ok:
-        yield Line(("intact:", "good"), f" {format_count(report.events, 'event')}")
+        yield StyledLine(("intact:", "good"), f" {format_count(report.events, 'event')}")
     else:
         where = f"line {report.first_bad_line}: " if report.first_bad_line else ""
-        yield Line(("broken:", "error"), f" {where}{report.reason}")
-        yield Line(f"  intact before that: {format_count(report.events, 'event')}")
+        yield StyledLine(("broken:", "error"), f" {where}{report.reason}")
+        yield StyledLine(f"  intact before that: {format_count(report.events, 'event')}")
         advice = "keep the file as evidence; put back a copy that is intact, or begin a log with another name"
-        yield Line("  ", ("fix:", "fix"), f" {advice}")
+        yield StyledLine("  ", ("fix:", "fix"), f" {advice}")
     if report.unsigned:
         after = "after the last signed head: nobody can tell whether more were cut off"
-        yield Line(f"  {format_count(report.unsigned, 'event')} {after}")
+        yield StyledLine(f"  {format_count(report.unsigned, 'event')} {after}")
     if report.lost:
-        yield Line(
+        yield StyledLine(
             f"  {format_count(report.lost, 'event')} could not be written when they happened; the log says so itself"
         )
 
@@ -92,22 +107,22 @@ def show_log(argv: list[str]) -> int:
     """`defserve audit show`."""
     options = CommandParser("defserve audit show", SHOW_ABOUT, SHOW_EXAMPLES).parse_options(
         argv,
-        Argument("file", metavar="FILE", help="the audit log"),
-        Argument("--type", metavar="TYPE", action="append", help="only events of this type; repeatable"),
-        Argument("--trace", metavar="ID", help="only events of this trace"),
-        Argument("--last", metavar="N", type=positive, help="only the newest N of them"),
-        JSON_LINES,
+        CommandArgument("file", metavar="FILE", help="the audit log"),
+        CommandArgument("--type", metavar="TYPE", action="append", help="only events of this type; repeatable"),
+        CommandArgument("--trace", metavar="ID", help="only events of this trace"),
+        CommandArgument("--last", metavar="N", type=parse_positive_int, help="only the newest N of them"),
+        JSON_LINES_FLAG,
     )
     with _open_log(options.file) as file:
         bad: list[int] = []
         records = deque((record for record in _records(file, bad) if _is_wanted(record, options)), options.last)
     if options.json:
-        show(*(Data(record, compact=True) for record in records))
+        show_stdout(*(JsonBlock(record, compact=True) for record in records))
     else:
         head = ("seq", "time", "type", "result", "actor", "target", "trace")
-        show(Table(head, map(_row, records), fit=("actor", "target", "trace")))
+        show_stdout(Table(head, map(_row, records), fit=("actor", "target", "trace")))
     if bad:
-        show_stderr(*problem_lines("note", f"line {bad[0]} is not a record; run defserve audit verify {options.file}"))
+        show_stderr(*format_problem("note", f"line {bad[0]} is not a record; run defserve audit verify {options.file}"))
     return INTACT
 
 
@@ -138,7 +153,7 @@ def _words(value: Any, *names: str) -> str:
 def _records(file: BinaryIO, bad: list[int]) -> Iterator[dict[str, Any]]:
     """The record of each line, without `prev` and `mac`. Numbers of lines without a record are added to `bad`."""
     for number, line in iter_numbered_lines(file):
-        whole = parse_line(line) or {}
+        whole = parse_log_line(line) or {}
         kind = "event" if "event" in whole else "log"
         if is_object(whole.get(kind)):
             yield {"seq": whole.get("seq"), kind: whole[kind]}
@@ -160,4 +175,4 @@ def _open_log(path: str) -> BinaryIO:
     try:
         return open(path, "rb")
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {reason_of(error)}", fix="name an audit log") from None
+        raise UsageError(f"cannot read {path}: {describe_chain_error(error)}", fix="name an audit log") from None

@@ -11,26 +11,26 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
-from defserve.cli.content import content_page, is_content, media_of, object_example, signature
-from defserve.cli.parser import Argument, CommandParser, flag
-from defserve.cli.progress import Working
-from defserve.cli.screen import show, show_stderr
-from defserve.cli.screen_blocks import Block, Data, Written
-from defserve.cli.target import TARGET_HELP, ServerTarget, quiet, split_command
+from defserve.cli.content import format_signature, is_content, list_media_blocks, object_example, render_content
+from defserve.cli.parser import CommandArgument, CommandParser, make_flag
+from defserve.cli.progress import ProgressDisplay
+from defserve.cli.screen import show_stderr, show_stdout
+from defserve.cli.screen_blocks import DocumentBlock, JsonBlock, ScreenBlock
+from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, split_command
 from defserve.cli.target_connection import (
-    ARGUMENT,
-    MISSING,
+    ARGUMENT_PATTERN,
+    MISSING_ARGUMENT_PATTERN,
     brief_tracebacks,
-    connect,
-    read_arguments,
-    read_options,
-    resolve_named,
+    connect_target,
+    parse_argument_words,
+    parse_subject_options,
+    resolve_target_before_name,
 )
-from defserve.cli.terminal_answers import PreparedAnswers, answer_of
+from defserve.cli.terminal_answers import PreparedAnswers, parse_answer_option
 from defserve.client.client import Client
-from defserve.client.mgp.server_claims import tool_security
-from defserve.client.replies import object_of
-from defserve.client.tasks import MISSING_CAPABILITY, needs_tasks
+from defserve.client.mgp.server_claims import parse_tool_security
+from defserve.client.replies import object_or_empty
+from defserve.client.tasks import MISSING_CAPABILITY, is_task_required_error
 from defserve.core.json_values import is_array
 from defserve.core.messages import METHOD_NOT_FOUND
 from defserve.errors import DefserveError, PeerError, ToolError, UsageError, did_you_mean
@@ -61,38 +61,42 @@ ANSWER: Final = """--answer '{"value": …}', or with the fields of its form"""
 
 def main(argv: list[str]) -> int:
     before, command = split_command(argv)
-    options = read_options(
+    options = parse_subject_options(
         CommandParser("defserve call", "Call a tool of a server and print its result.", EXAMPLES),
         _as_arguments(before),
         "call",
         "tool",
-        Argument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP),
-        Argument("--args", metavar="OBJECT", help="the arguments as one JSON object; --json OBJECT is the same"),
-        flag("--validate", help="only check whether the tool would accept the arguments"),
-        flag("--yes", "-y", help="say yes to everything that needs confirmation"),
-        Argument(
+        CommandArgument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP),
+        CommandArgument("--args", metavar="OBJECT", help="the arguments as one JSON object; --json OBJECT is the same"),
+        make_flag("--validate", help="only check whether the tool would accept the arguments"),
+        make_flag("--yes", "-y", help="say yes to everything that needs confirmation"),
+        CommandArgument(
             "--answer",
             action="append",
             default=[],
-            type=answer_of,
+            type=parse_answer_option,
             metavar="JSON",
             help="the answer to a question of the tool, as JSON: an object, or the value of its only field; "
             "repeatable, in the order of the questions",
         ),
-        flag("--json", help="print the tool's value as JSON, text too"),
-        flag("--raw", help="print the whole result as JSON"),
+        make_flag("--json", help="print the tool's value as JSON, text too"),
+        make_flag("--raw", help="print the whole result as JSON"),
     )
     words: list[str] = options.words
-    with quiet():
-        target = resolve_named(words, options.module, command)
-    if not words or ARGUMENT.fullmatch(words[0]):
+    with redirect_stdout_to_stderr():
+        target = resolve_target_before_name(words, options.module, command)
+    if not words or ARGUMENT_PATTERN.fullmatch(words[0]):
         raise UsageError("no tool is given", fix="defserve call server.py TOOL key=value ...")
     if loose := next((word for word in words[1:] if word.lstrip().startswith("{")), None):
         raise UsageError(f"{loose!r} is not an argument", fix=f"write --args {shlex.quote(loose)}")
-    tool, texts, values = words[0], *read_arguments(words[1:], options.args)
-    with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Calling {tool}") as work:
+    tool, texts, values = words[0], *parse_argument_words(words[1:], options.args)
+    with (
+        redirect_stdout_to_stderr(),
+        nullcontext() if options.verbose else brief_tracebacks(),
+        ProgressDisplay(f"Calling {tool}") as work,
+    ):
         result = asyncio.run(call(target, tool, texts, values, options, work))
-    show(*page(result, tool, options))
+    show_stdout(*page(result, tool, options))
     if result.problem is not None:
         raise result.problem
     if found := UNFINISHED.search(json.dumps(result.value)):
@@ -120,37 +124,44 @@ class CallResult(NamedTuple):
     problem: UsageError | None = None
 
 
-def page(result: CallResult, tool: str, options: Namespace) -> Iterator[Block]:
+def page(result: CallResult, tool: str, options: Namespace) -> Iterator[ScreenBlock]:
     """The result for a terminal. Pictures are saved, unless JSON is wanted."""
     value, media, _ = result
     if options.raw or options.json:
-        yield Data(value)
+        yield JsonBlock(value)
     elif is_content(value):
-        yield from content_page(value, tool, options.output)
+        yield from render_content(value, tool, options.output)
     else:
-        yield Written(value) if isinstance(value, str) else Data(value)
-        yield from content_page(media, tool, options.output)
+        yield DocumentBlock(value) if isinstance(value, str) else JsonBlock(value)
+        yield from render_content(media, tool, options.output)
 
 
 async def call(
-    target: ServerTarget, tool: str, texts: dict[str, str], values: dict[str, Any], options: Namespace, work: Working
+    target: ServerTarget,
+    tool: str,
+    texts: dict[str, str],
+    values: dict[str, Any],
+    options: Namespace,
+    work: ProgressDisplay,
 ) -> CallResult:
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
     given = PreparedAnswers(options.answer, yes=options.yes, around=work.pause_drawing)
-    async with connect(target, options, answers=given.answers(), work=work) as client:
+    async with connect_target(target, options, answers=given.answers(), work=work) as client:
         tools = {str(item.get("name")): item for item in await client.tools()}
         listed = tools.get(tool, {})
         arguments = {
-            **parse_typed_arguments(texts, object_of(object_of(listed.get("inputSchema")).get("properties"))),
+            **parse_typed_arguments(
+                texts, object_or_empty(object_or_empty(listed.get("inputSchema")).get("properties"))
+            ),
             **values,
         }
         if options.validate:
             return CallResult(await validate_arguments(client, tool, arguments, tools, options))
-        security = tool_security(tool, listed)
+        security = parse_tool_security(tool, listed)
         if not security.is_listed and not await is_hidden(client, tool, arguments, can_ask=given.can_answer):
             raise unknown_tool(client, tool, list(tools), options)
         if security.confirmation_required and (
-            wrong := find_misnamed_arguments(object_of(listed.get("inputSchema")), arguments)
+            wrong := find_misnamed_arguments(object_or_empty(listed.get("inputSchema")), arguments)
         ):
             # Nobody is asked about a call that cannot run.
             raise ToolError("\n".join(wrong))
@@ -174,15 +185,15 @@ async def _call_tool(client: Client, tool: str, arguments: dict[str, Any], optio
     try:
         result = await client.call_raw(tool, arguments)
     except PeerError as error:
-        if options.raw or not needs_tasks(error):
+        if options.raw or not is_task_required_error(error):
             raise
         return CallResult(await (await client.start(tool, **arguments)).result())
     if options.raw:
         return CallResult(result)
     try:
-        return CallResult(await client.value(tool, result), media_of(result))
+        return CallResult(await client.value(tool, result), list_media_blocks(result))
     except ToolError as error:
-        kind = str(object_of(object_of(result.get("_meta")).get(ERROR)).get("error_type"))
+        kind = str(object_or_empty(object_or_empty(result.get("_meta")).get(ERROR)).get("error_type"))
         if kind not in FIXES:
             raise
         raise ToolError(f"{error.message}\n  fix: {FIXES[kind]}", data=error.data) from None
@@ -196,7 +207,7 @@ def explain_error(
         return given.unanswered
     if isinstance(error, ToolError):
         words = re.sub(r"^the user (declined|dismissed)", r"you \1", error.message)
-        missing = [] if "did you mean" in words else MISSING.findall(words)
+        missing = [] if "did you mean" in words else MISSING_ARGUMENT_PATTERN.findall(words)
         return ToolError(words + (_takes(tool, missing) or _format_list_hint(tool, arguments, words)), data=error.data)
     if error.code == MISSING_CAPABILITY and "elicitation" in str(error.data) and not given.can_answer:
         return UsageError(error.message, fix=f"run it at a terminal, where you can answer, or add {ANSWER}")
@@ -205,23 +216,23 @@ def explain_error(
 
 def _takes(tool: dict[str, Any], missing: list[str]) -> str:
     """What to give a tool, as a line; empty if none of its own arguments is missing, or its schema cannot be read."""
-    schema = object_of(tool.get("inputSchema"))
-    properties = object_of(schema.get("properties"))
+    schema = object_or_empty(tool.get("inputSchema"))
+    properties = object_or_empty(schema.get("properties"))
     wanted = [name for name in missing if name in properties]
     if not wanted or not is_array(schema.get("required", [])):
         return ""
     examples = [example for name in wanted if (example := object_example(name, properties[name], schema))]
     written = f"; write {' '.join(examples)}" if examples else ""
-    return f"\n  fix: give what it takes: {signature(tool)}{written}"
+    return f"\n  fix: give what it takes: {format_signature(tool)}{written}"
 
 
 def _format_list_hint(tool: dict[str, Any], arguments: dict[str, Any], told: str) -> str:
     """How to write a list, as a line, where a server complains of a text; empty if it does not."""
-    properties = object_of(object_of(tool.get("inputSchema")).get("properties"))
+    properties = object_or_empty(object_or_empty(tool.get("inputSchema")).get("properties"))
     wrong = [
         f"{name}:={shlex.quote(json.dumps([value], ensure_ascii=False))}"
         for name, value in arguments.items()
-        if isinstance(value, str) and object_of(properties.get(name)).get("type") == "array" and name in told
+        if isinstance(value, str) and object_or_empty(properties.get(name)).get("type") == "array" and name in told
     ]
     return f"\n  fix: a list is written as JSON: {' '.join(wrong)}" if wrong else ""
 
@@ -260,7 +271,7 @@ async def is_hidden(client: Client, tool: str, arguments: dict[str, Any], *, can
 
 def find_misnamed_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
     """The arguments that are missing, and those that the schema does not name, unless it may allow others."""
-    properties, required = object_of(schema.get("properties")), schema.get("required")
+    properties, required = object_or_empty(schema.get("properties")), schema.get("required")
     missing = [name for name in required if name not in arguments] if is_array(required) else []
     is_open = not properties or OPEN & schema.keys() or schema.get("additionalProperties", False) is not False
     unknown = [] if is_open else [name for name in arguments if name not in properties]
@@ -276,7 +287,7 @@ def parse_typed_arguments(texts: dict[str, str], properties: dict[str, Any]) -> 
     fitted: dict[str, Any] = {}
     for name, text in texts.items():
         fitted[name] = text
-        if object_of(properties.get(name)).get("type", "string") != "string":
+        if object_or_empty(properties.get(name)).get("type", "string") != "string":
             try:
                 fitted[name] = json.loads(text)
             except ValueError:

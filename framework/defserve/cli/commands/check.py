@@ -8,21 +8,27 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from defserve.cli.content import WHEN, writing
-from defserve.cli.exits import complain, format_located_error
-from defserve.cli.parser import RESULT_AS_JSON, Argument, CommandParser, flag
-from defserve.cli.progress import ASKING, Working
-from defserve.cli.screen import show
-from defserve.cli.screen_blocks import Data, Line, format_count
-from defserve.cli.target import TARGET_HELP, ServerTarget, quiet, resolve_only, split_command
+from defserve.cli.content import TOKEN_COST_NOTES, explain_write_errors
+from defserve.cli.exits import format_located_error, print_error
+from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag
+from defserve.cli.progress import LISTING_STEP, ProgressDisplay
+from defserve.cli.screen import show_stdout
+from defserve.cli.screen_blocks import JsonBlock, StyledLine, format_count
+from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, resolve_only_target, split_command
 from defserve.cli.target_connection import CONNECTION_OPTIONS
-from defserve.cli.target_listing import target_listing
+from defserve.cli.target_listing import list_target
 from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.protocols.mgp.security import UnguardedParameter
-from defserve.server.openapi_document import openapi
-from defserve.tooling.export import catalogue, mgp_entry, schemas
-from defserve.tooling.lint.definitions import Definitions, LintFinding, of_wire, problems, read_call
-from defserve.tooling.lint.rules import RULES, Complaint, complaints
+from defserve.server.openapi_document import build_openapi_document
+from defserve.tooling.export import catalogue, collect_tool_schemas, format_mgp_entry
+from defserve.tooling.lint.definitions import (
+    LintFinding,
+    ServerDefinitions,
+    problems,
+    read_call,
+    read_listed_definitions,
+)
+from defserve.tooling.lint.rules import LINT_RULES, LintComplaint, run_lint_rules
 from defserve.tooling.listing import ServerListing
 
 CLEAN: Final = 0
@@ -53,62 +59,68 @@ def run_check(argv: list[str]) -> int:
     except SystemExit as stop:
         return UNKNOWN if stop.code else CLEAN
     except DefserveError as error:
-        return complain(format_located_error(error), UNKNOWN)
+        return print_error(format_located_error(error), UNKNOWN)
 
 
 def _main(argv: list[str]) -> int:
     before, command = split_command(argv)
     options = CommandParser("defserve check", ABOUT, EXAMPLES).parse_options(
         before,
-        Argument("target", nargs="*", help=TARGET_HELP),
-        flag("--strict", help="warnings count as errors, for CI"),
-        Argument("--ignore", action="append", default=[], metavar="RULE", help="skip a rule; repeatable"),
-        Argument("--calls", metavar="FILE", help="also check calls against the tools: one JSON object per line"),
-        flag("--rules", help="show the rules"),
-        RESULT_AS_JSON,
+        CommandArgument("target", nargs="*", help=TARGET_HELP),
+        make_flag("--strict", help="warnings count as errors, for CI"),
+        CommandArgument("--ignore", action="append", default=[], metavar="RULE", help="skip a rule; repeatable"),
+        CommandArgument("--calls", metavar="FILE", help="also check calls against the tools: one JSON object per line"),
+        make_flag("--rules", help="show the rules"),
+        RESULT_JSON_FLAG,
         *CONNECTION_OPTIONS,
     )
     if options.rules:
-        shown = [Data({name: {"level": rule.level, "about": rule.about} for name, rule in RULES.items()})]
-        show(*(shown if options.json else _rules_page()))
+        shown = [JsonBlock({name: {"level": rule.level, "about": rule.about} for name, rule in LINT_RULES.items()})]
+        show_stdout(*(shown if options.json else _rules_page()))
         return CLEAN
     ignored = _parse_ignored_rules(options.ignore)
-    with quiet(), warnings.catch_warnings(), Working(ASKING):
+    with redirect_stdout_to_stderr(), warnings.catch_warnings(), ProgressDisplay(LISTING_STEP):
         # Registration warns about some of this; here everything is reported in one place.
         warnings.simplefilter("ignore", UnguardedParameter)
-        target = resolve_only(options.target, options.module, command)
-        listed = target_listing(target, options)
+        target = resolve_only_target(options.target, options.module, command)
+        listed = list_target(target, options)
         found = definitions(target, listed)
-        made = complaints(found, ignored)
+        made = run_lint_rules(found, ignored)
         if options.calls and BAD_CALL not in ignored:
             made += bad_calls(options.calls, listed)
     _show(made, found, options)
     return FOUND if any(options.strict or complaint.level == "error" for complaint in made) else CLEAN
 
 
-def _rules_page() -> Iterator[Line]:
-    for name, rule in RULES.items():
-        yield Line((f"{name:30}", "title"), " ", (f"{rule.level:8}", LEVELS[rule.level]), f" {rule.about}", hang=40)
+def _rules_page() -> Iterator[StyledLine]:
+    for name, rule in LINT_RULES.items():
+        yield StyledLine(
+            (f"{name:30}", "title"), " ", (f"{rule.level:8}", LEVELS[rule.level]), f" {rule.about}", hang=40
+        )
 
 
 def _parse_ignored_rules(given: list[str]) -> set[str]:
     names = {name for text in given for name in text.split(",")}
-    for name in names - {*RULES, BAD_CALL}:
-        raise UsageError(f"there is no rule {name!r}", fix=did_you_mean(name, RULES, "run defserve check --rules"))
+    for name in names - {*LINT_RULES, BAD_CALL}:
+        raise UsageError(f"there is no rule {name!r}", fix=did_you_mean(name, LINT_RULES, "run defserve check --rules"))
     return names
 
 
-def definitions(target: ServerTarget, listed: ServerListing) -> Definitions:
+def definitions(target: ServerTarget, listed: ServerListing) -> ServerDefinitions:
     """The definitions of a server. A server in this process shows more than a remote one."""
     if target.server is None:
-        return of_wire(listed)
+        return read_listed_definitions(listed)
     from defserve.server.server import Server
-    from defserve.tooling.lint.rules import of_server
+    from defserve.tooling.lint.rules import read_server_definitions
 
-    return of_server(target.server, listed) if isinstance(target.server, Server) else of_wire(listed)
+    return (
+        read_server_definitions(target.server, listed)
+        if isinstance(target.server, Server)
+        else read_listed_definitions(listed)
+    )
 
 
-def bad_calls(path: str, listed: ServerListing) -> Iterator[Complaint]:
+def bad_calls(path: str, listed: ServerListing) -> Iterator[LintComplaint]:
     """The calls of a file that the list of tools does not allow."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -122,11 +134,11 @@ def bad_calls(path: str, listed: ServerListing) -> Iterator[Complaint]:
         call = _call(line)
         if call is None:
             finding = LintFinding("the line", where, "is not a call", 'write {"name": "add", "arguments": {"a": 1}}')
-            yield Complaint(BAD_CALL, "error", finding)
+            yield LintComplaint(BAD_CALL, "error", finding)
             continue
         for problem in problems(listed.tools, *call):
             fix = "correct the call, or the tool"
-            yield Complaint(BAD_CALL, "error", LintFinding(f"call of {call[0]!r}", where, problem, fix))
+            yield LintComplaint(BAD_CALL, "error", LintFinding(f"call of {call[0]!r}", where, problem, fix))
 
 
 def _call(line: str) -> Any:
@@ -136,25 +148,27 @@ def _call(line: str) -> Any:
         return None
 
 
-def _show(made: list[Complaint], found: Definitions, options: Namespace) -> None:
+def _show(made: list[LintComplaint], found: ServerDefinitions, options: Namespace) -> None:
     if options.json:
-        show(Data({"tokens": found.tokens, "findings": [complaint.wire() for complaint in made]}))
+        show_stdout(JsonBlock({"tokens": found.tokens, "findings": [complaint.wire() for complaint in made]}))
         return
     for rule, level, (subject, where, problem, fix) in made:
         place = f"{where}: " if where else ""
-        show(
-            Line((place, "faint"), (f"{level}:", LEVELS[level]), f" {subject}: {problem} ", (f"[{rule}]", "faint")),
-            Line("  ", ("fix:", "fix"), f" {fix}"),
+        show_stdout(
+            StyledLine(
+                (place, "faint"), (f"{level}:", LEVELS[level]), f" {subject}: {problem} ", (f"[{rule}]", "faint")
+            ),
+            StyledLine("  ", ("fix:", "fix"), f" {fix}"),
         )
-    show(Line((summary(made, found), "" if made else "good")))
+    show_stdout(StyledLine((summary(made, found), "" if made else "good")))
 
 
-def summary(made: list[Complaint], found: Definitions) -> str:
+def summary(made: list[LintComplaint], found: ServerDefinitions) -> str:
     errors = sum(complaint.level == "error" for complaint in made)
     problems = (
         f"{format_count(errors, 'error')}, {format_count(len(made) - errors, 'warning')}" if made else "no problems"
     )
-    when = WHEN[found.is_searched]
+    when = TOKEN_COST_NOTES[found.is_searched]
     cost = f"{format_count(len(found.tools), 'tool')}, about {found.tokens} tokens {when} (characters/4)"
     return f"{problems}; {cost}"
 
@@ -176,11 +190,11 @@ def run_export(argv: list[str]) -> int:
     )
     options = parser.parse_options(
         before,
-        Argument("target", nargs="*", help=TARGET_HELP),
-        Argument("--format", choices=FORMATS, required=True, help="which document"),
-        Argument("-o", "--output", metavar="FILE", help="write to this file instead of standard output"),
-        Argument("--author", default="", help="catalog: the author of tools that name none"),
-        Argument(
+        CommandArgument("target", nargs="*", help=TARGET_HELP),
+        CommandArgument("--format", choices=FORMATS, required=True, help="which document"),
+        CommandArgument("-o", "--output", metavar="FILE", help="write to this file instead of standard output"),
+        CommandArgument("--author", default="", help="catalog: the author of tools that name none"),
+        CommandArgument(
             "--env",
             action="append",
             default=[],
@@ -191,15 +205,18 @@ def run_export(argv: list[str]) -> int:
     )
     words: list[str] = options.target
     start = ["defserve", "run", *(["-m", options.module] if options.module else words[:1])]
-    with quiet(), Working(ASKING):
-        target = resolve_only(words, options.module, command)
+    with redirect_stdout_to_stderr(), ProgressDisplay(LISTING_STEP):
+        target = resolve_only_target(words, options.module, command)
         options.start = target.command or start
         options.address = target.address
-        text = FORMATS[options.format](target_listing(target, options), options)
+        text = FORMATS[options.format](list_target(target, options), options)
     if options.output is None:
         print(text, end="")
     else:
-        with writing("name a file that you can write"), open(options.output, "w", encoding="utf-8") as file:
+        with (
+            explain_write_errors("name a file that you can write"),
+            open(options.output, "w", encoding="utf-8") as file,
+        ):
             file.write(text)
     return 0
 
@@ -210,9 +227,9 @@ def _json(value: Any) -> str:
 
 FORMATS: Final[dict[str, Callable[[ServerListing, Namespace], str]]] = {
     "catalog": lambda listed, options: _json(catalogue(listed.info, listed.tools, author=options.author)),
-    "openapi": lambda listed, options: _json(openapi(listed.info, listed.tools)),
-    "mgp": lambda listed, options: mgp_entry(
+    "openapi": lambda listed, options: _json(build_openapi_document(listed.info, listed.tools)),
+    "mgp": lambda listed, options: format_mgp_entry(
         listed.info, listed.mgp, command=options.start, url=options.address, env=options.env
     ),
-    "schemas": lambda listed, options: _json(schemas(listed.tools)),
+    "schemas": lambda listed, options: _json(collect_tool_schemas(listed.tools)),
 }

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from defserve.base.version import VERSION
-from defserve.cli.parser import AS_JSON, DESCRIBE, Argument, CommandParser, ParserDescription
-from defserve.cli.screen import show
-from defserve.cli.screen_blocks import Data, Line
+from defserve.cli.parser import DESCRIBE_ARGUMENT, JSON_FLAG, CommandArgument, CommandParser, ParserDescription
+from defserve.cli.screen import show_stdout
+from defserve.cli.screen_blocks import JsonBlock, StyledLine
 
 ABOUT: Final = "Print the completion script of a shell. Once it is loaded, Tab completes commands, options and values."
 EXAMPLES: Final = """  defserve completion bash > ~/.local/share/bash-completion/completions/defserve
@@ -30,7 +30,7 @@ EXAMPLES: Final = """  defserve completion bash > ~/.local/share/bash-completion
 def run_completion(argv: list[str], table: CommandTable = MappingProxyType({})) -> int:
     """`table` holds the commands to complete; the caller gives it, because it names this command too."""
     options = CommandParser("defserve completion", ABOUT, EXAMPLES).parse_options(
-        argv, Argument("shell", choices=SHELLS, help="which shell")
+        argv, CommandArgument("shell", choices=SHELLS, help="which shell")
     )
     print("\n".join(SHELLS[options.shell](list(commands(table)))))
     return 0
@@ -77,7 +77,7 @@ def commands(table: CommandTable) -> Iterator[CommandInfo]:
 def _parser(main: object, words: list[str]) -> argparse.ArgumentParser:
     assert callable(main)
     try:
-        main([*words, DESCRIBE])
+        main([*words, DESCRIBE_ARGUMENT])
     except ParserDescription as found:
         return found.parser
     raise AssertionError(f"{main} does not use a CommandParser")
@@ -243,7 +243,7 @@ VERSION_EXAMPLES: Final = """  defserve version
 
 def run_version(argv: list[str]) -> int:
     parser = CommandParser("defserve version", "Show the version of defserve and of Python.", VERSION_EXAMPLES)
-    options = parser.parse_options(argv, AS_JSON)
+    options = parser.parse_options(argv, JSON_FLAG)
     about = {
         "defserve": VERSION,
         "python": platform.python_version(),
@@ -252,5 +252,5 @@ def run_version(argv: list[str]) -> int:
         "executable": sys.executable,
     }
     running = f", {about['implementation']} {about['python']} on {about['platform']}"
-    show(Data(about) if options.json else Line((f"defserve {VERSION}", "heading"), running))
+    show_stdout(JsonBlock(about) if options.json else StyledLine((f"defserve {VERSION}", "heading"), running))
     return 0

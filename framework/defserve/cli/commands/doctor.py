@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from defserve.base.version import VERSION
-from defserve.cli.exits import complain
-from defserve.cli.parser import AS_JSON, Argument, CommandParser
-from defserve.cli.screen import show
-from defserve.cli.screen_blocks import STATES, Data, Line, format_count
+from defserve.cli.exits import print_error
+from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser
+from defserve.cli.screen import show_stdout
+from defserve.cli.screen_blocks import STATE_STYLES, JsonBlock, StyledLine, format_count
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
 from defserve.tooling.client_settings import install_command
@@ -80,19 +80,19 @@ def main(argv: list[str]) -> int:
     )
     options = parser.parse_options(
         argv,
-        Argument("--port", type=int, default=PORT, help=f"the port to check (default: {PORT})"),
-        Argument("--auth", metavar="URL", help="check how clients sign in at this server instead"),
-        AS_JSON,
-        Argument("target", nargs="*", help="look at this server instead: what MCPL hosts would switch off"),
+        CommandArgument("--port", type=int, default=PORT, help=f"the port to check (default: {PORT})"),
+        CommandArgument("--auth", metavar="URL", help="check how clients sign in at this server instead"),
+        JSON_FLAG,
+        CommandArgument("target", nargs="*", help="look at this server instead: what MCPL hosts would switch off"),
     )
     if options.target:
         try:
             found = list(_feature_sets(options.target))
         except UsageError as error:
-            return complain(str(error), 1)
+            return print_error(str(error), 1)
     else:
         found = _signing_in(options.auth) if options.auth is not None else list(findings(options.port))
-    show(*([Data([finding._asdict() for finding in found])] if options.json else page(found)))
+    show_stdout(*([JsonBlock([finding._asdict() for finding in found])] if options.json else page(found)))
     return int(any(finding.state == "broken" for finding in found))
 
 
@@ -100,27 +100,27 @@ def _signing_in(url: str) -> list[DoctorFinding]:
     """What a client meets that signs in at a server. It registers nothing and sends no token."""
     import asyncio
 
-    from defserve.tooling.signin_check import sign_in_steps
+    from defserve.tooling.signin_check import check_sign_in
 
     async def steps() -> list[DoctorFinding]:
-        return [DoctorFinding(*step) async for step in sign_in_steps(url)]
+        return [DoctorFinding(*step) async for step in check_sign_in(url)]
 
     return asyncio.run(steps())
 
 
 def _feature_sets(words: list[str]) -> Iterator[DoctorFinding]:
     """Which feature sets of a server MCPL hosts of 0.5 switch off, with the settings that they come with."""
-    from defserve.cli.target import quiet, resolve_only
-    from defserve.protocols.mcpl.vocabulary import find_denied
+    from defserve.cli.target import redirect_stdout_to_stderr, resolve_only_target
+    from defserve.protocols.mcpl.vocabulary import find_uses_denied_by_default
 
-    with quiet():
-        server = resolve_only(words, None, None).server
+    with redirect_stdout_to_stderr():
+        server = resolve_only_target(words, None, None).server
     if server is None:
         raise UsageError("only a server in a Python file shows what its sets need", fix="name its file")
     mcpl = next((extension for extension in server.extensions if extension.name == "mcpl"), None)
     sets = list(mcpl.sets) if mcpl is not None else []
     for one in sets:
-        denied = find_denied(one.uses)
+        denied = find_uses_denied_by_default(one.uses)
         about = f"hosts of 0.5 do not grant {', '.join(denied)} by default, and switch the set off" if denied else ""
         yield DoctorFinding(MCPL, one.name, "missing" if denied else "ok", about, FIX_DENIED if denied else "")
     if not sets:
@@ -132,36 +132,36 @@ def findings(port: int) -> Iterator[DoctorFinding]:
     return chain(*groups, (_port(port), _namespace()))
 
 
-def page(found: list[DoctorFinding]) -> Iterator[Line]:
+def page(found: list[DoctorFinding]) -> Iterator[StyledLine]:
     """The findings for a terminal, line by line."""
     width = max(len(finding.name) for finding in found)
     group = ""
     for finding in found:
         if finding.group != group:
             if group:
-                yield Line()
-            yield Line((finding.group, "heading"))
+                yield StyledLine()
+            yield StyledLine((finding.group, "heading"))
             group = finding.group
-        sign = SIGNS[finding.state], STATES[finding.state]
+        sign = SIGNS[finding.state], STATE_STYLES[finding.state]
         style = "faint" if finding.state == "unused" else ""
         about = f"  {finding.about}" if finding.about else ""
         name = f"{finding.name:{width}}" if about else finding.name
-        yield Line("  ", sign, "  ", (name, style), (about, style), hang=width + 6)
+        yield StyledLine("  ", sign, "  ", (name, style), (about, style), hang=width + 6)
         if finding.fix and finding.state != "unused":
-            yield Line(f"      {'':{width}}  ", ("fix:", "fix"), f" {finding.fix}", hang=5)
-    yield Line()
+            yield StyledLine(f"      {'':{width}}  ", ("fix:", "fix"), f" {finding.fix}", hang=5)
+    yield StyledLine()
     yield verdict(found)
 
 
-def verdict(found: list[DoctorFinding]) -> Line:
+def verdict(found: list[DoctorFinding]) -> StyledLine:
     """The findings in one line."""
     to_mend = sum(finding.state in ("missing", "broken") for finding in found)
     if to_mend:
         words = "1 thing to mend" if to_mend == 1 else f"{to_mend} things to mend"
         is_broken = any(finding.state == "broken" for finding in found)
-        return Line((f"{words}.", "bad" if is_broken else "warning"))
+        return StyledLine((f"{words}.", "bad" if is_broken else "warning"))
     more = " What has -- is only needed if you use it." if any(each.state == "unused" for each in found) else ""
-    return Line(("All good.", "good"), more)
+    return StyledLine(("All good.", "good"), more)
 
 
 def _python() -> Iterator[DoctorFinding]:
@@ -192,9 +192,9 @@ def _fast_path() -> Iterator[DoctorFinding]:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-    from defserve.serve.fastpath.install import check_compat
+    from defserve.serve.fastpath.install import check_uvicorn_compat
 
-    for name, problem in check_compat(HttpToolsProtocol, WebSocketsSansIOProtocol)._asdict().items():
+    for name, problem in check_uvicorn_compat(HttpToolsProtocol, WebSocketsSansIOProtocol)._asdict().items():
         fix = 'pip install --upgrade "defserve[http]"' if problem else ""
         yield DoctorFinding("HTTP", name.replace("_", " "), "missing" if problem else "ok", problem, fix)
 
@@ -222,18 +222,18 @@ def _commands() -> Iterator[DoctorFinding]:
 
 
 def _clients() -> Iterator[DoctorFinding]:
-    from defserve.client.known_clients import CLIENTS
+    from defserve.client.known_clients import KNOWN_CLIENTS
     from defserve.tooling import client_settings
 
     seen: set[Path] = set()
-    for name, client in CLIENTS.items():
+    for name, client in KNOWN_CLIENTS.items():
         for scope in client.paths:
             path = client.path(scope, Path.cwd())
             if path in seen or not os.path.lexists(path):
                 continue
             seen.add(path)
             try:
-                whole = client_settings.holds(path, client.format)
+                whole = client_settings.read_settings(path, client.format)
                 servers = whole.get(client.key) if is_object(whole) else None
             except UsageError as error:
                 yield DoctorFinding("Client settings", name, "broken", error.problem, error.fix)
@@ -246,16 +246,21 @@ def _clients() -> Iterator[DoctorFinding]:
 
 def _namespace() -> DoctorFinding:
     """Whether two deployments of one server are told apart, if they may meet."""
-    from defserve.protocols.mcp.asking.server_secret import VARIABLE as SECRET
-    from defserve.stores.identity import VARIABLE
+    from defserve.protocols.mcp.asking.server_secret import SECRET_VARIABLE as SECRET
+    from defserve.stores.identity import NAMESPACE_VARIABLE
 
-    if given := os.environ.get(VARIABLE):
-        return DoctorFinding("Deployment", "namespace", "ok", f"{VARIABLE} is {given}")
+    if given := os.environ.get(NAMESPACE_VARIABLE):
+        return DoctorFinding("Deployment", "namespace", "ok", f"{NAMESPACE_VARIABLE} is {given}")
     needed = "two deployments of one server name that share a Redis or a secret need a namespace each"
     if not os.environ.get(SECRET):
-        return DoctorFinding("Deployment", "namespace", "unused", f"{needed} ({VARIABLE})")
-    fix = f"set {VARIABLE} in each, such as staging and production; or give each a {SECRET} and a Redis of its own"
-    return DoctorFinding("Deployment", "namespace", "missing", f"{SECRET} is set, and {VARIABLE} is not: {needed}", fix)
+        return DoctorFinding("Deployment", "namespace", "unused", f"{needed} ({NAMESPACE_VARIABLE})")
+    fix = (
+        f"set {NAMESPACE_VARIABLE} in each, such as staging and production; "
+        f"or give each a {SECRET} and a Redis of its own"
+    )
+    return DoctorFinding(
+        "Deployment", "namespace", "missing", f"{SECRET} is set, and {NAMESPACE_VARIABLE} is not: {needed}", fix
+    )
 
 
 def _port(port: int) -> DoctorFinding:

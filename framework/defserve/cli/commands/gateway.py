@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.cli.content import show_checked
-from defserve.cli.exits import INTERRUPTED
-from defserve.cli.parser import Argument, CommandParser, flag
+from defserve.cli.content import show_file_check
+from defserve.cli.exits import EXIT_INTERRUPTED
+from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.errors import UsageError
-from defserve.serve.address import SECURE, Address
+from defserve.serve.address import TLS_SCHEMES, Address
 from defserve.serve.sockets import bind_sockets
 
 if TYPE_CHECKING:
@@ -39,21 +39,23 @@ def main(argv: list[str]) -> int:
     )
     options = parser.parse_options(
         argv,
-        Argument("--on", metavar="ADDRESS", default=ON, help=f"ws://host:port/path or wss://… (default: {ON})"),
-        Argument("--config", metavar="FILE", required=True, help="who may join, and what they may send (TOML)"),
-        flag("--check", help="only check the file"),
-        flag("--json", help="with --check: print JSON"),
-        flag("--log", help="log to stderr who joins and leaves, one JSON object per line"),
-        Argument("--certfile", metavar="FILE", help="certificate for wss://"),
-        Argument("--keyfile", metavar="FILE", help="its key, if it is in another file"),
+        CommandArgument("--on", metavar="ADDRESS", default=ON, help=f"ws://host:port/path or wss://… (default: {ON})"),
+        CommandArgument("--config", metavar="FILE", required=True, help="who may join, and what they may send (TOML)"),
+        make_flag("--check", help="only check the file"),
+        make_flag("--json", help="with --check: print JSON"),
+        make_flag("--log", help="log to stderr who joins and leaves, one JSON object per line"),
+        CommandArgument("--certfile", metavar="FILE", help="certificate for wss://"),
+        CommandArgument("--keyfile", metavar="FILE", help="its key, if it is in another file"),
     )
-    from defserve.gateway.config import load
+    from defserve.gateway.config import load_gateway_config
 
     if options.json:
-        return show_checked(
-            options, options.config, lambda: _summarize_config(_address(options.on), load(options.config))
+        return show_file_check(
+            options,
+            options.config,
+            lambda: _summarize_config(_address(options.on), load_gateway_config(options.config)),
         )
-    address, config = _address(options.on), load(options.config)
+    address, config = _address(options.on), load_gateway_config(options.config)
     if options.check:
         print(f"{options.config} is valid")
         return 0
@@ -78,7 +80,7 @@ def _address(text: str) -> Address:
 async def _serve(
     address: Address, config: GatewayConfig, tls: ssl.SSLContext | None, sockets: Sequence[socket.socket]
 ) -> int:
-    from defserve.gateway.listener import listening
+    from defserve.gateway.listener import serve_gateway
 
     loop = asyncio.get_running_loop()
     asked: asyncio.Future[int] = loop.create_future()
@@ -87,10 +89,10 @@ async def _serve(
         if not asked.done():
             asked.set_result(code)
 
-    for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, INTERRUPTED)):
+    for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, EXIT_INTERRUPTED)):
         with suppress(NotImplementedError):  # Windows; there an interrupt is raised instead
             loop.add_signal_handler(number, end, code)
-    async with listening(config, sockets, address.path, tls=tls):
+    async with serve_gateway(config, sockets, address.path, tls=tls):
         print(f"gateway on {replace(address, port=sockets[0].getsockname()[1])}", file=sys.stderr, flush=True)
         return await asked
 
@@ -104,7 +106,7 @@ def _loop_factory() -> Any:
 
 
 def _tls(address: Address, options: Namespace) -> ssl.SSLContext | None:
-    if address.scheme not in SECURE:
+    if address.scheme not in TLS_SCHEMES:
         return None
     if options.certfile is None:
         raise UsageError(f"{address.scheme}:// needs a certificate", fix="add --certfile (and --keyfile)")

@@ -9,23 +9,30 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from defserve.auth.local_token import local_address, with_local_key
-from defserve.cli.parser import RESULT_AS_JSON, Argument, CommandParser, flag, token
-from defserve.cli.screen import show, show_stderr
-from defserve.cli.screen_blocks import Data, Diff
+from defserve.auth.local_token import find_local_server_url, resolve_local_key
+from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag, parse_token
+from defserve.cli.screen import show_stderr, show_stdout
+from defserve.cli.screen_blocks import DiffBlock, JsonBlock
 from defserve.cli.target import (
     TARGET_HELP,
     find_configured_server,
-    headers_of,
-    load,
+    find_project_target,
     load_package,
-    of_project,
-    quiet,
+    load_target,
+    parse_headers,
+    redirect_stdout_to_stderr,
     split_command,
 )
 from defserve.client.client import Client
-from defserve.client.known_clients import CLIENTS, SCOPES, Launch, check_server_name, find_client, server_name_of
-from defserve.client.targets import connect_url, is_address
+from defserve.client.known_clients import (
+    KNOWN_CLIENTS,
+    SETTINGS_SCOPES,
+    LaunchCommand,
+    check_server_name,
+    find_client,
+    make_server_name,
+)
+from defserve.client.targets import connect_url, is_server_address
 from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.tooling import client_settings
 from defserve.tooling.client_settings import ConfiguredServer
@@ -47,14 +54,14 @@ def run_install(argv: list[str]) -> int:
     before, command = split_command(argv)
     options = CommandParser("defserve install", INSTALL_ABOUT, INSTALL_EXAMPLES).parse_options(
         before,
-        Argument("target", nargs="?", help=TARGET_HELP),
-        Argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET"),
+        CommandArgument("target", nargs="?", help=TARGET_HELP),
+        CommandArgument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET"),
         *CLIENT_OPTIONS,
-        Argument("--name", help="what the client calls the server (default: its own name)"),
-        Argument(
+        CommandArgument("--name", help="what the client calls the server (default: its own name)"),
+        CommandArgument(
             "--env", action="append", default=[], metavar="K=V", help="an environment variable for it; repeatable"
         ),
-        Argument(
+        CommandArgument(
             "-H",
             "--header",
             action="append",
@@ -62,19 +69,19 @@ def run_install(argv: list[str]) -> int:
             metavar="NAME:VALUE",
             help="a header for a server at an address",
         ),
-        Argument(
+        CommandArgument(
             "--token",
-            type=token,
+            type=parse_token,
             help="a bearer token for a server at an address, or @FILE that holds it; it is written into the settings",
         ),
     )
     if options.name is not None:
         check_server_name(options.name)
     if not (options.target or options.module or command):
-        options.target = of_project()
+        options.target = find_project_target()
     if sum(map(bool, (options.target, options.module, command))) != 1:
         raise UsageError("install needs one server", fix=f"add one: {TARGET_HELP}")
-    with quiet():
+    with redirect_stdout_to_stderr():
         name, how = _server(options, command)
     known = find_client(options.client)
     path = known.path(options.scope, Path.cwd())
@@ -86,53 +93,57 @@ def run_install(argv: list[str]) -> int:
 
 
 CLIENT_OPTIONS: Final = (
-    Argument("--client", choices=CLIENTS, default=DEFAULT, help=f"which client (default: {DEFAULT})"),
-    Argument("--scope", choices=SCOPES, help="settings of the user, or of the project in the current folder"),
-    flag("--dry-run", help="show the changes, but do not make them"),
-    RESULT_AS_JSON,
+    CommandArgument("--client", choices=KNOWN_CLIENTS, default=DEFAULT, help=f"which client (default: {DEFAULT})"),
+    CommandArgument(
+        "--scope", choices=SETTINGS_SCOPES, help="settings of the user, or of the project in the current folder"
+    ),
+    make_flag("--dry-run", help="show the changes, but do not make them"),
+    RESULT_JSON_FLAG,
 )
 
 
-def _server(options: Namespace, command: list[str] | None) -> tuple[str, Launch]:
+def _server(options: Namespace, command: list[str] | None) -> tuple[str, LaunchCommand]:
     """Its name and how it is started. Python code is loaded first: it should fail here rather than in the client."""
-    env = client_settings.environment(options.env)
+    env = client_settings.parse_environment(options.env)
     target: str = options.target or ""
-    if (options.token or options.header) and not is_address(target):
+    if (options.token or options.header) and not is_server_address(target):
         raise UsageError("only a server at an address takes tokens and headers", fix="use --env NAME=VALUE instead")
     if command is not None:
-        own, how = Path(command[0]).stem, client_settings.of_command(command, env)
-    elif is_address(target):
-        headers = headers_of(options.header) | ({"Authorization": f"Bearer {options.token}"} if options.token else {})
+        own, how = Path(command[0]).stem, client_settings.make_command_launch(command, env)
+    elif is_server_address(target):
+        headers = parse_headers(options.header) | (
+            {"Authorization": f"Bearer {options.token}"} if options.token else {}
+        )
         own, how = options.name or _name_at(target, headers), _launch_at(target, headers, options)
     elif options.module:
-        own, how = _own(load_package(options.module)), client_settings.of_package(options.module, env)
+        own, how = _own(load_package(options.module)), client_settings.make_package_launch(options.module, env)
     elif found := find_configured_server(target):
         raise UsageError(
             f"{target!r} is already in {found.path}, and clients read its entry in different ways",
             fix=f"name what it starts: {_again(found, options.client)}",
         )
     else:
-        own, how = _own(load(target)), client_settings.of_target(target, env)
-    return options.name or server_name_of(own), how
+        own, how = _own(load_target(target)), client_settings.make_target_launch(target, env)
+    return options.name or make_server_name(own), how
 
 
-def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> Launch:
+def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> LaunchCommand:
     """With the key of a server of this user, where it published one. From then on it starts with the same key.
 
     A project's settings are shared with others, so they never hold it.
     """
-    plain = Launch(url=target, headers=headers)
-    if "authorization" in map(str.lower, headers) or local_address(target) is None:
+    plain = LaunchCommand(url=target, headers=headers)
+    if "authorization" in map(str.lower, headers) or find_local_server_url(target) is None:
         return plain
     if find_client(options.client).is_shared(options.scope):
         show_stderr("the settings of a project are shared, so the local token of the server is not written into them")
         return plain
-    found = local_address(target, keep=not options.dry_run)
+    found = find_local_server_url(target, keep=not options.dry_run)
     if found is None:
         return plain
     show_stderr("the settings hold the local token of the server: this client connects as you")
     key = "(the local token)" if options.dry_run else found.key
-    return Launch(url=found.url, headers={**headers, "Authorization": f"Bearer {key}"})
+    return LaunchCommand(url=found.url, headers={**headers, "Authorization": f"Bearer {key}"})
 
 
 def _name_at(address: str, headers: Mapping[str, str]) -> str:
@@ -140,7 +151,7 @@ def _name_at(address: str, headers: Mapping[str, str]) -> str:
     import asyncio
 
     async def ask() -> str:
-        url, token = with_local_key(address, None, headers)
+        url, token = resolve_local_key(address, None, headers)
         async with Client(await connect_url(url, headers=headers, token=token), timeout=PATIENCE) as client:
             return str(client.server_info.get("name") or "")
 
@@ -175,16 +186,16 @@ class SettingsReport(NamedTuple):
             return self.show(done, f"the old file is {backup}" if backup is not None else "", then, backup=backup)
         if self.options.json:
             return self.show("", diff=edit.diff(), is_changed=False)
-        show(Diff(edit.diff()))
+        show_stdout(DiffBlock(edit.diff()))
         return 0
 
     def show(self, done: str, *more: str, is_changed: bool = True, **facts: object) -> int:
         if self.options.json:
             told = {name: None if value is None else str(value) for name, value in facts.items()}
             about = {"name": self.name, "client": self.options.client, "path": str(self.path)}
-            show(Data({**about, "is_changed": is_changed, **told}))
+            show_stdout(JsonBlock({**about, "is_changed": is_changed, **told}))
         else:
-            show(done, *(f"  {line}" for line in more if line))
+            show_stdout(done, *(f"  {line}" for line in more if line))
         return 0
 
 
@@ -200,17 +211,19 @@ def run_uninstall(argv: list[str]) -> int:
     parser = CommandParser(
         "defserve uninstall", "Remove a server from the settings of an MCP client.", UNINSTALL_EXAMPLES
     )
-    options = parser.parse_options(argv, Argument("name", help="what the client calls the server"), *CLIENT_OPTIONS)
+    options = parser.parse_options(
+        argv, CommandArgument("name", help="what the client calls the server"), *CLIENT_OPTIONS
+    )
     known = find_client(options.client)
     path = known.path(options.scope, Path.cwd())
     report = SettingsReport(options.name, path, options)
-    edit = client_settings.remove(path, known.format, (known.key, options.name))
+    edit = client_settings.remove_entry(path, known.format, (known.key, options.name))
     if not edit.changes:
-        there = list(client_settings.holds(path, known.format).get(known.key) or ())
+        there = list(client_settings.read_settings(path, known.format).get(known.key) or ())
         none = "it has none; choose other settings with --client and --scope"
         fix = did_you_mean(options.name, there) if there else none
         raise UsageError(f"there is no server {options.name!r} in {path}", fix=fix)
-    if not options.dry_run and client_settings.holds_only(path, known.format, (known.key, options.name)):
-        client_settings.discard(path)
+    if not options.dry_run and client_settings.contains_only_entry(path, known.format, (known.key, options.name)):
+        client_settings.remove_file_and_backup(path)
         return report.show(f"{path} held only {options.name}, so the file was removed")
     return report.finish(edit, f"{options.name} is no longer in {path}")

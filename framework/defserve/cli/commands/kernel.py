@@ -6,13 +6,13 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.cli.content import show_checked
-from defserve.cli.exits import OK
-from defserve.cli.kernel_actions import CONFIG_HELP, list_words, run_verb
-from defserve.cli.parser import Argument, CommandParser, flag
+from defserve.cli.content import show_file_check
+from defserve.cli.exits import EXIT_OK
+from defserve.cli.kernel_actions import CONFIG_HELP, list_kernel_commands, run_kernel_verb
+from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.cli.screen_blocks import format_count
 from defserve.kernel.control import locate_config
-from defserve.server.command_line import add_serving, serving
+from defserve.server.command_line import add_serving_options, read_serving_options
 
 if TYPE_CHECKING:
     from defserve.kernel.config.entries import KernelConfig
@@ -35,35 +35,35 @@ FILE_ACTIONS: Final = {
 
 
 def main(argv: list[str]) -> int:
-    words = list_words()
+    words = list_kernel_commands()
     match argv:
         case ["import", *rest]:
             return import_settings(rest)
         case ["schema", *rest]:
             return print_schema(rest)
         case [word, *rest] if word in words:
-            return run_verb(word, rest)
+            return run_kernel_verb(word, rest)
         case _:
             pass
     actions = words | FILE_ACTIONS
     about = "\n".join(f"  {name:11} {text}" for name, text in actions.items())
     parser = CommandParser("defserve kernel", f"{ABOUT}\n\nactions:\n{about}", EXAMPLES)
     parser.add_arguments(
-        Argument("action", nargs="?", choices=actions, help="operate a kernel that runs, or make a file"),
-        Argument("--config", metavar="FILE", help=CONFIG_HELP),
-        flag("--check", help="only check the file"),
-        flag("--json", help="with --check: print JSON"),
+        CommandArgument("action", nargs="?", choices=actions, help="operate a kernel that runs, or make a file"),
+        CommandArgument("--config", metavar="FILE", help=CONFIG_HELP),
+        make_flag("--check", help="only check the file"),
+        make_flag("--json", help="with --check: print JSON"),
     )
-    add_serving(parser)
+    add_serving_options(parser)
     parser.set_defaults(on=None)
     options = parser.parse_args(argv)
     # `ps` and the like need none of it.
-    from defserve.kernel.config.loading import load
+    from defserve.kernel.config.loading import load_kernel_config
 
     file = locate_config(options.config)
     if options.json:
-        return show_checked(options, str(file), lambda: _summarize_config(load(file)))
-    config = load(file)
+        return show_file_check(options, str(file), lambda: _summarize_config(load_kernel_config(file)))
+    config = load_kernel_config(file)
     if options.check:
         return _check(config)
     options.on = options.on or config.settings.on or "stdio:"
@@ -73,8 +73,8 @@ def main(argv: list[str]) -> int:
 
     kernel = Kernel(config)
     kernel.on = options.on
-    kernel.server.run(**serving(options))
-    return OK
+    kernel.server.run(**read_serving_options(options))
+    return EXIT_OK
 
 
 def _check(config: KernelConfig) -> int:
@@ -84,7 +84,7 @@ def _check(config: KernelConfig) -> int:
         print(f"note: {note}")
     for id, names in config.unset().items():
         print(f"note: {id} is not started here: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not set")
-    return OK
+    return EXIT_OK
 
 
 def _summarize_config(config: KernelConfig) -> dict[str, Any]:
@@ -107,8 +107,8 @@ def _notes(config: KernelConfig) -> list[str]:
 
 def import_settings(argv: list[str]) -> int:
     """`defserve kernel import`. The file goes to stdout, everything else to stderr."""
-    from defserve.client.known_clients import CLIENTS, SCOPES
-    from defserve.kernel.client_import import client_settings, convert_settings
+    from defserve.client.known_clients import KNOWN_CLIENTS, SETTINGS_SCOPES
+    from defserve.kernel.client_import import convert_client_settings, load_client_settings
 
     parser = CommandParser(
         "defserve kernel import",
@@ -117,16 +117,16 @@ def import_settings(argv: list[str]) -> int:
     )
     options = parser.parse_options(
         argv,
-        Argument("source", metavar="SOURCE", help=f"a settings file, or a client: {', '.join(CLIENTS)}"),
-        Argument("--scope", choices=SCOPES, help="which settings of the client"),
+        CommandArgument("source", metavar="SOURCE", help=f"a settings file, or a client: {', '.join(KNOWN_CLIENTS)}"),
+        CommandArgument("--scope", choices=SETTINGS_SCOPES, help="which settings of the client"),
     )
-    made = convert_settings(client_settings(options.source, options.scope))
+    made = convert_client_settings(load_client_settings(options.source, options.scope))
     print(made.text, end="")
     for name in made.left_out:
         print(f"note: {name!r} was left out; a comment says why", file=sys.stderr)
     if made.variables:
         print(f"note: set these before the kernel starts: {', '.join(made.variables)}", file=sys.stderr)
-    return OK
+    return EXIT_OK
 
 
 def print_schema(argv: list[str]) -> int:
@@ -140,4 +140,4 @@ def print_schema(argv: list[str]) -> int:
     )
     parser.parse_args(argv)
     print(read_shipped_schema(), end="")
-    return OK
+    return EXIT_OK

@@ -11,10 +11,18 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, TextIO, TypeVar
 
-from defserve.auth.api_keys import ApiKey, ApiKeys, is_store
-from defserve.cli.parser import AS_JSON, Argument, CommandParser, flag, positive, run_action, seconds
-from defserve.cli.screen import show
-from defserve.cli.screen_blocks import Data, Part, Table
+from defserve.auth.api_keys import ApiKey, ApiKeys, is_store_address
+from defserve.cli.parser import (
+    JSON_FLAG,
+    CommandArgument,
+    CommandParser,
+    make_flag,
+    parse_duration,
+    parse_positive_int,
+    run_action,
+)
+from defserve.cli.screen import show_stdout
+from defserve.cli.screen_blocks import JsonBlock, StyledText, Table
 from defserve.errors import UsageError
 
 T = TypeVar("T")
@@ -54,14 +62,18 @@ def create(argv: list[str]) -> int:
     parser = CommandParser("defserve keys create", "Make a key. It is shown once.", CREATE_EXAMPLES)
     options = parser.parse_options(
         argv,
-        Argument("principal", help="who the key is for"),
-        Argument("--allow", action="append", default=[], metavar="PERMISSION", help=ALLOW_HELP),
-        flag("--no-tools", help="it may call no tool, and is made all the same"),
-        Argument("--scope", action="append", default=[], metavar="SCOPE", help="a scope of the key; repeatable"),
-        Argument("--expires", type=seconds, metavar="TIME", help="how long it is valid: 90s, 15m, 12h, 30d, 4w"),
-        Argument("--per-minute", type=positive, metavar="N", help="calls per minute, and the largest burst"),
-        Argument("--per-hour", type=positive, metavar="N", help="calls per hour"),
-        Argument("--out", metavar="FILE", help="write the key to a new file that only you can read"),
+        CommandArgument("principal", help="who the key is for"),
+        CommandArgument("--allow", action="append", default=[], metavar="PERMISSION", help=ALLOW_HELP),
+        make_flag("--no-tools", help="it may call no tool, and is made all the same"),
+        CommandArgument("--scope", action="append", default=[], metavar="SCOPE", help="a scope of the key; repeatable"),
+        CommandArgument(
+            "--expires", type=parse_duration, metavar="TIME", help="how long it is valid: 90s, 15m, 12h, 30d, 4w"
+        ),
+        CommandArgument(
+            "--per-minute", type=parse_positive_int, metavar="N", help="calls per minute, and the largest burst"
+        ),
+        CommandArgument("--per-hour", type=parse_positive_int, metavar="N", help="calls per hour"),
+        CommandArgument("--out", metavar="FILE", help="write the key to a new file that only you can read"),
         *STORE_OPTIONS,
     )
     if not (options.allow or options.scope or options.no_tools):
@@ -101,9 +113,9 @@ def show_keys(argv: list[str]) -> int:
     options = parser.parse_options(argv, *STORE_OPTIONS)
     keys = _on(options, ApiKeys.keys)
     if options.json:
-        show(Data([_describe_key(key) for key in keys]))
+        show_stdout(JsonBlock([_describe_key(key) for key in keys]))
     else:
-        show(Table(COLUMNS, map(_row, keys), fit=("may",)) if keys else "There are no keys.")
+        show_stdout(Table(COLUMNS, map(_row, keys), fit=("may",)) if keys else "There are no keys.")
     return 0
 
 
@@ -112,17 +124,17 @@ def revoke(argv: list[str]) -> int:
     parser = CommandParser("defserve keys revoke", "Revoke a key. It stops working at once.", REVOKE_EXAMPLES)
     options = parser.parse_options(
         argv,
-        Argument("id", help="the id that `defserve keys list` shows: the part of the key before the dot"),
+        CommandArgument("id", help="the id that `defserve keys list` shows: the part of the key before the dot"),
         *STORE_OPTIONS,
     )
     id = options.id.partition(".")[0]
     if not _on(options, lambda keys: keys.revoke(id)):
         raise UsageError(f"there is no key {id!r} in {options.store}", fix="run defserve keys list")
-    show(Data({"revoked": id}, compact=True) if options.json else f"{id} is revoked")
+    show_stdout(JsonBlock({"revoked": id}, compact=True) if options.json else f"{id} is revoked")
     return 0
 
 
-def _row(key: ApiKey) -> tuple[Part, ...]:
+def _row(key: ApiKey) -> tuple[StyledText, ...]:
     rates = ((key.per_minute, "min"), (key.per_hour, "h"))
     return (
         (key.id, "title"),
@@ -183,7 +195,7 @@ def _on(options: Namespace, work: Callable[[ApiKeys], Awaitable[T]], *, is_readi
 
 async def _server(options: Namespace, *, is_reading: bool) -> str | None:
     """Whose keys are meant. A file has those of one server; a store may have several."""
-    if not is_store(options.store):
+    if not is_store_address(options.store):
         return options.server
     from defserve.stores.identity import choose_server, open_store
 
@@ -201,7 +213,7 @@ def _time(seconds: float | None) -> str | None:
 
 
 STORE_OPTIONS: Final = (
-    Argument("--store", default=STORE, metavar="STORE", help=STORE_HELP),
-    Argument("--server", metavar="NAME", help=SERVER_HELP),
-    AS_JSON,
+    CommandArgument("--store", default=STORE, metavar="STORE", help=STORE_HELP),
+    CommandArgument("--server", metavar="NAME", help=SERVER_HELP),
+    JSON_FLAG,
 )

@@ -15,19 +15,19 @@ from threading import Thread
 from typing import Any, Final, NamedTuple
 
 from defserve.auth.oauth import is_loopback
-from defserve.cli.parser import AS_JSON, Argument, CommandParser, flag
-from defserve.cli.screen import prompt_for, show, show_stderr
-from defserve.cli.screen_blocks import Block, Data, Line, Table
+from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, make_flag
+from defserve.cli.screen import show_prompt, show_stderr, show_stdout
+from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, Table
 from defserve.cli.target_connection import explain_http_errors
 from defserve.client.client import Client
 from defserve.client.signin import authorizer
 from defserve.client.signin.authorizer import StoredSignIn, sign_out
-from defserve.client.signin.browser import Browser, has_browser, open_browser
-from defserve.client.signin.credential_files import FileStore, user_store
+from defserve.client.signin.browser import BrowserRedirect, has_browser, open_browser
+from defserve.client.signin.credential_files import FileCredentialStore, get_user_credential_store
 from defserve.client.signin.credentials import Credential
 from defserve.client.targets import HTTP_SCHEMES, WEBSOCKET_SCHEMES, connect_url
 from defserve.errors import PeerError, UsageError
-from defserve.serve.address import Challenged
+from defserve.serve.address import CredentialsRequired
 
 EXAMPLES: Final = """  defserve login https://mcp.example.com/mcp
   defserve login https://mcp.example.com/mcp --no-browser     type the address that you are sent to
@@ -45,23 +45,23 @@ def run_login(argv: list[str]) -> int:
     parser = CommandParser("defserve login", "Sign in to a server. Other commands then use the token.", EXAMPLES)
     options = parser.parse_options(
         argv,
-        Argument("url", nargs="?", help="the address of the server: https://host/mcp"),
-        Argument("--scope", action="append", default=[], metavar="SCOPE", help="ask for this scope; repeatable"),
-        Argument(
+        CommandArgument("url", nargs="?", help="the address of the server: https://host/mcp"),
+        CommandArgument("--scope", action="append", default=[], metavar="SCOPE", help="ask for this scope; repeatable"),
+        CommandArgument(
             "--client-id", metavar="ID", help="a client that you registered with the issuer, or the URL of its metadata"
         ),
-        Argument("--client-secret-file", type=_secret, metavar="FILE", help="the file that holds its secret"),
-        Argument("--issuer", metavar="URL", help="the issuer that the client was registered with"),
-        flag("--no-browser", help="open no browser: print the address, and read one"),
-        Argument("--port", type=_port, default=0, help="the local port to come back to (default: any)"),
-        flag("--list", help="show where you are signed in"),
-        flag("--status", help="show it, and ask the servers whether it still counts"),
-        AS_JSON,
+        CommandArgument("--client-secret-file", type=_secret, metavar="FILE", help="the file that holds its secret"),
+        CommandArgument("--issuer", metavar="URL", help="the issuer that the client was registered with"),
+        make_flag("--no-browser", help="open no browser: print the address, and read one"),
+        CommandArgument("--port", type=_port, default=0, help="the local port to come back to (default: any)"),
+        make_flag("--list", help="show where you are signed in"),
+        make_flag("--status", help="show it, and ask the servers whether it still counts"),
+        JSON_FLAG,
     )
     url: str | None = options.url
     if options.list or options.status:
         states = asyncio.run(all_states(url, is_asked=options.status))
-        show(Data([state.to_dict() for state in states]) if options.json else sign_ins_page(states))
+        show_stdout(JsonBlock([state.to_dict() for state in states]) if options.json else sign_ins_page(states))
         return 0 if url is None or any(state.is_good for state in states) else 1
     url = _require_server_address(url)
     scopes = [scope for given in options.scope for scope in given.split()]
@@ -69,7 +69,7 @@ def run_login(argv: list[str]) -> int:
     how = LoginOptions(scopes, client, secret, not options.no_browser, options.port, issuer)
     name = asyncio.run(sign_in(url, how))
     state = state_of(url)
-    show(*((Data(state.to_dict()),) if options.json else build_signed_in_page(name, state)))
+    show_stdout(*((JsonBlock(state.to_dict()),) if options.json else build_signed_in_page(name, state)))
     if lacking := [scope for scope in scopes if scope not in state.scopes]:
         show_stderr(f"note: {state.issuer} did not grant {' '.join(lacking)}")
     return 0
@@ -119,12 +119,12 @@ def run_logout(argv: list[str]) -> int:
     )
     options = parser.parse_options(
         argv,
-        Argument("url", nargs="?", help="the address of the server; needless if there is only one sign-in"),
-        flag("--all", help="end all sign-ins"),
+        CommandArgument("url", nargs="?", help="the address of the server; needless if there is only one sign-in"),
+        make_flag("--all", help="end all sign-ins"),
     )
     for url in _urls(options.url, is_all=options.all):
         problem = asyncio.run(sign_out(url))
-        show(f"Signed out of {url}")
+        show_stdout(f"Signed out of {url}")
         if problem:
             show_stderr(f"note: {problem}")
     return 0
@@ -163,7 +163,7 @@ class LoginOptions(NamedTuple):
 async def sign_in(url: str, options: LoginOptions) -> str:
     """Sign in to a server, and give its name. Raises PeerError, UsageError."""
     is_typed = sys.stdin.isatty() or not options.opens_browser
-    redirect = Browser(
+    redirect = BrowserRedirect(
         opens=open_browser if options.opens_browser else lambda url: False,
         show=lambda there: _show(there, is_opened=options.opens_browser and has_browser()),
         typed=_read_typed_line if is_typed else None,
@@ -176,13 +176,13 @@ async def sign_in(url: str, options: LoginOptions) -> str:
 
 def _show(url: str, *, is_opened: bool) -> None:
     said = "Your browser opens to sign in. If it does not, open" if is_opened else "To sign in, open"
-    show_stderr(Line(f"{said} this address:"), Line(f"  {url}"))
+    show_stderr(StyledLine(f"{said} this address:"), StyledLine(f"  {url}"))
 
 
 async def _read_typed_line(is_again: bool) -> str:
     """A line that the person types. Raises EOFError."""
     told = "That is not the address that belongs to this sign-in. " if is_again else ""
-    prompt_for(Line(f"{told}If your browser is on another machine, paste the address that it ends at: "))
+    show_prompt(StyledLine(f"{told}If your browser is on another machine, paste the address that it ends at: "))
     loop = asyncio.get_running_loop()
     typed: asyncio.Future[bytes] = loop.create_future()
 
@@ -251,14 +251,14 @@ class SignInState:
 
 async def all_states(url: str | None, *, is_asked: bool) -> list[SignInState]:
     """All sign-ins of this user, or the one to a server. With `is_asked`, the servers are asked too."""
-    store = user_store()
+    store = get_user_credential_store()
     states = [state_of(server, store) for server in ([url] if url is not None else store.servers())]
     return [await _verify_sign_in(state) if is_asked and state.is_good else state for state in states]
 
 
-def state_of(url: str, store: FileStore | None = None) -> SignInState:
+def state_of(url: str, store: FileCredentialStore | None = None) -> SignInState:
     """The sign-in to a server, as it is kept here."""
-    store = store or user_store()
+    store = store or get_user_credential_store()
     try:
         credential = store.load_credential(url)
     except UsageError as error:
@@ -279,7 +279,7 @@ async def _verify_sign_in(state: SignInState) -> SignInState:
     try:
         async with Client(await connect_url(state.server, auth=StoredSignIn()), timeout=ASK_SECONDS):
             return state_of(state.server)
-    except Challenged:
+    except CredentialsRequired:
         problem = "refused by the server; sign in again"
     except PeerError as error:
         problem = error.message.partition("\n")[0]
@@ -289,19 +289,19 @@ async def _verify_sign_in(state: SignInState) -> SignInState:
 # -- What commands print about sign-ins.
 
 
-def sign_ins_page(states: Sequence[SignInState]) -> Block:
+def sign_ins_page(states: Sequence[SignInState]) -> ScreenBlock:
     """A table of sign-ins."""
     if not states:
-        return Line("You are not signed in anywhere.")
+        return StyledLine("You are not signed in anywhere.")
     rows = [(state.server, state.issuer, " ".join(state.scopes), state.until, state.place) for state in states]
     return Table(("server", "issuer", "scopes", "ends", "kept in"), rows, fit=("scopes", "issuer"))
 
 
-def build_signed_in_page(name: str, state: SignInState) -> Iterator[Block]:
+def build_signed_in_page(name: str, state: SignInState) -> Iterator[ScreenBlock]:
     """What a person is told after signing in."""
-    yield Line("Signed in to ", (name, "bold"), f" ({state.server})")
-    yield Line(f"  issuer   {state.issuer}")
+    yield StyledLine("Signed in to ", (name, "bold"), f" ({state.server})")
+    yield StyledLine(f"  issuer   {state.issuer}")
     if state.scopes:
-        yield Line(f"  scopes   {' '.join(state.scopes)}")
-    yield Line(f"  ends     {state.until}")
-    yield Line(f"  kept in  {state.place}")
+        yield StyledLine(f"  scopes   {' '.join(state.scopes)}")
+    yield StyledLine(f"  ends     {state.until}")
+    yield StyledLine(f"  kept in  {state.place}")

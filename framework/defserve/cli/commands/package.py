@@ -13,18 +13,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from defserve.cli.content import writing
-from defserve.cli.exits import complain
-from defserve.cli.parser import RESULT_AS_JSON, Argument, CommandParser
-from defserve.cli.progress import Working
-from defserve.cli.screen import problem_lines, show, show_stderr
-from defserve.cli.screen_blocks import Data, Line
+from defserve.cli.content import explain_write_errors
+from defserve.cli.exits import print_error
+from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser
+from defserve.cli.progress import ProgressDisplay
+from defserve.cli.screen import format_problem, show_stderr, show_stdout
+from defserve.cli.screen_blocks import JsonBlock, StyledLine
 from defserve.cli.target import split_command
 from defserve.errors import UsageError, did_you_mean
 from defserve.tooling.client_settings import install_command
-from defserve.tooling.packaging.package import Package, check_ready, make_package, uploads
+from defserve.tooling.packaging.package import BuiltPackage, check_upload_programs, make_package, plan_uploads
 from defserve.tooling.packaging.project_documents import read_project
-from defserve.tooling.project_template import Placeholder, placeholders, questions
+from defserve.tooling.project_template import Placeholder, find_placeholders, load_template_questions
 
 ABOUT: Final = """Build wheel, sdist, server.json, MCPB bundle and tools.json of a project, and check that they agree.
 
@@ -36,24 +36,24 @@ PROBLEMS: Final = 6
 
 
 def run_package(argv: list[str]) -> int:
-    options = CommandParser("defserve package", ABOUT, EXAMPLES).parse_options(argv, *PACKAGE_OPTIONS, RESULT_AS_JSON)
-    with Working("Building") as work:
+    options = CommandParser("defserve package", ABOUT, EXAMPLES).parse_options(argv, *PACKAGE_OPTIONS, RESULT_JSON_FLAG)
+    with ProgressDisplay("Building") as work:
         package, _ = build_package(options, work)
     if options.json:
         about = {"name": package.wheel.name, "version": package.wheel.version}
-        show(Data({**about, "files": list(map(str, package.files)), "problems": package.problems}))
+        show_stdout(JsonBlock({**about, "files": list(map(str, package.files)), "problems": package.problems}))
     else:
-        show(Line((f"{package.wheel.name} {package.wheel.version}", "heading")))
-        show(*(Line("  ", (str(path.parent) + os.sep, "faint"), path.name) for path in package.files))
-    if still := placeholders(Path(options.folder).resolve(), questions()):
-        show_stderr(*problem_lines("warning", format_placeholder_warning(still)))
+        show_stdout(StyledLine((f"{package.wheel.name} {package.wheel.version}", "heading")))
+        show_stdout(*(StyledLine("  ", (str(path.parent) + os.sep, "faint"), path.name) for path in package.files))
+    if still := find_placeholders(Path(options.folder).resolve(), load_template_questions()):
+        show_stderr(*format_problem("warning", format_placeholder_warning(still)))
     return report(package)
 
 
 PACKAGE_OPTIONS: Final = (
-    Argument("folder", nargs="?", default=".", metavar="DIR", help="the project (default: the current folder)"),
-    Argument("--out", metavar="DIR", help="where to put the files (default: DIR/dist)"),
-    Argument(
+    CommandArgument("folder", nargs="?", default=".", metavar="DIR", help="the project (default: the current folder)"),
+    CommandArgument("--out", metavar="DIR", help="where to put the files (default: DIR/dist)"),
+    CommandArgument(
         "--allow",
         metavar="FILE",
         action="append",
@@ -63,11 +63,11 @@ PACKAGE_OPTIONS: Final = (
 )
 
 
-def build_package(options: Namespace, work: Working) -> tuple[Package, Path]:
+def build_package(options: Namespace, work: ProgressDisplay) -> tuple[BuiltPackage, Path]:
     """What was built, and where it is. `work` shows how far it is."""
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"
-    with writing("name a folder that you can write: --out DIR"):
+    with explain_write_errors("name a folder that you can write: --out DIR"):
         return make_package(project, out, options.allow, work.step), out
 
 
@@ -77,10 +77,10 @@ def format_placeholder_warning(found: list[Placeholder]) -> str:
     return f"still the defaults of 'defserve new': {', '.join(map(str, found))}\n  fix: edit {', '.join(files)}"
 
 
-def report(package: Package) -> int:
+def report(package: BuiltPackage) -> int:
     """Print the problems to stderr and return the exit code."""
     for problem in package.problems:
-        show_stderr(*problem_lines("problem", problem))
+        show_stderr(*format_problem("problem", problem))
     return PROBLEMS if package.problems else 0
 
 
@@ -101,37 +101,41 @@ def run_publish(argv: list[str]) -> int:
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--dry-run", action="store_true", help="only show the commands (default)")
     choice.add_argument("--yes", action="store_true", help="run them")
-    options = parser.parse_options(argv, RESULT_AS_JSON)
-    if still := placeholders(Path(options.folder).resolve(), questions()):
-        return complain(format_placeholder_warning(still), 1)
-    with Working("Building") as work:
+    options = parser.parse_options(argv, RESULT_JSON_FLAG)
+    if still := find_placeholders(Path(options.folder).resolve(), load_template_questions()):
+        return print_error(format_placeholder_warning(still), 1)
+    with ProgressDisplay("Building") as work:
         package, out = build_package(options, work)
     if code := report(package):
-        return complain("nothing was uploaded\n  fix: solve the problems above, and run it again", code)
-    planned = uploads(package, out)
-    unsaid: list[Line] = []
-    told: Callable[[Line], object] = unsaid.append if options.json else _show_line
-    told(Line((f"{package.wheel.name} {package.wheel.version} is ready.", "good")))
+        return print_error("nothing was uploaded\n  fix: solve the problems above, and run it again", code)
+    planned = plan_uploads(package, out)
+    unsaid: list[StyledLine] = []
+    told: Callable[[StyledLine], object] = unsaid.append if options.json else _show_line
+    told(StyledLine((f"{package.wheel.name} {package.wheel.version} is ready.", "good")))
     if options.yes:
-        check_ready(planned)
+        check_upload_programs(planned)
     for upload in planned:
-        told(Line((f"  {upload.about}:", "heading")))
-        told(Line((f"    (cd {shlex.quote(str(upload.folder))} && {shlex.join(upload.command)})", "name"), hang=4))
+        told(StyledLine((f"  {upload.about}:", "heading")))
+        told(
+            StyledLine((f"    (cd {shlex.quote(str(upload.folder))} && {shlex.join(upload.command)})", "name"), hang=4)
+        )
         if upload.fix and not options.yes:
-            told(Line(f"    first: {upload.fix}"))
+            told(StyledLine(f"    first: {upload.fix}"))
         if options.yes and (code := subprocess.run(upload.command, cwd=upload.folder).returncode):
-            return complain(f"{shlex.join(upload.command[:3])} … ended with exit code {code}; the rest was not run", 1)
+            return print_error(
+                f"{shlex.join(upload.command[:3])} … ended with exit code {code}; the rest was not run", 1
+            )
     if options.json:
         done = {"name": package.wheel.name, "version": package.wheel.version, "is_uploaded": options.yes}
         steps = [{"about": each.about, "command": each.command, "folder": str(each.folder)} for each in planned]
-        show(Data({**done, "uploads": steps}))
+        show_stdout(JsonBlock({**done, "uploads": steps}))
     if not options.yes:
         show_stderr("Nothing was uploaded. Run it again with --yes to upload.")
     return 0
 
 
-def _show_line(line: Line) -> None:
-    show(line)
+def _show_line(line: StyledLine) -> None:
+    show_stdout(line)
     sys.stdout.flush()  # before what the uploading command prints
 
 
@@ -153,7 +157,7 @@ def run_test(argv: list[str]) -> int:
     parser = CommandParser(
         "defserve test", "Run the tests of a project. Arguments after `--` go to pytest.", TEST_EXAMPLES
     )
-    options = parser.parse_options(before, Argument("project", nargs="?", default=".", help=PROJECT))
+    options = parser.parse_options(before, CommandArgument("project", nargs="?", default=".", help=PROJECT))
     if find_spec("pytest") is None:
         raise UsageError("pytest is not installed", fix=install_command("pytest"))
     root = project_of(Path(options.project))
@@ -174,9 +178,9 @@ def project_of(start: Path) -> Path:
 
 def _find_configured_folder(name: str) -> Path:
     """The folder in which a server of `.mcp.json` starts."""
-    from defserve.tooling.client_settings import find, list_configured_servers
+    from defserve.tooling.client_settings import find_mcp_json_server, list_configured_servers
 
-    found = find(name)
+    found = find_mcp_json_server(name)
     if found is None:
         others = (
             f", or a server in .mcp.json: {', '.join(list_configured_servers())}" if list_configured_servers() else ""

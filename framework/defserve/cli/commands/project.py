@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from defserve.cli.content import WRITABLE, writing
-from defserve.cli.parser import RESULT_AS_JSON, Argument, CommandParser, flag
-from defserve.cli.screen import show
-from defserve.cli.screen_blocks import Block, Data, Diff, Line
+from defserve.cli.content import WRITABLE_FOLDER_FIX, explain_write_errors
+from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag
+from defserve.cli.screen import show_stdout
+from defserve.cli.screen_blocks import DiffBlock, JsonBlock, ScreenBlock, StyledLine
 from defserve.errors import UsageError
 from defserve.tooling.migrate.migration import NOT_PYTHON, NOTHING_HERE, Migration, migrate_files
-from defserve.tooling.project_parts import KINDS, PartRequest, apply, locate, part_of, plan_edits
+from defserve.tooling.project_parts import PART_MAKERS, PartRequest, apply_edits, locate_server, make_part, plan_edits
 from defserve.tooling.project_template import (
-    DERIVED,
+    DERIVED_ANSWERS,
     CreatedProject,
     TemplateQuestion,
     TemplateQuestions,
-    create,
-    questions,
+    create_project,
+    load_template_questions,
 )
 
 EXAMPLES: Final = """  defserve new
@@ -49,20 +49,20 @@ Read = Callable[[], str]
 
 
 def run_new(argv: list[str]) -> int:
-    asked = questions()
+    asked = load_template_questions()
     options = parse(argv, asked)
     given = collect_answers(options)
     if not options.yes and sys.stdin.isatty():
         given = ask(asked, given)
     elif not options.yes and "project_name" not in given:
         raise UsageError("no name is given, and there is no terminal to ask for it", fix="defserve new NAME --yes")
-    with writing(WRITABLE):
-        project = create(given, Path(options.output))
+    with explain_write_errors(WRITABLE_FOLDER_FIX):
+        project = create_project(given, Path(options.output))
     if options.json:
         files = sorted(map(str, project.files))
-        show(Data({"folder": str(project.folder), "files": files, "answers": dict(project.answers)}))
+        show_stdout(JsonBlock({"folder": str(project.folder), "files": files, "answers": dict(project.answers)}))
     else:
-        show(*report(project, find_default_answers(project.answers, given)))
+        show_stdout(*report(project, find_default_answers(project.answers, given)))
     return 0
 
 
@@ -79,9 +79,9 @@ def parse(argv: list[str], asked: TemplateQuestions) -> Namespace:
         parser.add_argument(option, *also, dest=question, choices=choices, metavar=option[2:].upper(), help=about)
     return parser.parse_options(
         argv,
-        Argument("--output", default=".", metavar="DIR", help="where to create its folder (default: here)"),
-        flag("--yes", "-y", help="ask nothing; use the defaults"),
-        RESULT_AS_JSON,
+        CommandArgument("--output", default=".", metavar="DIR", help="where to create its folder (default: here)"),
+        make_flag("--yes", "-y", help="ask nothing; use the defaults"),
+        RESULT_JSON_FLAG,
     )
 
 
@@ -101,7 +101,7 @@ def ask(asked: TemplateQuestions, given: Mapping[str, str], read: Read = sys.std
     asked.complete(given)  # raises before anybody types
     answers = dict(given)
     for question in asked:
-        if question.name not in (*given, *DERIVED):
+        if question.name not in (*given, *DERIVED_ANSWERS):
             answers[question.name] = _ask_one(asked, question, answers, read)
     return answers
 
@@ -134,15 +134,15 @@ def find_default_answers(answers: Mapping[str, str], given: Mapping[str, str]) -
     return [f"{option} {shlex.quote(answers[name])}" for name, option in named.items() if name not in given]
 
 
-def report(project: CreatedProject, guesses: Sequence[str] = ()) -> Iterator[Block]:
+def report(project: CreatedProject, guesses: Sequence[str] = ()) -> Iterator[ScreenBlock]:
     """What was created, and what to type next."""
     slug, package = project.answers["project_slug"], project.answers["package_name"]
     posix = os.name == "posix"
     activate = ". .venv/bin/activate" if posix else r".venv\Scripts\activate"
     made = f" from {project.answers['body']!r}: {len(project.files)} files."
-    yield Line(("Created ", "good"), (f"{project.folder}{os.sep}", "title"), made)
+    yield StyledLine(("Created ", "good"), (f"{project.folder}{os.sep}", "title"), made)
     yield ""
-    yield Line(("Next:", "heading"))
+    yield StyledLine(("Next:", "heading"))
     commands = [f"cd {shlex.quote(str(project.folder))}", f"python -m venv .venv && {activate}"]
     if checkout := _checkout():
         commands.append(f"pip install {shlex.quote(checkout)}")
@@ -151,7 +151,7 @@ def report(project: CreatedProject, guesses: Sequence[str] = ()) -> Iterator[Blo
         "pytest",
         f"defserve list -m {package}",
     ]
-    yield from (Line((f"  {command}", "name")) for command in commands)
+    yield from (StyledLine((f"  {command}", "name")) for command in commands)
     if guesses:
         yield f"\nThese are defaults; edit them before you publish:\n  {', '.join(guesses)}"
     yield f"\n`defserve add tool NAME` adds to it. `{slug}` is the command that it installs. README.md has the rest."
@@ -190,40 +190,40 @@ def run_add(argv: list[str]) -> int:
     parser = CommandParser("defserve add", "Add a part and its test to the server of a project.", ADD_EXAMPLES)
     options = parser.parse_options(
         argv,
-        Argument("kind", choices=list(KINDS), metavar="KIND", help=", ".join(KINDS)),
-        Argument(
+        CommandArgument("kind", choices=list(PART_MAKERS), metavar="KIND", help=", ".join(PART_MAKERS)),
+        CommandArgument(
             "name", metavar="NAME", help="the name of the function; for a feature set, words with dots between them"
         ),
-        Argument("--description", default="", metavar="TEXT", help="what it does; models choose by it"),
-        Argument("--uri", default="", help="the URI of the resource; {names} in it become parameters"),
-        Argument(
+        CommandArgument("--description", default="", metavar="TEXT", help="what it does; models choose by it"),
+        CommandArgument("--uri", default="", help="the URI of the resource; {names} in it become parameters"),
+        CommandArgument(
             "--server", metavar="FILE", help="path/server.py or path/server.py:name, if pyproject.toml does not name it"
         ),
-        flag("--dry-run", help="show the changes, but do not make them"),
-        RESULT_AS_JSON,
+        make_flag("--dry-run", help="show the changes, but do not make them"),
+        RESULT_JSON_FLAG,
     )
     if options.uri and options.kind != "resource":
         parser.error("only a resource has a --uri")
-    home = locate(Path.cwd(), options.server)
+    home = locate_server(Path.cwd(), options.server)
     request = PartRequest(
         options.kind, options.name, home.variable, home.distribution, options.description, options.uri
     )
-    edits = plan_edits(home, part_of(request))
+    edits = plan_edits(home, make_part(request))
     if not options.dry_run:
-        with writing("check the permissions of the project, or use --dry-run to see the changes alone"):
-            apply(edits)
+        with explain_write_errors("check the permissions of the project, or use --dry-run to see the changes alone"):
+            apply_edits(edits)
     if options.json:
-        show(
-            Data(
+        show_stdout(
+            JsonBlock(
                 [{"path": os.path.relpath(edit.path), "is_new": not edit.before, "diff": diff(*edit)} for edit in edits]
             )
         )
     elif options.dry_run:
-        show(Diff("".join(diff(*edit) for edit in edits)))
+        show_stdout(DiffBlock("".join(diff(*edit) for edit in edits)))
     else:
         for edit in edits:
-            show(Line((f"{'Changed' if edit.before else 'Created'} ", "good"), os.path.relpath(edit.path)))
-        show("", "Next: write what it does, then run `pytest`.")
+            show_stdout(StyledLine((f"{'Changed' if edit.before else 'Created'} ", "good"), os.path.relpath(edit.path)))
+        show_stdout("", "Next: write what it does, then run `pytest`.")
     return 0
 
 
@@ -260,18 +260,18 @@ class Migrated(NamedTuple):
 def run_migrate(argv: list[str]) -> int:
     options = CommandParser("defserve migrate", ABOUT, MIGRATE_EXAMPLES).parse_options(
         argv,
-        Argument("files", nargs="+", metavar="FILE", help="a Python file, or a folder of them"),
-        flag("--write", help="change the files"),
-        flag("--diff", help="print the differences alone"),
-        RESULT_AS_JSON,
+        CommandArgument("files", nargs="+", metavar="FILE", help="a Python file, or a folder of them"),
+        make_flag("--write", help="change the files"),
+        make_flag("--diff", help="print the differences alone"),
+        RESULT_JSON_FLAG,
     )
     done = _migrate([Path(name) for name in options.files])
     if options.write:
-        with writing("check its permissions; without --write the changes are shown alone"):
+        with explain_write_errors("check its permissions; without --write the changes are shown alone"):
             _write(done)
     if options.json:
-        show(
-            Data(
+        show_stdout(
+            JsonBlock(
                 [
                     {
                         "path": os.path.relpath(each.path),
@@ -285,9 +285,9 @@ def run_migrate(argv: list[str]) -> int:
         return 0
     for each in done:
         if options.diff or not options.write:
-            show(Diff(each.diff))
+            show_stdout(DiffBlock(each.diff))
         if not options.diff:
-            show(*_report(each, written=options.write))
+            show_stdout(*_report(each, written=options.write))
     return 0
 
 
@@ -320,15 +320,15 @@ def _write(done: list[Migrated]) -> None:
             each.path.write_text(each.migration.text, encoding="utf-8")
 
 
-def _report(each: Migrated, *, written: bool) -> list[Block]:
+def _report(each: Migrated, *, written: bool) -> list[ScreenBlock]:
     name, notes = os.path.relpath(each.path), each.migration.notes
     if each.migration.text == each.before:
-        lines: list[Block] = [f"{name}: nothing to change"]
+        lines: list[ScreenBlock] = [f"{name}: nothing to change"]
     else:
-        lines = [Line(("Changed ", "good"), name)] if written else []
+        lines = [StyledLine(("Changed ", "good"), name)] if written else []
     if notes:
         lines += ["", f"Left to do by hand ({len(notes)}), by the lines of the file as it was:"]
-        lines += [Line((f"  {name}:{note.line}", "good"), f"  {note.text}") for note in notes]
+        lines += [StyledLine((f"  {name}:{note.line}", "good"), f"  {note.text}") for note in notes]
     if not written and each.migration.text != each.before:
         # The name of a file is copied into a shell.
         word = shlex.quote(f"./{name}" if name.startswith("-") else name)

@@ -10,24 +10,24 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, Final
 
-from defserve.cli.content import content_page, decode_base64, resource_block, signature
-from defserve.cli.parser import Argument, CommandParser, flag
-from defserve.cli.progress import Working
-from defserve.cli.screen import show
-from defserve.cli.screen_blocks import Block, Data, Line, Written
-from defserve.cli.target import TARGET_HELP, ServerTarget, quiet, resolve, split_command
+from defserve.cli.content import decode_base64, format_signature, render_content, render_resource
+from defserve.cli.parser import CommandArgument, CommandParser, make_flag
+from defserve.cli.progress import ProgressDisplay
+from defserve.cli.screen import show_stdout
+from defserve.cli.screen_blocks import DocumentBlock, JsonBlock, ScreenBlock, StyledLine
+from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, resolve_target, split_command
 from defserve.cli.target_connection import (
-    ARGUMENT,
+    ARGUMENT_PATTERN,
     CONNECTION_OPTIONS,
-    MISSING,
+    MISSING_ARGUMENT_PATTERN,
     brief_tracebacks,
-    connect,
-    read_arguments,
-    read_options,
-    resolve_named,
+    connect_target,
+    parse_argument_words,
+    parse_subject_options,
+    resolve_target_before_name,
 )
 from defserve.client.client import Client
-from defserve.client.replies import list_if_known, object_of
+from defserve.client.replies import list_if_supported, object_or_empty
 from defserve.core.json_values import is_array
 from defserve.core.messages import INVALID_PARAMS
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
@@ -51,9 +51,9 @@ def run_read(argv: list[str]) -> int:
     before, command = split_command(argv)
     options = CommandParser("defserve read", ABOUT, EXAMPLES).parse_options(
         before,
-        Argument("words", nargs="*", metavar="[TARGET] URI", help=TARGET_HELP),
-        flag("--json", help="print the contents as the server sent them"),
-        Argument(
+        CommandArgument("words", nargs="*", metavar="[TARGET] URI", help=TARGET_HELP),
+        make_flag("--json", help="print the contents as the server sent them"),
+        CommandArgument(
             "-o", "--output", metavar="DIR", default=".", help="where bytes are saved (default: the current folder)"
         ),
         *CONNECTION_OPTIONS,
@@ -63,18 +63,22 @@ def run_read(argv: list[str]) -> int:
     alone = len(words) == 1 and command is None and options.module is None
     if not words or (alone and _is_server(words[0])):
         raise UsageError("no URI is given", fix=f"defserve read {words[0] if words else 'server.py'} URI")
-    with quiet():
-        target = resolve([] if alone else words, options.module, command)
+    with redirect_stdout_to_stderr():
+        target = resolve_target([] if alone else words, options.module, command)
     if len(words) != 1:
         raise UsageError("read needs one URI", fix="defserve read server.py notes://today")
-    with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Reading {words[0]}") as work:
+    with (
+        redirect_stdout_to_stderr(),
+        nullcontext() if options.verbose else brief_tracebacks(),
+        ProgressDisplay(f"Reading {words[0]}") as work,
+    ):
         contents = asyncio.run(read_resource(target, words[0], options, work))
     if options.json:
-        show(Data(contents))
+        show_stdout(JsonBlock(contents))
     elif len(contents) == 1 and "blob" in contents[0] and not sys.stdout.isatty():
         _write_bytes(decode_base64(contents[0]["blob"]) or b"")
     else:
-        show(*(resource_block(content, options.output) for content in contents))
+        show_stdout(*(render_resource(content, options.output) for content in contents))
     return 0
 
 
@@ -83,9 +87,11 @@ def _is_server(word: str) -> bool:
     return SERVER_FILE.search(word) is not None or SCHEME.match(word) is None
 
 
-async def read_resource(target: ServerTarget, uri: str, options: Namespace, work: Working) -> list[dict[str, Any]]:
+async def read_resource(
+    target: ServerTarget, uri: str, options: Namespace, work: ProgressDisplay
+) -> list[dict[str, Any]]:
     """The contents of the resource. Raises UsageError with what the server has instead."""
-    async with connect(target, options, work=work) as client:
+    async with connect_target(target, options, work=work) as client:
         try:
             return await client.read(uri)
         except (PeerGone, PeerTimeout):
@@ -93,14 +99,14 @@ async def read_resource(target: ServerTarget, uri: str, options: Namespace, work
         except PeerError as error:
             if error.code not in NO_RESOURCE or "resources" not in client.capabilities:
                 raise
-            if object_of(error.data).get("error_type") == BAD_VALUE:
+            if object_or_empty(error.data).get("error_type") == BAD_VALUE:
                 raise UsageError(error.message) from None
             raise await _unknown(client, uri, error) from None
 
 
 async def _unknown(client: Client, uri: str, error: PeerError) -> UsageError:
-    resources, _ = await list_if_known("resources/list", client.resources())
-    templates, _ = await list_if_known("resources/templates/list", client.templates())
+    resources, _ = await list_if_supported("resources/list", client.resources())
+    templates, _ = await list_if_supported("resources/templates/list", client.templates())
     known = [str(item["uri"]) for item in resources] + [str(item["uriTemplate"]) for item in templates]
     return UsageError(error.message, fix=did_you_mean(uri, known, "" if known else "it has no resources"))
 
@@ -126,33 +132,39 @@ PROMPT_EXAMPLES: Final = """  defserve prompt server.py review code="def f(): ..
 def run_prompt(argv: list[str]) -> int:
     before, command = split_command(argv)
     parser = CommandParser("defserve prompt", "Fill in a prompt of a server and print its messages.", PROMPT_EXAMPLES)
-    options = read_options(
+    options = parse_subject_options(
         parser,
         before,
         "prompt",
         "prompt",
-        Argument("words", nargs="*", metavar="[TARGET] NAME key=value", help=TARGET_HELP),
-        flag("--json", help="print the prompt as the server sent it"),
+        CommandArgument("words", nargs="*", metavar="[TARGET] NAME key=value", help=TARGET_HELP),
+        make_flag("--json", help="print the prompt as the server sent it"),
     )
     words: list[str] = options.words
-    with quiet():
-        target = resolve_named(words, options.module, command)
-    if not words or ARGUMENT.fullmatch(words[0]):
+    with redirect_stdout_to_stderr():
+        target = resolve_target_before_name(words, options.module, command)
+    if not words or ARGUMENT_PATTERN.fullmatch(words[0]):
         raise UsageError("no prompt is given", fix="defserve prompt server.py NAME key=value ...")
-    texts, values = read_arguments(words[1:], None)
-    with quiet(), nullcontext() if options.verbose else brief_tracebacks(), Working(f"Filling in {words[0]}") as work:
+    texts, values = parse_argument_words(words[1:], None)
+    with (
+        redirect_stdout_to_stderr(),
+        nullcontext() if options.verbose else brief_tracebacks(),
+        ProgressDisplay(f"Filling in {words[0]}") as work,
+    ):
         found = asyncio.run(fill_prompt(target, words[0], {**texts, **values}, options, work))
-    show(*([Data(found)] if options.json else page(found, words[0], options.output)))
+    show_stdout(*([JsonBlock(found)] if options.json else page(found, words[0], options.output)))
     return 0
 
 
 async def fill_prompt(
-    target: ServerTarget, name: str, arguments: dict[str, Any], options: Namespace, work: Working
+    target: ServerTarget, name: str, arguments: dict[str, Any], options: Namespace, work: ProgressDisplay
 ) -> dict[str, Any]:
     """The prompt with its messages. Raises UsageError for one that the server does not have."""
-    async with connect(target, options, work=work) as client:
+    async with connect_target(target, options, work=work) as client:
         prompts = (
-            (await list_if_known("prompts/list", client.prompts())).items if "prompts" in client.capabilities else []
+            (await list_if_supported("prompts/list", client.prompts())).items
+            if "prompts" in client.capabilities
+            else []
         )
         known = {str(item.get("name")): item for item in prompts}
         try:
@@ -161,7 +173,11 @@ async def fill_prompt(
             raise
         except PeerError as error:
             if name in known and error.code == INVALID_PARAMS:
-                fix = f"give what it takes: {signature(known[name])}" if MISSING.search(error.message) else ""
+                fix = (
+                    f"give what it takes: {format_signature(known[name])}"
+                    if MISSING_ARGUMENT_PATTERN.search(error.message)
+                    else ""
+                )
                 raise UsageError(error.message, fix=fix) from None
             if name in known:
                 raise
@@ -170,19 +186,19 @@ async def fill_prompt(
         raise UsageError(f"{server} has no prompt {name!r}", fix=fix)
 
 
-def page(found: dict[str, Any], name: str, folder: str) -> Iterator[Block]:
+def page(found: dict[str, Any], name: str, folder: str) -> Iterator[ScreenBlock]:
     """The messages, each below its role."""
     if found.get("description"):
-        yield Line((str(found["description"]).partition("\n")[0], "about"), hang=0)
+        yield StyledLine((str(found["description"]).partition("\n")[0], "about"), hang=0)
         yield ""
     messages = found.get("messages")
-    for number, message in enumerate(map(object_of, messages if is_array(messages) else [])):
+    for number, message in enumerate(map(object_or_empty, messages if is_array(messages) else [])):
         if number:
             yield ""
-        yield Line((f"{message.get('role')}:", "heading"))
+        yield StyledLine((f"{message.get('role')}:", "heading"))
         content = message.get("content")
-        for block in content_page(content if is_array(content) else [content], name, folder):
-            if isinstance(block, Written):
+        for block in render_content(content if is_array(content) else [content], name, folder):
+            if isinstance(block, DocumentBlock):
                 # Roles and texts of several messages: a page, not a file that has to be exact.
                 block.is_exact = False
             yield block

@@ -10,12 +10,12 @@ from argparse import Namespace
 from typing import Any, Final
 
 from defserve.auth.oauth import is_loopback
-from defserve.cli.parser import WEB_OPTIONS, Argument, CommandParser
-from defserve.cli.target import load, load_package, refuse_configured
-from defserve.client.targets import is_address
+from defserve.cli.parser import WEB_OPTIONS, CommandArgument, CommandParser
+from defserve.cli.target import load_package, load_target, require_code_target
+from defserve.client.targets import is_server_address
 from defserve.errors import UsageError
-from defserve.serve.address import PORTS, Address
-from defserve.server.command_line import add_serving, add_workers, serving
+from defserve.serve.address import DEFAULT_PORTS_BY_SCHEME, Address
+from defserve.server.command_line import add_serving_options, add_workers_option, read_serving_options
 
 EXAMPLES: Final = """  defserve run server.py                 the object `server`, `mcp` or `app` in the file, on stdio
   defserve run shop.tools:catalogue      an object in a module
@@ -30,8 +30,8 @@ def run_server(argv: list[str]) -> int:
     parser.elsewhere = {"--reload": "write defserve dev; it reloads the server when its code changes"}
     parser.add_argument("target", nargs="?", help="server.py, server.py:name or module:name")
     parser.add_argument("-m", dest="module", metavar="PACKAGE", help="a package with a server, instead of TARGET")
-    add_serving(parser)
-    add_workers(parser)
+    add_serving_options(parser)
+    add_workers_option(parser)
     options = parser.parse_args(argv)
     if bool(options.target) == bool(options.module):
         raise UsageError("run needs one server", fix="defserve run server.py, or defserve run -m package")
@@ -44,32 +44,36 @@ def run_server(argv: list[str]) -> int:
             code := supervise_unless_worker(options.on, options.workers, local_token=local, log_json=as_json)
         ) is not None:
             return code
-    server = load_package(options.module) if options.module else load(options.target)
+    server = load_package(options.module) if options.module else load_target(options.target)
     if options.workers is None or _is_first_worker():
         warn_of_strangers(server, options)
-    server.run(**serving(options))
+    server.run(**read_serving_options(options))
     return 0
 
 
 def _is_first_worker() -> bool:
-    from defserve.server.workers.worker import membership
+    from defserve.server.workers.worker import read_worker_membership
 
-    member = membership()
+    member = read_worker_membership()
     return member is None or member.number == 1
 
 
 def warn_of_strangers(server: Any, options: Namespace) -> None:
     """Tell in a line that a server keeps state for each caller, at an address where callers do not say who they are."""
-    if options.on.partition(":")[0] not in PORTS or options.local_token or getattr(server, "auth", None) is not None:
+    if (
+        options.on.partition(":")[0] not in DEFAULT_PORTS_BY_SCHEME
+        or options.local_token
+        or getattr(server, "auth", None) is not None
+    ):
         return
     extensions = [found for each in getattr(server, "self_and_mounted", ()) for found in each.extensions]
     states = [state for found in extensions if found.name == "mcpl" for state in found.list_states()]
     if any(state.per != "server" for state in states):
-        from defserve.cli.screen import problem_lines, show_stderr
+        from defserve.cli.screen import format_problem, show_stderr
 
         told = f"{server.name} keeps state for each caller, and cannot tell callers apart at {options.on}: add"
         show_stderr(
-            *problem_lines("warning", f"{told} --local-token (on loopback) or Server(auth=…), see docs/state.md")
+            *format_problem("warning", f"{told} --local-token (on loopback) or Server(auth=…), see docs/state.md")
         )
 
 
@@ -93,13 +97,13 @@ DEV_EXAMPLES: Final = """  defserve dev server.py
 def run_dev(argv: list[str]) -> int:
     parser = CommandParser("defserve dev", ABOUT, DEV_EXAMPLES)
     parser.add_argument("target", help="server.py, server.py:name or module:name")
-    add_serving(parser)
+    add_serving_options(parser)
     options = parser.parse_options(
         argv,
-        Argument(
+        CommandArgument(
             "--watch", metavar="PATH", action="append", default=[], help="also watch this file or folder; repeatable"
         ),
-        Argument(
+        CommandArgument(
             "--grace",
             metavar="SECONDS",
             type=float,
@@ -113,19 +117,19 @@ def run_dev(argv: list[str]) -> int:
         options.on = "http://127.0.0.1:0/mcp"
     if options.local_token is None and os.name == "posix":
         address = Address.parse(options.on, "/mcp")
-        options.local_token = (address.scheme in PORTS and is_loopback(address.host)) or None
-    if is_address(options.target):
+        options.local_token = (address.scheme in DEFAULT_PORTS_BY_SCHEME and is_loopback(address.host)) or None
+    if is_server_address(options.target):
         raise UsageError(
             f"{options.target!r} is an address; only code can be served", fix="name server.py or module:name"
         )
-    refuse_configured(options.target)
+    require_code_target(options.target)
     from defserve.tooling.devserver.handover import ServePlan
     from defserve.tooling.devserver.reload_supervisor import WatchedFiles
 
     if missing := [path for path in options.watch if not os.path.exists(path)]:
         raise UsageError(f"there is no {missing[0]!r} to watch", fix="check --watch; paths start in the current folder")
     files = WatchedFiles([*first_files(options.target), *options.watch])
-    plan = ServePlan(options.target, serving(options))
+    plan = ServePlan(options.target, read_serving_options(options))
     if options.on.startswith("stdio:"):
         from defserve.tooling.devserver.client_relay import serve_stdio
 
@@ -133,9 +137,9 @@ def run_dev(argv: list[str]) -> int:
     from defserve.tooling.devserver.client_relay import serve_sockets
 
     if options.web:
-        from defserve.cli.inspector_launch import inspector_beside
+        from defserve.cli.inspector_launch import make_dev_inspector
 
-        return serve_sockets(plan, files, options.grace, inspector_beside(options))
+        return serve_sockets(plan, files, options.grace, make_dev_inspector(options))
     return serve_sockets(plan, files, options.grace)
 
 

@@ -18,12 +18,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from defserve.cli.exits import OK, complain
-from defserve.cli.parser import AS_JSON, Argument, CommandParser, flag, positive, run_action, seconds
-from defserve.cli.screen import is_drawn, problem_lines, show
-from defserve.cli.screen_blocks import Data, Line, Table, format_count
+from defserve.cli.exits import EXIT_OK, print_error
+from defserve.cli.parser import (
+    JSON_FLAG,
+    CommandArgument,
+    CommandParser,
+    make_flag,
+    parse_duration,
+    parse_positive_int,
+    run_action,
+)
+from defserve.cli.screen import can_draw, format_problem, show_stdout
+from defserve.cli.screen_blocks import JsonBlock, StyledLine, Table, format_count
 from defserve.errors import Refused, UsageError, did_you_mean
-from defserve.protocols.mcp.asking.server_secret import VARIABLE, ServerSecret
+from defserve.protocols.mcp.asking.server_secret import SECRET_VARIABLE, ServerSecret
 from defserve.stores.checkpoints.checkpoint_store import (
     CheckpointStore,
     HeldCheckpoint,
@@ -32,7 +40,7 @@ from defserve.stores.checkpoints.checkpoint_store import (
     find_old_secret,
 )
 from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, CheckpointTree, Retention, TreeKey
-from defserve.stores.checkpoints.json_patches import Op
+from defserve.stores.checkpoints.json_patches import PatchOperation
 from defserve.stores.identity import ServerStore, choose_server, open_store, parse_identity
 from defserve.stores.store import Store
 
@@ -55,14 +63,14 @@ SERVER: Final = "the server: its name, URL,NAME, or namespace=NAME"
 ADOPT: Final = f"""Give a server what version 0.1.0 kept in a store, which did not say whose it was.
 
 Everything in the store becomes this server's: checkpoints, API keys, denied tokens. Stop the servers that use the store
-first, and set {VARIABLE} if the server has one: ids of checkpoints were made with it"""
-STORE: Final = Argument("store", metavar="STORE", help="sqlite:///notes.db, redis://localhost:6379/0, …")
+first, and set {SECRET_VARIABLE} if the server has one: ids of checkpoints were made with it"""
+STORE: Final = CommandArgument("store", metavar="STORE", help="sqlite:///notes.db, redis://localhost:6379/0, …")
 BEGIN: Final = "an id, or as much of it as tells it from others"
 ABOUT: Final = "Look at the checkpoints that servers keep in a store. STORE is what was given to Server(store=…)."
 VERIFY: Final = f"""check the store itself, and that every checkpoint can be read and matches its id.
 
 Exits with 0 if everything is intact, 1 if not, 2 if it could not be checked. Ids are made with the server's secret:
-set {VARIABLE} if it has one"""
+set {SECRET_VARIABLE} if it has one"""
 
 
 class StateAction(NamedTuple):
@@ -70,7 +78,7 @@ class StateAction(NamedTuple):
 
     run: Callable[[OpenedStore, Namespace], Awaitable[int]]
     about: str
-    arguments: Sequence[Argument] = ()
+    arguments: Sequence[CommandArgument] = ()
 
 
 def main(argv: list[str]) -> int:
@@ -85,16 +93,16 @@ def _act(name: str, argv: list[str]) -> int:
         argv,
         STORE,
         *action.arguments,
-        Argument("--server", metavar="NAME", help=f"{SERVER} (default: the only one in the store)"),
-        Argument("--set", metavar="NAME", help="only this feature set"),
-        Argument("--owner", metavar="NAME", help="only this owner"),
-        AS_JSON,
-        flag("--long", help="show whole ids at a terminal too"),
+        CommandArgument("--server", metavar="NAME", help=f"{SERVER} (default: the only one in the store)"),
+        CommandArgument("--set", metavar="NAME", help="only this feature set"),
+        CommandArgument("--owner", metavar="NAME", help="only this owner"),
+        JSON_FLAG,
+        make_flag("--long", help="show whole ids at a terminal too"),
     )
     try:
         return asyncio.run(_run(action, options))
     except (UsageError, Refused) as error:
-        return complain(str(error), UNKNOWN if action.run is verify else BROKEN)
+        return print_error(str(error), UNKNOWN if action.run is verify else BROKEN)
 
 
 async def _run(action: StateAction, options: Namespace) -> int:
@@ -104,18 +112,20 @@ async def _run(action: StateAction, options: Namespace) -> int:
 
 def _adopt(argv: list[str]) -> int:
     options = CommandParser("defserve state adopt", ADOPT).parse_options(
-        argv, STORE, Argument("--server", metavar="NAME", required=True, help=SERVER), AS_JSON
+        argv, STORE, CommandArgument("--server", metavar="NAME", required=True, help=SERVER), JSON_FLAG
     )
     from defserve.stores.adoption import adopt_store
 
     identity = parse_identity(options.server)
     try:
-        count = asyncio.run(adopt_store(existing(options.store), identity, ServerSecret(None).get_lasting_secret()))
+        count = asyncio.run(
+            adopt_store(require_existing_store(options.store), identity, ServerSecret(None).get_lasting_secret())
+        )
     except (UsageError, Refused) as error:
-        return complain(str(error), BROKEN)
+        return print_error(str(error), BROKEN)
     what = f"{identity.label} has now what 0.1.0 kept in the store: {format_count(count, 'space')}"
-    show(Data({"server": identity.label, "spaces": count}) if options.json else what)
-    return OK
+    show_stdout(JsonBlock({"server": identity.label, "spaces": count}) if options.json else what)
+    return EXIT_OK
 
 
 # -- What `defserve state` can do with an opened store: one function per action, each returns the exit code.
@@ -127,8 +137,8 @@ BROKEN: Final = 1
 async def list_trees(opened: OpenedStore, options: Namespace) -> int:
     rows = [await _row(opened, key) for key in await opened.select_trees(options)]
     if options.json:
-        show(Data(rows))
-        return OK
+        show_stdout(JsonBlock(rows))
+        return EXIT_OK
     names = format_ids([row["head"] for row in rows if row["head"]], options)
     cells = (
         [
@@ -141,13 +151,15 @@ async def list_trees(opened: OpenedStore, options: Namespace) -> int:
         ]
         for row in rows
     )
-    show(Table(("feature set", "owner", "kept", "made", "last", "head"), cells, fit=("owner",), right=("kept", "made")))
-    return OK
+    show_stdout(
+        Table(("feature set", "owner", "kept", "made", "last", "head"), cells, fit=("owner",), right=("kept", "made"))
+    )
+    return EXIT_OK
 
 
 def format_ids(ids: list[str], options: Namespace) -> dict[str, str]:
     """Id → what is shown of it: at a terminal as much as tells it from the others, else all of it, for scripts."""
-    return short_ids(ids) if is_drawn(sys.stdout) and not options.long else {id: id for id in ids}
+    return short_ids(ids) if can_draw(sys.stdout) and not options.long else {id: id for id in ids}
 
 
 def _id(id: str | None, names: dict[str, str]) -> tuple[str, str]:
@@ -162,24 +174,24 @@ async def show_trees(opened: OpenedStore, options: Namespace) -> int:
         tree, checkpoints = await opened.trees.load(key), await opened.trees.checkpoints(key)
         if not options.json:
             names = format_ids([at.id for at in checkpoints], options)
-            show(Table(("feature set", "owner"), [key]), *drawing(checkpoints, tree.head, names), "")
+            show_stdout(Table(("feature set", "owner"), [key]), *drawing(checkpoints, tree.head, names), "")
         found.append({**describe_tree_key(key), "head": tree.head, "checkpoints": [at._asdict() for at in checkpoints]})
     if options.json:
-        show(Data(found))
-    return OK
+        show_stdout(JsonBlock(found))
+    return EXIT_OK
 
 
 async def _show_one(opened: OpenedStore, options: Namespace) -> int:
     key, id = await opened.checkpoint(options.checkpoint, options)
     at, content = await opened.trees.get(key, id), await opened.trees.content(key, id)
     if options.json:
-        show(Data({**describe_tree_key(key), **at._asdict(), "content": content}))
-        return OK
+        show_stdout(JsonBlock({**describe_tree_key(key), **at._asdict(), "content": content}))
+        return EXIT_OK
     head = ("feature set", "owner", "number", "depth", "made", "parent")
     parent = _id(at.parent, format_ids([at.parent] if at.parent else [], options))
-    show(Table(head, [(*key, at.number, at.depth, moment(at.time), parent)], fit=("owner",)))
-    show("(no content: the server keeps this state itself)" if at.opaque else Data(content))
-    return OK
+    show_stdout(Table(head, [(*key, at.number, at.depth, moment(at.time), parent)], fit=("owner",)))
+    show_stdout("(no content: the server keeps this state itself)" if at.opaque else JsonBlock(content))
+    return EXIT_OK
 
 
 async def diff(opened: OpenedStore, options: Namespace) -> int:
@@ -188,15 +200,15 @@ async def diff(opened: OpenedStore, options: Namespace) -> int:
         ops = await opened.trees.diff(key, a, b)
     except CheckpointGone:
         raise UsageError(f"{options.b} is not in the tree of {options.a}") from None
-    show(*([Data(ops, compact=True)] if options.json else operations(ops)))
-    return OK
+    show_stdout(*([JsonBlock(ops, compact=True)] if options.json else operations(ops)))
+    return EXIT_OK
 
 
 async def export(opened: OpenedStore, options: Namespace) -> int:
     for key in await opened.select_trees(options):
         async for checkpoint in opened.trees.export(key):
-            show(Data({**describe_tree_key(key), **checkpoint}, compact=True))
-    return OK
+            show_stdout(JsonBlock({**describe_tree_key(key), **checkpoint}, compact=True))
+    return EXIT_OK
 
 
 async def prune(opened: OpenedStore, options: Namespace) -> int:
@@ -212,8 +224,8 @@ async def prune(opened: OpenedStore, options: Namespace) -> int:
         dropped = await opened.trees.prune(key, retention)
         rows.append({**describe_tree_key(key), "dropped": dropped, "kept": (await opened.trees.load(key)).kept})
     table = Table(("feature set", "owner", "dropped", "kept"), (list(row.values()) for row in rows), fit=("owner",))
-    show(Data(rows) if options.json else table)
-    return OK
+    show_stdout(JsonBlock(rows) if options.json else table)
+    return EXIT_OK
 
 
 async def verify(opened: OpenedStore, options: Namespace) -> int:
@@ -224,15 +236,17 @@ async def verify(opened: OpenedStore, options: Namespace) -> int:
             wrong[f"{key.feature_set} of {key.owner}"] = found
     count = sum([(await opened.trees.load(key)).kept for key in keys]) if not wrong else 0
     if options.json:
-        show(Data({"ok": not wrong, "trees": len(keys), "checkpoints": count, "problems": wrong}))
+        show_stdout(JsonBlock({"ok": not wrong, "trees": len(keys), "checkpoints": count, "problems": wrong}))
     elif not wrong:
-        show(Line(("intact:", "good"), f" {format_count(len(keys), 'tree')}, {format_count(count, 'checkpoint')}"))
+        show_stdout(
+            StyledLine(("intact:", "good"), f" {format_count(len(keys), 'tree')}, {format_count(count, 'checkpoint')}")
+        )
     else:
         rows = ((where, line) for where, lines in wrong.items() for line in lines)
-        show(Table(("where", "what"), rows, fit=("where", "what")))
+        show_stdout(Table(("where", "what"), rows, fit=("where", "what")))
     if wrong and not options.json and not opened.has_secret:
-        show(*problem_lines("note", f"the server's secret is not known; set {VARIABLE}"))
-    return BROKEN if wrong else OK
+        show_stdout(*format_problem("note", f"the server's secret is not known; set {SECRET_VARIABLE}"))
+    return BROKEN if wrong else EXIT_OK
 
 
 async def _row(opened: OpenedStore, key: TreeKey) -> dict[str, Any]:
@@ -274,7 +288,7 @@ async def rollback(opened: OpenedStore, options: Namespace) -> int:
     before = (await opened.trees.load(key)).head
     await opened.trees.rollback(key, at.id)
     _report(key, at.id, before, options, "is the head again" if before != at.id else "is the head already")
-    return OK
+    return EXIT_OK
 
 
 async def branch(opened: OpenedStore, options: Namespace) -> int:
@@ -291,8 +305,10 @@ async def branch(opened: OpenedStore, options: Namespace) -> int:
     made = (await opened.trees.commit(held, draft, branch=True)).checkpoint
     _report(key, made.id, before, options, f"is a branch of {format_ids([at.id], options)[at.id]}, and the head")
     if not made.proved and not options.json:
-        show(*problem_lines("note", "dangerous tools refuse it; if it is known to be good: defserve state trust"))
-    return OK
+        show_stdout(
+            *format_problem("note", "dangerous tools refuse it; if it is known to be good: defserve state trust")
+        )
+    return EXIT_OK
 
 
 async def trust(opened: OpenedStore, options: Namespace) -> int:
@@ -315,14 +331,18 @@ async def trust(opened: OpenedStore, options: Namespace) -> int:
         made = await opened.trees.commit(held, opened.trees.draft(held, held.content()), branch=True)
         rows.append({**describe_tree_key(key), "head": made.checkpoint.id, "before": before})
     if options.json:
-        show(Data(rows))
-        return OK
+        show_stdout(JsonBlock(rows))
+        return EXIT_OK
     names = format_ids([row["head"] for row in rows], options)
     for row in rows:
-        show(Line((names[row["head"]], "name"), f" is trusted, and the head ({row['featureSet']} of {row['owner']})"))
+        show_stdout(
+            StyledLine(
+                (names[row["head"]], "name"), f" is trusted, and the head ({row['featureSet']} of {row['owner']})"
+            )
+        )
     if not rows:
-        show(Line("nothing to do: all of it is proved already"))
-    return OK
+        show_stdout(StyledLine("nothing to do: all of it is proved already"))
+    return EXIT_OK
 
 
 async def _head(opened: OpenedStore, key: TreeKey) -> Checkpoint | None:
@@ -336,7 +356,7 @@ async def _adopt_checkpoint(opened: OpenedStore, key: TreeKey, at: Checkpoint) -
         return await opened.trees.adopt(key, await opened.trees.content(key, at.id), checkpoint=at.id)
     except StateTampered:
         raise UsageError(
-            "a new checkpoint needs the secret of the server, and this is another one", fix=f"set {VARIABLE}"
+            "a new checkpoint needs the secret of the server, and this is another one", fix=f"set {SECRET_VARIABLE}"
         ) from None
 
 
@@ -364,12 +384,12 @@ def _read_json_file(path: str) -> Any:
 
 def _report(key: TreeKey, head: str, before: str | None, options: Namespace, what: str) -> None:
     if options.json:
-        show(Data({**describe_tree_key(key), "head": head, "before": before}))
+        show_stdout(JsonBlock({**describe_tree_key(key), "head": head, "before": before}))
         return
     names = format_ids([id for id in (head, before) if id], options)
-    show(Line((names[head], "name"), f" {what} ({key.feature_set} of {key.owner})"))
+    show_stdout(StyledLine((names[head], "name"), f" {what} ({key.feature_set} of {key.owner})"))
     if before is not None and before != head:
-        show(Line("  the head before it: ", (names[before], "name")))
+        show_stdout(StyledLine("  the head before it: ", (names[before], "name")))
 
 
 # -- A store of checkpoints that a command looks at, and how its command line names trees and checkpoints.
@@ -444,7 +464,7 @@ def _other(trees: list[TreeKey], options: Namespace) -> str:
 
 def drawing(
     checkpoints: Sequence[Checkpoint], head: str | None, names: Mapping[str, str] | None = None
-) -> Iterator[Line]:
+) -> Iterator[StyledLine]:
     """The tree, one line per checkpoint. Parents stand above their children. `names` is what to show of each id.
 
     Only a branch is indented, so a long history without branches goes straight down.
@@ -459,7 +479,7 @@ def drawing(
         at, before, below = todo.pop()
         id = names[at.id] if names else at.id
         mark = ("  <- head", "good") if at.id == head else ""
-        yield Line((before, "faint"), (id, "name"), f"  #{at.number}", (f"  {moment(at.time)}", "faint"), mark)
+        yield StyledLine((before, "faint"), (id, "name"), f"  #{at.number}", (f"  {moment(at.time)}", "faint"), mark)
         after = children.get(at.id, [])
         if len(after) == 1:
             todo.append((after[0], below, below))
@@ -469,12 +489,12 @@ def drawing(
             todo += reversed(branches)
 
 
-def operations(ops: Iterable[Op]) -> Iterator[Line]:
+def operations(ops: Iterable[PatchOperation]) -> Iterator[StyledLine]:
     """A patch, one line per operation."""
     for op in ops:
         value = f"  {json.dumps(op['value'])}" if "value" in op else ""
         style = {"add": "added", "remove": "removed"}.get(op["op"], "warning")
-        yield Line((f"{op['op']:7}", style), f"  {op['path'] or '(all)'}{value}", hang=9)
+        yield StyledLine((f"{op['op']:7}", style), f"  {op['path'] or '(all)'}{value}", hang=9)
 
 
 def moment(time: float | None) -> str:
@@ -487,39 +507,47 @@ ACTIONS: Final = {
     "show": StateAction(
         show_trees,
         "draw the trees, or show one checkpoint and its content",
-        [Argument("checkpoint", metavar="CHECKPOINT", nargs="?", help=f"the checkpoint to show: {BEGIN}")],
+        [CommandArgument("checkpoint", metavar="CHECKPOINT", nargs="?", help=f"the checkpoint to show: {BEGIN}")],
     ),
     "diff": StateAction(
         diff,
         "show the RFC 6902 patch from one checkpoint to another of the same tree",
-        [Argument("a", metavar="A", help="a checkpoint"), Argument("b", metavar="B", help="another")],
+        [CommandArgument("a", metavar="A", help="a checkpoint"), CommandArgument("b", metavar="B", help="another")],
     ),
     "rollback": StateAction(
         rollback,
         "make a checkpoint the head again; nothing is deleted, and no undo function of the server runs",
-        [Argument("checkpoint", metavar="CHECKPOINT", help=BEGIN)],
+        [CommandArgument("checkpoint", metavar="CHECKPOINT", help=BEGIN)],
     ),
     "branch": StateAction(
         branch,
         "make a new checkpoint below an old one, with its content, and make it the head",
         [
-            Argument("checkpoint", metavar="CHECKPOINT", help=BEGIN),
-            Argument("--content", metavar="FILE", help="a JSON file with another content"),
+            CommandArgument("checkpoint", metavar="CHECKPOINT", help=BEGIN),
+            CommandArgument("--content", metavar="FILE", help="a JSON file with another content"),
         ],
     ),
     "trust": StateAction(
         trust,
         "say that a state is good which callers brought or 0.1.0 kept, so that dangerous tools take it",
-        [Argument("checkpoint", metavar="CHECKPOINT", nargs="?", help=f"{BEGIN}; without it, the head of each tree")],
+        [
+            CommandArgument(
+                "checkpoint", metavar="CHECKPOINT", nargs="?", help=f"{BEGIN}; without it, the head of each tree"
+            )
+        ],
     ),
     "export": StateAction(export, "print every checkpoint with its content, as JSON, one object per line"),
     "prune": StateAction(
         prune,
         "delete old checkpoints; heads stay, and servers that use the store are not disturbed",
         [
-            Argument("--keep", metavar="N", type=positive, help="keep the last N of each tree"),
-            Argument("--ttl", metavar="TIME", type=seconds, help="keep younger ones: 90s, 15m, 12h, 30d, 4w"),
-            Argument("--idle", metavar="TIME", type=seconds, help="delete whole trees whose head is older"),
+            CommandArgument("--keep", metavar="N", type=parse_positive_int, help="keep the last N of each tree"),
+            CommandArgument(
+                "--ttl", metavar="TIME", type=parse_duration, help="keep younger ones: 90s, 15m, 12h, 30d, 4w"
+            ),
+            CommandArgument(
+                "--idle", metavar="TIME", type=parse_duration, help="delete whole trees whose head is older"
+            ),
         ],
     ),
     "verify": StateAction(verify, VERIFY),
@@ -529,7 +557,7 @@ ACTIONS: Final = {
 @asynccontextmanager
 async def open_server_store(address: str, server: str | None = None) -> AsyncGenerator[OpenedStore]:
     """The part of a store that is a server's: of that which is named, or of the only one there."""
-    raw = open_store(existing(address))
+    raw = open_store(require_existing_store(address))
     try:
         identity = await choose_server(raw, server, is_reading=True)
         store = ServerStore(raw, identity)
@@ -541,7 +569,7 @@ async def open_server_store(address: str, server: str | None = None) -> AsyncGen
         await raw.close()
 
 
-def existing(address: str) -> str:
+def require_existing_store(address: str) -> str:
     """Raises UsageError for a store that opening would create."""
     if address.startswith("memory:"):
         raise UsageError("a store in memory belongs to its process", fix="name a SQLite file or a Redis server")

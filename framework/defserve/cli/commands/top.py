@@ -14,12 +14,12 @@ from collections.abc import Generator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final
 
-from defserve.cli.kernel_actions import MAX_NOTE_LENGTH, duration, note_of
-from defserve.cli.parser import JSON_LINES, Argument, CommandParser, positive
-from defserve.cli.screen import console, is_drawn, show
-from defserve.cli.screen_blocks import Block, Data, Line, Part, Table, format_count, state
+from defserve.cli.kernel_actions import MAX_NOTE_LENGTH, format_duration, format_exit_note
+from defserve.cli.parser import JSON_LINES_FLAG, CommandArgument, CommandParser, parse_positive_int
+from defserve.cli.screen import can_draw, make_console, show_stdout
+from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, StyledText, Table, format_count, style_state
 from defserve.cli.target_connection import CONNECTION_OPTIONS
-from defserve.cli.top_sources import Source, ToolFigures, TopSnapshot, WorkerFigures, source_of
+from defserve.cli.top_sources import SnapshotSource, ToolFigures, TopSnapshot, WorkerFigures, open_snapshot_source
 from defserve.errors import PeerError
 
 ABOUT: Final = """Watch a server or kernel that runs: calls a second, errors, latencies, sessions.
@@ -38,16 +38,18 @@ EXAMPLES: Final = """  defserve top http://127.0.0.1:8000/mcp
 def main(argv: list[str]) -> int:
     options = CommandParser("defserve top", ABOUT, EXAMPLES).parse_options(
         argv,
-        Argument(
+        CommandArgument(
             "target",
             nargs="?",
             metavar="ADDRESS",
             help="http://host:port/mcp, ws://…, unix:/path, or a kernel's mgp.toml (default: found)",
         ),
-        Argument("--every", type=_parse_interval, default=2.0, metavar="SECONDS", help="how often (default: 2)"),
-        Argument("--count", type=positive, metavar="N", help="print N tables and end; no full screen"),
-        Argument("--pid", type=positive, metavar="PID", help="which kernel, if several serve this file"),
-        JSON_LINES,
+        CommandArgument("--every", type=_parse_interval, default=2.0, metavar="SECONDS", help="how often (default: 2)"),
+        CommandArgument("--count", type=parse_positive_int, metavar="N", help="print N tables and end; no full screen"),
+        CommandArgument(
+            "--pid", type=parse_positive_int, metavar="PID", help="which kernel, if several serve this file"
+        ),
+        JSON_LINES_FLAG,
         *CONNECTION_OPTIONS,
     )
     return asyncio.run(_watch(options))
@@ -55,8 +57,8 @@ def main(argv: list[str]) -> int:
 
 async def _watch(options: Namespace) -> int:
     async with AsyncExitStack() as stack:
-        source = source_of(options.target, options, stack)
-        if is_drawn(sys.stdout) and not options.json and options.count is None:
+        source = open_snapshot_source(options.target, options, stack)
+        if can_draw(sys.stdout) and not options.json and options.count is None:
             await watch(source, options.every)
             return 0
         before = None
@@ -64,7 +66,7 @@ async def _watch(options: Namespace) -> int:
             if number:
                 await asyncio.sleep(options.every)
             now = await source()
-            show(*([Data(now.wire(before), compact=True)] if options.json else page(now, before)))
+            show_stdout(*([JsonBlock(now.wire(before), compact=True)] if options.json else page(now, before)))
             sys.stdout.flush()
             before = now
     return 0
@@ -83,10 +85,10 @@ def _parse_interval(text: str) -> float:
 # -- A snapshot as blocks: a head of facts, and a table.
 
 
-def page(now: TopSnapshot, before: TopSnapshot | None) -> Iterator[Block]:
+def page(now: TopSnapshot, before: TopSnapshot | None) -> Iterator[ScreenBlock]:
     yield _head(now, sum(now.rates(before).values()) if before else None)
     if now.note:
-        yield Line((f"note: {now.note}", "warning"))
+        yield StyledLine((f"note: {now.note}", "warning"))
     yield ""
     if now.servers is not None:
         yield servers_table(now, before)
@@ -98,13 +100,13 @@ def page(now: TopSnapshot, before: TopSnapshot | None) -> Iterator[Block]:
         yield tools_table(now, before) if now.tools else "No tool was called yet."
 
 
-def _head(now: TopSnapshot, rate: float | None) -> Line:
+def _head(now: TopSnapshot, rate: float | None) -> StyledLine:
     facts = now.facts
-    parts: list[Part] = [(now.name, "heading")]
+    parts: list[StyledText] = [(now.name, "heading")]
     if "status" in facts:
-        parts += ["  ", state(str(facts["status"]))]
+        parts += ["  ", style_state(str(facts["status"]))]
     told = [
-        f"up {duration(float(facts['uptime_secs']))}" if "uptime_secs" in facts else "",
+        f"up {format_duration(float(facts['uptime_secs']))}" if "uptime_secs" in facts else "",
         f"{facts['connected']} of {facts['servers']} servers" if "connected" in facts else "",
         format_count(facts["tools"], "tool") if facts.get("tools") is not None else "",
         format_count(facts["sessions"], "session") if "sessions" in facts else "",
@@ -112,7 +114,7 @@ def _head(now: TopSnapshot, rate: float | None) -> Line:
         f"{facts['memory_bytes'] / 1_048_576:,.0f} MiB" if "memory_bytes" in facts else "",
         f"{rate:,.1f} calls/s" if rate is not None else "",
     ]
-    return Line(*parts, (f"  {', '.join(filter(None, told))}", "faint"))
+    return StyledLine(*parts, (f"  {', '.join(filter(None, told))}", "faint"))
 
 
 def tools_table(now: TopSnapshot, before: TopSnapshot | None) -> Table:
@@ -124,7 +126,9 @@ def tools_table(now: TopSnapshot, before: TopSnapshot | None) -> Table:
     return Table(head, rows, right=head[1:])
 
 
-def _tool_row(name: str, figures: ToolFigures, before: ToolFigures | None, rates: dict[str, float]) -> tuple[Part, ...]:
+def _tool_row(
+    name: str, figures: ToolFigures, before: ToolFigures | None, rates: dict[str, float]
+) -> tuple[StyledText, ...]:
     recent = figures.since(before) if before is not None else figures
     shown = recent if recent.calls else figures
     return (
@@ -144,7 +148,7 @@ def workers_table(now: TopSnapshot, before: TopSnapshot | None) -> Table:
     return Table(head, rows, right=head[1:])
 
 
-def _worker_row(number: str, figures: WorkerFigures, rates: tuple[float, float] | None) -> tuple[Part, ...]:
+def _worker_row(number: str, figures: WorkerFigures, rates: tuple[float, float] | None) -> tuple[StyledText, ...]:
     is_there = bool(figures.pid)
     return (
         (number, "title"),
@@ -165,11 +169,11 @@ def servers_table(now: TopSnapshot, before: TopSnapshot | None) -> Table:
     return Table(head, rows, fit=("NOTE",), right=head[2:10])
 
 
-def _server_row(row: dict[str, Any], rates: dict[str, float]) -> tuple[Part, ...]:
+def _server_row(row: dict[str, Any], rates: dict[str, float]) -> tuple[StyledText, ...]:
     errors = row.get("errors_total") or 0
     return (
         (str(row["id"]), "title"),
-        state(str(row["state"])),
+        style_state(str(row["state"])),
         _rate(rates.get(str(row["id"]))),
         f"{row.get('calls_total') or 0:,}",
         str(row.get("calls") or 0),
@@ -178,7 +182,7 @@ def _server_row(row: dict[str, Any], rates: dict[str, float]) -> tuple[Part, ...
         _format_seconds(_in_seconds(row.get("p95_ms"))),
         str(row.get("tools") or 0),
         str(row.get("restarts") or 0),
-        note_of(str(row.get("note") or ""))[:MAX_NOTE_LENGTH],
+        format_exit_note(str(row.get("note") or ""))[:MAX_NOTE_LENGTH],
     )
 
 
@@ -186,11 +190,11 @@ def _in_seconds(ms: float | None) -> float | None:
     return None if ms is None else ms / 1000
 
 
-def _rate(rate: float | None) -> Part:
+def _rate(rate: float | None) -> StyledText:
     return ("-", "faint") if rate is None else ("0", "faint") if not rate else f"{rate:,.1f}"
 
 
-def _format_seconds(seconds: float | None) -> Part:
+def _format_seconds(seconds: float | None) -> StyledText:
     """`850 µs`, `12 ms`, `1.5 s`."""
     if seconds is None:
         return "-", "faint"
@@ -205,13 +209,13 @@ def _format_seconds(seconds: float | None) -> Part:
 QUIT: Final = frozenset("qQ\x03\x04\x1b")
 
 
-async def watch(source: Source, every: float) -> None:
+async def watch(source: SnapshotSource, every: float) -> None:
     """Draw until `q`. A server that is gone is looked for again; the screen says so meanwhile."""
     from rich.live import Live
 
     from defserve.cli.screen_drawing import render_blocks
 
-    screen = console(sys.stdout)
+    screen = make_console(sys.stdout)
     before = await source()  # fails before the screen is taken
     seen: TopSnapshot = before
     with (
@@ -220,10 +224,10 @@ async def watch(source: Source, every: float) -> None:
     ):
         problem = ""
         while not pressed.is_set():
-            blocks: list[Block] = [*page(seen, before if seen is not before else None), ""]
+            blocks: list[ScreenBlock] = [*page(seen, before if seen is not before else None), ""]
             if problem:
-                blocks.append(Line((problem.partition("\n")[0], "error")))
-            blocks.append(Line((f"every {every:g} s, q quits", "faint")))
+                blocks.append(StyledLine((problem.partition("\n")[0], "error")))
+            blocks.append(StyledLine((f"every {every:g} s, q quits", "faint")))
             live.update(render_blocks(blocks, screen.width), refresh=True)
             try:
                 await asyncio.wait_for(pressed.wait(), every)

@@ -17,22 +17,22 @@ from typing import Any, Final, TextIO
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from defserve.base.concurrency import BackgroundTasks
-from defserve.base.redaction import printable
-from defserve.cli.parser import JSON_LINES, Argument, CommandParser, flag
+from defserve.base.redaction import escape_unprintable
+from defserve.cli.parser import JSON_LINES_FLAG, CommandArgument, CommandParser, make_flag
 from defserve.client.topic_client import ProposalText, TopicClient, join_topic
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.protocols.mcpx.envelope import REQUEST, kind_of
+from defserve.protocols.mcpx.envelope import REQUEST_KIND, make_message_kind
 from defserve.protocols.mcpx.participant import NotCapable, NotPresent, ProposalNotPending
 from defserve.protocols.mcpx.proposals import Proposal
 from defserve.protocols.mcpx.topic import (
     Chat,
     GatewayProblem,
-    Heard,
     Presence,
     ProposalRejected,
     ProposalWithdrawn,
-    Spoofed,
+    SpoofedMessage,
+    TopicEvent,
     TopicRequest,
     TopicResponse,
     Welcome,
@@ -47,12 +47,12 @@ def main(argv: list[str]) -> int:
     about = f"Watch a topic live, and approve or reject what is proposed in it.\n\n{COMMANDS}"
     options = CommandParser("defserve topic", about, EXAMPLES).parse_options(
         argv,
-        Argument("url", metavar="URL", help="the gateway: ws://host:port/ws or wss://…"),
-        Argument("--topic", metavar="NAME", help="the topic, if the URL does not name it"),
-        Argument("--token-file", metavar="FILE", help="a file that holds your token"),
-        Argument("--token", help="your token; other users of this machine can see it on the command line"),
-        flag("--watch", help="only watch; read no commands"),
-        JSON_LINES,
+        CommandArgument("url", metavar="URL", help="the gateway: ws://host:port/ws or wss://…"),
+        CommandArgument("--topic", metavar="NAME", help="the topic, if the URL does not name it"),
+        CommandArgument("--token-file", metavar="FILE", help="a file that holds your token"),
+        CommandArgument("--token", help="your token; other users of this machine can see it on the command line"),
+        make_flag("--watch", help="only watch; read no commands"),
+        JSON_LINES_FLAG,
     )
     return asyncio.run(_follow(_address(options), _token(options), options))
 
@@ -84,8 +84,8 @@ async def _follow(url: str, token: str | None, options: Namespace) -> int:
 def _as_text(line: dict[str, Any]) -> str:
     # Other participants wrote most of it. It must not move the cursor or look like one of our own lines.
     if line["event"] in LAID_OUT or line["text"] == COMMANDS:
-        return "\n".join(map(printable, line["text"].split("\n")))
-    return printable(line["text"])
+        return "\n".join(map(escape_unprintable, line["text"].split("\n")))
+    return escape_unprintable(line["text"])
 
 
 async def _lines(source: TextIO) -> AsyncIterator[str]:
@@ -206,7 +206,7 @@ class TopicTerminal:
         if not tool:
             raise UsageError("say whom to ask for which tool", fix='do NAME TOOL {"a": 1}')
         params = {"name": tool, "arguments": _arguments(text)}
-        if self._me.may(kind_of(REQUEST, "tools/call", params)):
+        if self._me.may(make_message_kind(REQUEST_KIND, "tools/call", params)):
             self._work.start(self._report_outcome(tool, self._me.request(name, "tools/call", params)))
             return
         if name not in self._me.participants:
@@ -271,7 +271,7 @@ class TopicTerminal:
                 return proposal, more.strip()
         raise UsageError(f"no proposal {first} waits for a decision", fix="`p` shows those that do")
 
-    def _number_of(self, heard: Heard) -> int | None:
+    def _number_of(self, heard: TopicEvent) -> int | None:
         if isinstance(heard, ProposalRejected | ProposalWithdrawn):
             return self._number(heard.proposal)
         return self._number(heard) if isinstance(heard, Proposal) else None
@@ -326,7 +326,7 @@ EVENTS: Final[dict[type, str]] = {
     ProposalWithdrawn: "withdrawn",
     TopicRequest: "asked",
     TopicResponse: "answered",
-    Spoofed: "spoofed",
+    SpoofedMessage: "spoofed",
 }
 """What `--json` calls them."""
 
@@ -338,7 +338,7 @@ LAID_OUT: Final = frozenset({EVENTS[Proposal], PENDING})
 """What has lines of our own: all other texts are one line, whatever is in them."""
 
 
-def describe(heard: Heard, number: int | None = None, present: Collection[str] = ()) -> str:
+def describe(heard: TopicEvent, number: int | None = None, present: Collection[str] = ()) -> str:
     """One line for a person; of a proposal, one more for each argument. `present` are the names of who is here."""
     match heard:
         case Chat():
@@ -358,7 +358,7 @@ def describe(heard: Heard, number: int | None = None, present: Collection[str] =
         case TopicResponse():
             body = heard.envelope.body
             return f"{heard.envelope.sender} answers {heard.kind}: {short(body.get('result', body.get('error')))}"
-        case Spoofed():
+        case SpoofedMessage():
             return f"{heard.envelope.sender} sent a message that does not match its kind ({heard.kind}): {heard.reason}"
         case GatewayProblem():
             return f"{'gone' if heard.error == 'replaced' else 'refused'}: {heard.message or heard.error}"
@@ -366,7 +366,7 @@ def describe(heard: Heard, number: int | None = None, present: Collection[str] =
             return "your capabilities have changed"
 
 
-def facts(heard: Heard) -> dict[str, Any]:
+def facts(heard: TopicEvent) -> dict[str, Any]:
     """What `--json` adds to the line."""
     match heard:
         case Chat():
@@ -377,7 +377,7 @@ def facts(heard: Heard) -> dict[str, Any]:
             return heard.wire()
         case ProposalRejected() | ProposalWithdrawn():
             return {"from": heard.envelope.sender, "reason": heard.reason, **heard.proposal.wire()}
-        case TopicRequest() | TopicResponse() | Spoofed():
+        case TopicRequest() | TopicResponse() | SpoofedMessage():
             envelope = heard.envelope
             return {"from": envelope.sender, "to": envelope.to, "kind": envelope.kind, "id": envelope.id}
         case GatewayProblem():

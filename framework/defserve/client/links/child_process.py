@@ -19,17 +19,17 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final, NamedTuple, cast
 
-from defserve.base.redaction import printable_lines
+from defserve.base.redaction import escape_unprintable_lines
 from defserve.client.link import TURN_SECONDS, split_into_pieces
-from defserve.client.replies import KEPT_HEAD, KEPT_TAIL, CutMessage
-from defserve.core.line_framing import Lines
+from defserve.client.replies import KEPT_HEAD_BYTES, KEPT_TAIL_BYTES, CutMessage
+from defserve.core.line_framing import LineSplitter
 from defserve.errors import PeerGone
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_READY_BYTES: Final = 1024 * 1024
 """Bytes of messages that wait to be received. Then the child has to wait."""
-ECHO_SECONDS = 0.2
+LATE_OUTPUT_SECONDS = 0.2
 """How long what a process wrote may come after its exit. A grandchild may hold its pipes open for ever."""
 
 log = logging.getLogger("defserve.client")
@@ -76,7 +76,7 @@ class ChildOptions(NamedTuple):
         return (wrapper, "--pdeathsig", "KILL", "--", found, *self.args) if found else line
 
 
-class Child(asyncio.SubprocessProtocol):
+class ChildProcess(asyncio.SubprocessProtocol):
     """A running process. `take` gets its messages, one a line; until it is set they wait. `ended` is called once.
 
     ended_output  whether nothing more comes: it closed its output, or it has exited
@@ -105,7 +105,7 @@ class Child(asyncio.SubprocessProtocol):
         self._waiter: asyncio.Future[None] | None = None
 
     @classmethod
-    async def start(cls, options: ChildOptions) -> Child:
+    async def start(cls, options: ChildOptions) -> ChildProcess:
         """Start it. Raises PeerGone if that fails."""
         environment = options.environment()
         # Through a pipe of its own, because what asyncio's pipe to a process brings is told a turn of the loop later.
@@ -241,7 +241,7 @@ class Child(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == STDERR:
             if self.options.echo:
-                sys.stderr.write(printable_lines(data.decode(errors="replace")))
+                sys.stderr.write(escape_unprintable_lines(data.decode(errors="replace")))
                 sys.stderr.flush()
             self.stderr.feed(data)
         elif not self.ended_output:
@@ -281,7 +281,7 @@ class Child(asyncio.SubprocessProtocol):
             (self._hear_out if self._hears or self._is_paused else self._end_output)()
 
         if not self.ended_output:
-            asyncio.get_running_loop().call_later(ECHO_SECONDS, later)
+            asyncio.get_running_loop().call_later(LATE_OUTPUT_SECONDS, later)
 
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()
@@ -366,7 +366,7 @@ class Child(asyncio.SubprocessProtocol):
 class _Output(asyncio.Protocol):
     """What a child writes to its output, told at once."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: ChildProcess) -> None:
         self._child = child
 
     def data_received(self, data: bytes) -> None:
@@ -405,18 +405,18 @@ END_SIGNALS: Final = (None, signal.SIGTERM, getattr(signal, "SIGKILL", signal.SI
 GAP = b"\0"
 
 
-class MessageLines(Lines):
-    """Like `Lines`, but a `CutMessage` stands for a line that is too long. It comes when that line is over."""
+class MessageLines(LineSplitter):
+    """Like `LineSplitter`, but a `CutMessage` stands for a line that is too long. It comes when that line is over."""
 
     __slots__ = ("_head", "_tail")
 
     def _buffer_rest(self, data: bytes, whole: list[bytes | None]) -> None:
         if self._skipping:
-            self._tail = (self._tail + data)[-KEPT_TAIL:]
+            self._tail = (self._tail + data)[-KEPT_TAIL_BYTES:]
             return
         self._rest += data
         if len(self._rest) > self.limit:
-            self._head, self._tail = bytes(self._rest[:KEPT_HEAD]), bytes(self._rest[-KEPT_TAIL:])
+            self._head, self._tail = bytes(self._rest[:KEPT_HEAD_BYTES]), bytes(self._rest[-KEPT_TAIL_BYTES:])
             self._rest.clear()
             self._first, self._skipping = False, True
 
@@ -435,7 +435,7 @@ class MessageLines(Lines):
             super()._add(line, whole)
 
     def _cut(self, head: bytes, tail: bytes) -> CutMessage:
-        found = CutMessage(head[:KEPT_HEAD] + GAP + tail[-KEPT_TAIL:])
+        found = CutMessage(head[:KEPT_HEAD_BYTES] + GAP + tail[-KEPT_TAIL_BYTES:])
         found.limit = self.limit
         return found
 
@@ -463,7 +463,7 @@ class StderrLines:
 
     def __init__(self, told: Callable[[str], object] | None, pause: Callable[[bool], None]) -> None:
         self._told, self._pause = told, pause
-        self._lines = Lines(MAX_STDERR_LINE)
+        self._lines = LineSplitter(MAX_STDERR_LINE)
         self._last: deque[bytes] = deque(maxlen=LAST_WORDS)
         self._waiting: deque[bytes] = deque()
         self._size = self._left_out = 0
@@ -479,7 +479,7 @@ class StderrLines:
         if (count := data.count(b"\n")) > MAX_STDERR_LINES:
             # The newest are all that is kept. To look at the others takes a microsecond each.
             kept = len(data) - len(data.rsplit(b"\n", MAX_STDERR_LINES)[0]) - 1
-            data, self._lines = data[-kept:] if kept else b"", Lines(MAX_STDERR_LINE)
+            data, self._lines = data[-kept:] if kept else b"", LineSplitter(MAX_STDERR_LINE)
             self._left_out += count - MAX_STDERR_LINES + 1
         self._add_lines(self._lines.feed(data))
         if self._timer is None:

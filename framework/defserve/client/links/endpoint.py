@@ -6,24 +6,24 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from defserve.base.version import VERSION
-from defserve.client.link import HttpChallenge, Resolve
-from defserve.client.links.http_client import Address, HttpClient, ProxiedClient, ProxiedResponse, is_proxied
-from defserve.client.links.http_connection import Broken, Response
-from defserve.client.replies import object_of, parse_object
+from defserve.client.link import HttpChallenge, ResolveHost
+from defserve.client.links.http_client import HttpClient, ProxiedClient, ProxiedResponse, RequestAddress, is_proxied
+from defserve.client.links.http_connection import BrokenHttpConnection, DirectResponse
+from defserve.client.replies import object_or_empty, parse_json_object
 from defserve.core.messages import INVALID_REQUEST
-from defserve.core.outgoing_requests import peer_error
+from defserve.core.outgoing_requests import make_peer_error
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.serve.address import Challenged, HttpRefusal, Unreachable
+from defserve.serve.address import AddressUnreachable, CredentialsRequired, HttpRefusal
 
 if TYPE_CHECKING:
     from defserve.client.signin.authorizer import ServerAuthorizer
 
-HttpResponse: TypeAlias = Response | ProxiedResponse
+HttpResponse: TypeAlias = DirectResponse | ProxiedResponse
 
-JSON: Final = "application/json"
-EVENTS: Final = "text/event-stream"
-ACCEPT: Final = {"accept": f"{JSON}, {EVENTS}"}
-ACCEPT_AND_SEND: Final = {**ACCEPT, "content-type": JSON}
+JSON_MEDIA_TYPE: Final = "application/json"
+EVENT_STREAM_MEDIA_TYPE: Final = "text/event-stream"
+ACCEPT: Final = {"accept": f"{JSON_MEDIA_TYPE}, {EVENT_STREAM_MEDIA_TYPE}"}
+ACCEPT_AND_SEND: Final = {**ACCEPT, "content-type": JSON_MEDIA_TYPE}
 REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -42,15 +42,15 @@ class HttpExchange(NamedTuple):
     response: HttpResponse
 
 
-class Endpoint:
+class HttpEndpoint:
     """The address of a server. Connections are kept and reused. With `resolve` there is never a proxy on the way.
 
     Raises UsageError for an address or a header that cannot be used, and without httpx2 if there is a proxy on the way.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], resolve: Resolve | None = None) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], resolve: ResolveHost | None = None) -> None:
         try:
-            self._address = Address(url)
+            self._address = RequestAddress(url)
         except ValueError:
             raise UsageError(
                 f"{url!r} is not an http(s) address", fix="write it in full: http://127.0.0.1:8000/mcp"
@@ -116,20 +116,20 @@ class Endpoint:
         body = (await response.start(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
         challenge = response.headers.get("www-authenticate")
         if status in (401, 403) and challenge:
-            return Challenged(self, status, challenge)
-        reply = parse_object(body) if media_type(response) == JSON else {}
-        error = object_of(reply.get("error"))
+            return CredentialsRequired(self, status, challenge)
+        reply = parse_json_object(body) if media_type(response) == JSON_MEDIA_TYPE else {}
+        error = object_or_empty(reply.get("error"))
         if error and (reply.get("id") is not None or error.get("code") != INVALID_REQUEST):
-            return peer_error(error)
+            return make_peer_error(error)
         # Such an error without an id was made before the message was read: it is about HTTP.
         words = " ".join(str(error.get("message") or body.decode(errors="replace")).split())[:MAX_QUOTE_LENGTH]
         text = f"{self} answered HTTP {status} {response.reason}".rstrip()
         return HttpRefusal(
-            f"{text}: {words}" if words else text, data={**object_of(error.get("data")), "status": status}
+            f"{text}: {words}" if words else text, data={**object_or_empty(error.get("data")), "status": status}
         )
 
-    def unreachable(self, error: Broken) -> PeerGone:
-        return Unreachable(f"{self} cannot be reached: {error}")
+    def unreachable(self, error: BrokenHttpConnection) -> PeerGone:
+        return AddressUnreachable(f"{self} cannot be reached: {error}")
 
     async def aclose(self) -> None:
         await self._http.aclose()
@@ -139,7 +139,7 @@ def media_type(response: HttpResponse) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def body_of(response: HttpResponse) -> bytes:
+async def read_body(response: HttpResponse) -> bytes:
     """The whole body. Raises PeerError if it is too long for a message."""
     body = await response.start(MAX_MESSAGE_BYTES)
     if len(body) > MAX_MESSAGE_BYTES:
@@ -155,11 +155,11 @@ MAX_AUTH_ROUNDS: Final = 3
 AUTHORIZATION: Final = "authorization"
 
 
-class AuthorizedEndpoint(Endpoint):
+class AuthorizedEndpoint(HttpEndpoint):
     """Sends what `authorizer` gives with every request, and asks it what to do about a refusal."""
 
     def __init__(
-        self, url: str, headers: Mapping[str, str], resolve: Resolve | None, authorizer: ServerAuthorizer
+        self, url: str, headers: Mapping[str, str], resolve: ResolveHost | None, authorizer: ServerAuthorizer
     ) -> None:
         super().__init__(url, headers, resolve)
         self._authorizer = authorizer
@@ -167,7 +167,7 @@ class AuthorizedEndpoint(Endpoint):
     async def send(
         self, method: str, headers: Mapping[str, str], content: bytes | None = None, *, repeatable: bool = False
     ) -> HttpResponse:
-        """See `Endpoint.send`. A refused request was not acted on, so it is sent again. Raises SignInError too."""
+        """See `HttpEndpoint.send`. A refused request was not acted on, so it is sent again. Raises SignInError too."""
         for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
             shown = await self._authorizer.headers(method, self._address.url)
             response = await super().send(method, {**headers, **shown}, content, repeatable=repeatable)
@@ -190,13 +190,15 @@ class AuthorizedEndpoint(Endpoint):
         await super().aclose()
 
 
-def endpoint_at(
+def make_endpoint(
     url: str,
     headers: Mapping[str, str] | None,
     token: str | None,
-    resolve: Resolve | None,
+    resolve: ResolveHost | None,
     authorizer: ServerAuthorizer | None,
-) -> Endpoint:
+) -> HttpEndpoint:
     """The endpoint at an address, with a fixed token, with an authorizer, or with neither."""
     whole = {**(headers or {}), **({AUTHORIZATION: f"Bearer {token}"} if token else {})}
-    return Endpoint(url, whole, resolve) if authorizer is None else AuthorizedEndpoint(url, whole, resolve, authorizer)
+    return (
+        HttpEndpoint(url, whole, resolve) if authorizer is None else AuthorizedEndpoint(url, whole, resolve, authorizer)
+    )

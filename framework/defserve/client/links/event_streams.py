@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urljoin, urlsplit
 
 from defserve.base.backoff import compute_backoff, parse_retry_after
-from defserve.client.link import Hear, Resolve, Turns, split_into_pieces
-from defserve.client.links.endpoint import EVENTS, MAX_MESSAGE_BYTES, Endpoint, HttpResponse, endpoint_at, media_type
-from defserve.client.links.http_connection import Broken
+from defserve.client.link import LoopTimeBudget, MessageHandler, ResolveHost, split_into_pieces
+from defserve.client.links.endpoint import (
+    EVENT_STREAM_MEDIA_TYPE,
+    MAX_MESSAGE_BYTES,
+    HttpEndpoint,
+    HttpResponse,
+    make_endpoint,
+    media_type,
+)
+from defserve.client.links.http_connection import BrokenHttpConnection
 from defserve.client.unread_items import ByteQueue
 from defserve.core.messages import METHOD_NOT_FOUND, Reply, Request
 from defserve.errors import PeerError, PeerGone
-from defserve.serve.address import HttpRefusal, NotRenewed
+from defserve.serve.address import HttpRefusal, TokenNotRenewed
 
 if TYPE_CHECKING:
     from defserve.client.signin.authorizer import ServerAuthorizer
@@ -34,7 +41,7 @@ MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.01, 60.0
 PASSING: Final = frozenset((408, 409, 425, 429))
 """Refusals that pass, as those from 500 on do. 409: the server has not yet noticed that the last stream broke."""
 
-Take: TypeAlias = Callable[[bytes, Request | None, Hear], Awaitable[Reply | None]]
+Take: TypeAlias = Callable[[bytes, Request | None, MessageHandler], Awaitable[Reply | None]]
 """Hands on what is not the answer to a request, and gives back the answer."""
 
 log = logging.getLogger("defserve.client")
@@ -45,10 +52,10 @@ class EventStreams:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: HttpEndpoint,
         take: Take,
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
-        overhear: Hear,
+        overhear: MessageHandler,
     ) -> None:
         self._endpoint, self._take, self._spawn, self._overhear = endpoint, take, spawn, overhear
 
@@ -56,7 +63,7 @@ class EventStreams:
         self,
         stream: SseParser,
         request: Request | None,
-        hear: Hear,
+        hear: MessageHandler,
         *,
         make_headers: Callable[[], dict[str, str]],
         on_opened: Callable[[], object],
@@ -74,17 +81,17 @@ class EventStreams:
             if tries or request is not None:
                 await asyncio.sleep(_pause(stream.retry, failures, wanted))
             tries, wanted = tries + 1, 0.0
-            headers = {**make_headers(), "accept": EVENTS}
+            headers = {**make_headers(), "accept": EVENT_STREAM_MEDIA_TYPE}
             if stream.last_id:
                 headers[LAST_EVENT] = stream.last_id
             stream.restart()
             try:
                 response = await self._endpoint.send("GET", headers, repeatable=True)
-            except Broken as error:
+            except BrokenHttpConnection as error:
                 log.debug("no stream from %s: %r", self._endpoint, error)
                 failures += 1
                 continue
-            except NotRenewed as error:
+            except TokenNotRenewed as error:
                 if request is not None or not was_open:
                     raise
                 if not failures:
@@ -92,7 +99,7 @@ class EventStreams:
                 failures += 1
                 continue
             status = response.status
-            if status == 200 and media_type(response) == EVENTS:
+            if status == 200 and media_type(response) == EVENT_STREAM_MEDIA_TYPE:
                 failures, was_open = 0, True
                 on_opened()
                 if (reply := await self.read_events(response, stream, request, hear)) is not None:
@@ -111,10 +118,10 @@ class EventStreams:
         return None
 
     async def read_events(
-        self, response: HttpResponse, stream: SseParser, request: Request | None, hear: Hear
+        self, response: HttpResponse, stream: SseParser, request: Request | None, hear: MessageHandler
     ) -> Reply | None:
         """Hand on the events of a stream until `request` is answered, or the stream ends or breaks. Closes it."""
-        parts, lingers, turns = response.parts(), False, Turns()
+        parts, lingers, turns = response.parts(), False, LoopTimeBudget()
         try:
             async for part in parts:
                 reply = await self._hear(part, stream, request, hear, turns)
@@ -123,7 +130,7 @@ class EventStreams:
                     if lingers:
                         self._spawn(self._linger(response, parts, stream), "defserve.client lingering")
                     return reply
-        except Broken as error:
+        except BrokenHttpConnection as error:
             log.debug("a stream of %s broke: %r", self._endpoint, error)
         finally:
             if not lingers:
@@ -132,20 +139,20 @@ class EventStreams:
 
     async def _linger(self, response: HttpResponse, parts: AsyncGenerator[bytes], stream: SseParser) -> None:
         """A connection that is read to its end can be used again, but not every server ends a stream."""
-        turns = Turns()
+        turns = LoopTimeBudget()
         try:
             async with asyncio.timeout(LINGER_SECONDS):
                 async for part in parts:
                     await self._hear(part, stream, None, self._overhear, turns)
         except TimeoutError:
             log.debug("%s leaves a stream open after its answer", self._endpoint)
-        except (Broken, PeerError) as error:
+        except (BrokenHttpConnection, PeerError) as error:
             log.debug("a stream of %s broke: %r", self._endpoint, error)
         finally:
             await response.aclose()
 
     async def _hear(
-        self, part: bytes, stream: SseParser, request: Request | None, hear: Hear, turns: Turns
+        self, part: bytes, stream: SseParser, request: Request | None, hear: MessageHandler, turns: LoopTimeBudget
     ) -> Reply | None:
         answer: Reply | None = None
         for piece in split_into_pieces(part):
@@ -183,7 +190,7 @@ SESSION_WORDS: Final = re.compile(
 MAX_SEARCHED_LENGTH: Final = 1000
 
 
-def refuses_session(status: int, refusal: PeerError, words: str) -> bool:
+def is_session_refusal(status: int, refusal: PeerError, words: str) -> bool:
     """Whether an HTTP refusal of a message in a session means that the session is over."""
     if status in SESSION_GONE:
         return refusal.code != METHOD_NOT_FOUND
@@ -191,7 +198,7 @@ def refuses_session(status: int, refusal: PeerError, words: str) -> bool:
     return status in SESSION_UNCLEAR and plain and _names_session(words)
 
 
-def answers_without_session(error: Mapping[str, Any]) -> bool:
+def is_session_lost_error(error: Mapping[str, Any]) -> bool:
     """Whether an answer with an error means that. It came as an answer, so the request may have run."""
     return error.get("code") in SESSION_CODES and _names_session(str(error.get("message")))
 
@@ -303,11 +310,11 @@ TELL_SECONDS = 30.0
 class LegacySseLink:
     """Speaks to one server over its event stream. `LegacySseLink.connect` opens it."""
 
-    def __init__(self, url: str, at: Callable[[str], Endpoint]) -> None:
+    def __init__(self, url: str, at: Callable[[str], HttpEndpoint]) -> None:
         self._url, self._at = url, at
         self._stream = at(url)
         self._inbox: ByteQueue[bytes | PeerGone | None] = ByteQueue(MAX_WAITING_MESSAGES)
-        self._posts: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
+        self._posts: asyncio.Future[HttpEndpoint] = asyncio.get_running_loop().create_future()
         self._reader = asyncio.create_task(self._read_events(), name="defserve.client events")
 
     @classmethod
@@ -317,14 +324,14 @@ class LegacySseLink:
         *,
         headers: Mapping[str, str] | None = None,
         token: str | None = None,
-        resolve: Resolve | None = None,
+        resolve: ResolveHost | None = None,
         authorizer: ServerAuthorizer | None = None,
     ) -> LegacySseLink:
         """Open the stream and wait for the address to POST to.
 
         Raises PeerError if there is no such stream, PeerGone if there is no server.
         """
-        link = cls(url, lambda there: endpoint_at(there, headers, token, resolve, authorizer))
+        link = cls(url, lambda there: make_endpoint(there, headers, token, resolve, authorizer))
         try:
             async with asyncio.timeout(OPEN_SECONDS):
                 await asyncio.shield(link._posts)
@@ -349,7 +356,7 @@ class LegacySseLink:
                     await response.aclose()
         except TimeoutError:
             raise PeerGone(f"{posts} did not take a message within {TELL_SECONDS:g} s") from None
-        except Broken as error:
+        except BrokenHttpConnection as error:
             raise posts.unreachable(error) from None
 
     async def receive(self) -> bytes | None:
@@ -369,13 +376,13 @@ class LegacySseLink:
 
     async def _read_events(self) -> None:
         try:
-            response = await self._stream.send("GET", {"accept": EVENTS}, repeatable=True)
+            response = await self._stream.send("GET", {"accept": EVENT_STREAM_MEDIA_TYPE}, repeatable=True)
             try:
                 if refusal := await self._stream.refusal(response):
                     raise refusal
-                if media_type(response) != EVENTS:
+                if media_type(response) != EVENT_STREAM_MEDIA_TYPE:
                     raise HttpRefusal(f"{self._stream} is not an event stream", data={"status": response.status})
-                parser, turns = SseParser(MAX_MESSAGE_BYTES), Turns()
+                parser, turns = SseParser(MAX_MESSAGE_BYTES), LoopTimeBudget()
                 async for part in response.parts():
                     for piece in split_into_pieces(part):
                         began = monotonic()
@@ -385,7 +392,7 @@ class LegacySseLink:
             finally:
                 await response.aclose()
             ended: PeerError = PeerGone(f"{self._stream} ended its stream")
-        except Broken as error:
+        except BrokenHttpConnection as error:
             ended = self._stream.unreachable(error)
         except PeerError as error:
             ended = error

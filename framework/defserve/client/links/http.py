@@ -16,34 +16,41 @@ from pydantic_core import from_json
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.peer_bounds import BoundedTable
-from defserve.client.eras import PREFIX
-from defserve.client.link import Hear, Lost, Resolve, SessionLost
+from defserve.client.eras import MCP_KEY_PREFIX
+from defserve.client.link import LostRequest, MessageHandler, ResolveHost, SessionLost
 from defserve.client.links.endpoint import (
-    EVENTS,
-    JSON,
+    EVENT_STREAM_MEDIA_TYPE,
+    JSON_MEDIA_TYPE,
     MAX_MESSAGE_BYTES,
     HttpExchange,
     HttpResponse,
-    body_of,
-    endpoint_at,
+    make_endpoint,
     media_type,
+    read_body,
 )
 from defserve.client.links.event_streams import (
     EventStreams,
     SseParser,
-    answers_without_session,
-    refuses_session,
+    is_session_lost_error,
+    is_session_refusal,
 )
-from defserve.client.links.http_connection import Broken
-from defserve.client.replies import object_of, read_raw_reply
+from defserve.client.links.http_connection import BrokenHttpConnection
+from defserve.client.replies import object_or_empty, read_raw_reply
 from defserve.client.unread_items import ByteQueue
 from defserve.core.json_values import is_array
-from defserve.core.messages import Id, Message, Notification, Reply, Request, encode
-from defserve.core.messages import message as message_of
-from defserve.core.outgoing_requests import peer_error
+from defserve.core.messages import Message, Notification, Reply, Request, RequestId, encode
+from defserve.core.messages import parse_json_message as message_of
+from defserve.core.outgoing_requests import make_peer_error
 from defserve.errors import PeerError, PeerGone
-from defserve.protocols.mcp.tool_options import param_headers
-from defserve.serve.http.request_heads import METHOD, NAME, NAMED_BY, SENTINEL, SENTINEL_END, VERSION
+from defserve.protocols.mcp.tool_options import find_param_headers
+from defserve.serve.http.request_heads import (
+    METHOD_HEADER,
+    NAME_HEADER,
+    NAME_PARAMETERS,
+    PROTOCOL_VERSION_HEADER,
+    SENTINEL,
+    SENTINEL_END,
+)
 
 if TYPE_CHECKING:
     from defserve.client.signin.authorizer import ServerAuthorizer
@@ -85,9 +92,9 @@ class HttpLink:
     resolve   gives the addresses that each connection may go to
     listens   whether a session opens the stream of messages that are not responses (handshake era)
 
-    If one request fails, it is `Lost` with the reason, and the link stays open. If the server ends the session, the
-    link ends. In the stateless era, cancelling a request closes its stream. If the environment names a proxy for the
-    address, httpx2 is needed: raises UsageError without it.
+    If one request fails, it is `LostRequest` with the reason, and the link stays open. If the server ends the session,
+    the link ends. In the stateless era, cancelling a request closes its stream. If the environment names a proxy for
+    the address, httpx2 is needed: raises UsageError without it.
     """
 
     def __init__(
@@ -97,10 +104,10 @@ class HttpLink:
         headers: Mapping[str, str] | None = None,
         token: str | None = None,
         listens: bool = True,
-        resolve: Resolve | None = None,
+        resolve: ResolveHost | None = None,
         authorizer: ServerAuthorizer | None = None,
     ) -> None:
-        self._endpoint = endpoint_at(url, headers, token, resolve, authorizer)
+        self._endpoint = make_endpoint(url, headers, token, resolve, authorizer)
         self._tasks = BackgroundTasks()
         self._streams = EventStreams(self._endpoint, self._hear, self._tasks.start, self._overhear)
         self._listens = listens
@@ -108,13 +115,13 @@ class HttpLink:
         self._version: str | None = None
         self._stateless: str | None = None
         self._tool_headers = ToolHeaders()
-        self._inbox: ByteQueue[bytes | Lost | PeerGone | None] = ByteQueue(MAX_WAITING_MESSAGES)
+        self._inbox: ByteQueue[bytes | LostRequest | PeerGone | None] = ByteQueue(MAX_WAITING_MESSAGES)
         self._room = asyncio.Semaphore(MAX_REQUESTS)
-        self._asking: dict[Id, asyncio.Task[None]] = {}
+        self._asking: dict[RequestId, asyncio.Task[None]] = {}
         self._listening: asyncio.Task[None] | None = None
         self._listened = asyncio.Event()
         self._closed = False
-        self.on_hang_up: Callable[[Id], object] | None = None
+        self.on_hang_up: Callable[[RequestId], object] | None = None
         """See `PollingLink`."""
         self.on_session_lost: Callable[[], object] | None = None
         """Called if the stream or an answer says that the session is over. If None, that is the end of the link."""
@@ -156,7 +163,7 @@ class HttpLink:
             # Awaited: later messages must not overtake a notification.
             await self._post_message(said, message)
 
-    async def receive(self) -> bytes | Lost | None:
+    async def receive(self) -> bytes | LostRequest | None:
         """The next message, or a lost request; None once this link is closed.
 
         Raises PeerGone with the reason once the server has left.
@@ -182,13 +189,13 @@ class HttpLink:
                 async with asyncio.timeout(FAREWELL_SECONDS):
                     response = await self._endpoint.send("DELETE", self._session_headers(), repeatable=True)
                 log.debug("the end of the session was answered with HTTP %s", response.status)
-            except (TimeoutError, PeerError, Broken) as error:
+            except (TimeoutError, PeerError, BrokenHttpConnection) as error:
                 log.debug("the server was not told of the end of the session: %r", error)
         await self._endpoint.aclose()
         if self._inbox.empty():
             self._inbox.put_nowait(None)
 
-    async def ask(self, request: Request, message: bytes, hear: Hear) -> Reply:
+    async def ask(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
         """Send a request and wait for its answer. Whatever else comes on its stream is given to `hear`.
 
         Cancelling it closes the stream, which in the stateless era cancels the request.
@@ -203,7 +210,7 @@ class HttpLink:
                 reply = await self._exchange(request, message, version, hear)
         except PeerError:
             raise
-        except Broken as error:
+        except BrokenHttpConnection as error:
             raise self._endpoint.unreachable(error) from None
         except Exception as error:
             log.exception("%s failed", request.method)
@@ -216,14 +223,14 @@ class HttpLink:
         """The same for somebody who reads all messages from this link."""
         try:
             reply = await self.ask(request, data, self._overhear)
-            lost = peer_error(reply.error or {}) if reply.id is None else None
+            lost = make_peer_error(reply.error or {}) if reply.id is None else None
             outcome = {"result": reply.result} if reply.error is None else {"error": reply.error}
-            item = Lost(request.id, lost) if lost else encode({"jsonrpc": "2.0", "id": request.id, **outcome})
+            item = LostRequest(request.id, lost) if lost else encode({"jsonrpc": "2.0", "id": request.id, **outcome})
         except PeerError as error:
-            item = Lost(request.id, error)
+            item = LostRequest(request.id, error)
         await self._inbox.put(item)
 
-    async def _exchange(self, request: Request, data: bytes, version: str | None, hear: Hear) -> Reply | None:
+    async def _exchange(self, request: Request, data: bytes, version: str | None, hear: MessageHandler) -> Reply | None:
         """Send a request and hand on all that comes back. Its answer, if it came."""
         stream = SseParser(MAX_MESSAGE_BYTES)
         try:
@@ -239,7 +246,7 @@ class HttpLink:
         return reply
 
     async def _post(
-        self, request: Request, data: bytes, version: str | None, stream: SseParser, hear: Hear
+        self, request: Request, data: bytes, version: str | None, stream: SseParser, hear: MessageHandler
     ) -> Reply | None:
         mirrors = self._tool_headers.mirrors(request)
         headers = request_headers(request, version, mirrors) if version else self._session_headers()
@@ -251,22 +258,22 @@ class HttpLink:
             if request.method == "initialize":
                 self._session = response.headers.get(SESSION.lower())
             kind = media_type(response)
-            if kind == JSON:
-                return await self._hear(await body_of(response), request, hear)
-            if kind == EVENTS:
+            if kind == JSON_MEDIA_TYPE:
+                return await self._hear(await read_body(response), request, hear)
+            if kind == EVENT_STREAM_MEDIA_TYPE:
                 return await self._streams.read_events(response, stream, request, hear)
             raise PeerError(
                 f"the server answered {request.method} with HTTP {response.status} and {kind or 'nothing'},"
                 " neither JSON nor an event stream"
             )
         finally:
-            if kind != EVENTS:
+            if kind != EVENT_STREAM_MEDIA_TYPE:
                 await response.aclose()
 
     async def _post_message(self, said: Message, data: bytes) -> None:
         headers = self._session_headers()
         if self._version is None and self._stateless and isinstance(said, Notification):
-            headers = {VERSION: self._stateless, METHOD: said.method}
+            headers = {PROTOCOL_VERSION_HEADER: self._stateless, METHOD_HEADER: said.method}
         try:
             async with asyncio.timeout(TELL_SECONDS):
                 response = await self._endpoint.send("POST", headers, data)
@@ -276,7 +283,7 @@ class HttpLink:
                     await response.aclose()
         except TimeoutError:
             raise PeerGone(f"{self._endpoint} did not take a message within {TELL_SECONDS:g} s") from None
-        except Broken as error:
+        except BrokenHttpConnection as error:
             raise self._endpoint.unreachable(error) from None
         if self._listens and isinstance(said, Notification) and said.method == "notifications/initialized":
             self._listened.clear()
@@ -299,14 +306,14 @@ class HttpLink:
     async def _learn(self, request: Request) -> bool:
         """List the tools to learn their headers. Whether the call needs other headers than it was sent with."""
         before, version = self._tool_headers.mirrors(request), version_of(request)
-        params: dict[str, Any] = {"_meta": object_of(request.params.get("_meta"))}
+        params: dict[str, Any] = {"_meta": object_or_empty(request.params.get("_meta"))}
         for number in range(MAX_PAGES):
             page = Request(f"{request.id}-tools-{number}", "tools/list", params, {})
             content = encode({"jsonrpc": "2.0", "id": page.id, "method": page.method, "params": params})
             reply = await self._post(page, content, version, SseParser(MAX_MESSAGE_BYTES), self._overhear)
             if reply is None:
                 raise PeerGone("the stream of tools/list ended before its answer")
-            if (cursor := object_of(reply.result).get("nextCursor")) is None:
+            if (cursor := object_or_empty(reply.result).get("nextCursor")) is None:
                 break
             params = {**params, "cursor": cursor}
         return self._tool_headers.mirrors(request) != before
@@ -324,7 +331,9 @@ class HttpLink:
         """Hand on a message that belongs to no request."""
         await self._inbox.put(data)
 
-    def _poll(self, stream: SseParser, request: Request | None, hear: Hear) -> Coroutine[Any, Any, Reply | None]:
+    def _poll(
+        self, stream: SseParser, request: Request | None, hear: MessageHandler
+    ) -> Coroutine[Any, Any, Reply | None]:
         session = self._session
 
         def on_lost() -> None:
@@ -340,7 +349,7 @@ class HttpLink:
             on_lost=on_lost,
         )
 
-    async def _hear(self, data: bytes, request: Request | None, hear: Hear) -> Reply | None:
+    async def _hear(self, data: bytes, request: Request | None, hear: MessageHandler) -> Reply | None:
         """Hand on what is not the answer to `request`, and give back the answer."""
         said = read_raw_reply(data)
         answer = _answer_to(request, said) if request else None
@@ -352,9 +361,9 @@ class HttpLink:
         if answer is None or request is None:
             return None
         if request.method == "initialize":
-            version = object_of(answer.result).get("protocolVersion")
+            version = object_or_empty(answer.result).get("protocolVersion")
             self._version = version if isinstance(version, str) else None
-        elif (lost := self.on_session_lost) and self._session and answers_without_session(answer.error or {}):
+        elif (lost := self.on_session_lost) and self._session and is_session_lost_error(answer.error or {}):
             lost()
         return self._tool_headers.learn_from_reply(request, answer)
 
@@ -364,7 +373,7 @@ class HttpLink:
         if refusal is None:
             return
         words = refusal.message.removeprefix(str(self._endpoint))
-        if not of_session or not refuses_session(response.status, refusal, words):
+        if not of_session or not is_session_refusal(response.status, refusal, words):
             raise refusal
         if self.on_session_lost is None:
             self._session = None
@@ -378,10 +387,10 @@ class HttpLink:
             self._listening.cancel()
 
     def _session_headers(self) -> dict[str, str]:
-        headers = {SESSION: self._session, VERSION: self._version}
+        headers = {SESSION: self._session, PROTOCOL_VERSION_HEADER: self._version}
         return {name: value for name, value in headers.items() if value is not None}
 
-    def _on_request_done(self, id: Id, task: asyncio.Task[None]) -> None:
+    def _on_request_done(self, id: RequestId, task: asyncio.Task[None]) -> None:
         if self._asking.get(id) is task:
             del self._asking[id]
 
@@ -423,17 +432,17 @@ class ToolHeaders:
         """
         if request.method != "tools/list" or version_of(request) is None:
             return reply
-        result = object_of(reply.result)
+        result = object_or_empty(reply.result)
         tools: Any = result.get("tools")
         if not is_array(tools):
             return reply
-        fit = [tool for tool in tools if self._learn(object_of(tool))]
+        fit = [tool for tool in tools if self._learn(object_or_empty(tool))]
         return reply if len(fit) == len(tools) else Reply(reply.id, {**result, "tools": fit}, None)
 
     def _learn(self, tool: Mapping[str, Any]) -> bool:
         name = str(tool.get("name"))
         try:
-            mirrors = param_headers(object_of(tool.get("inputSchema")))
+            mirrors = find_param_headers(object_or_empty(tool.get("inputSchema")))
         except ValueError as error:
             log.warning("the tool %s is left out: %s", name, error)
             return False
@@ -456,20 +465,20 @@ PLAIN_VALUE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
 def version_of(request: Request) -> str | None:
     """The protocol version that a stateless request names; None for a request of the handshake era."""
-    version = object_of(request.params.get("_meta")).get(PREFIX + "protocolVersion")
+    version = object_or_empty(request.params.get("_meta")).get(MCP_KEY_PREFIX + "protocolVersion")
     return version if isinstance(version, str) else None
 
 
 def request_headers(request: Request, version: str, mirrors: Mirrors) -> dict[str, str]:
     """The headers of one request. `mirrors` are those of the tool that it calls."""
-    headers = {VERSION: version, METHOD: request.method}
-    name = request.params.get(NAMED_BY.get(request.method, ""))
+    headers = {PROTOCOL_VERSION_HEADER: version, METHOD_HEADER: request.method}
+    name = request.params.get(NAME_PARAMETERS.get(request.method, ""))
     if isinstance(name, str):
-        headers[NAME] = encode_value(name)
+        headers[NAME_HEADER] = encode_value(name)
     for path, header in mirrors.items():
         value: Any = request.params.get("arguments")
         for key in path:
-            value = object_of(value).get(key)
+            value = object_or_empty(value).get(key)
         if (text := _header_text(value)) is not None:
             headers[header] = encode_value(text)
     return headers

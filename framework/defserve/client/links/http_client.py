@@ -18,17 +18,17 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from defserve.auth.oauth import is_loopback
-from defserve.base.decompression import ACCEPTED_CODINGS
-from defserve.client.link import Resolve
+from defserve.base.decompression import ACCEPT_ENCODING_VALUE
+from defserve.client.link import ResolveHost
 from defserve.client.links.http_connection import (
-    FORBIDDEN_IN_VALUE,
+    FORBIDDEN_HEADER_VALUE_PATTERN,
     HEADER_NAME,
     WRITE_SECONDS,
-    Broken,
-    Connection,
-    Response,
-    Unanswered,
-    start_of,
+    BrokenHttpConnection,
+    ClosedWithoutResponse,
+    DirectResponse,
+    HttpConnection,
+    read_until_enough,
 )
 from defserve.errors import Refused
 
@@ -53,16 +53,16 @@ class HttpClient:
     Raises ValueError for a header that HTTP cannot carry.
     """
 
-    def __init__(self, address: Address, headers: Mapping[str, str], resolve: Resolve | None = None) -> None:
+    def __init__(self, address: RequestAddress, headers: Mapping[str, str], resolve: ResolveHost | None = None) -> None:
         self._origin, self._resolve = address.origin, resolve
-        own = {"host": address.authority, "accept-encoding": ACCEPTED_CODINGS}
+        own = {"host": address.authority, "accept-encoding": ACCEPT_ENCODING_VALUE}
         given = {name.lower(): value for name, value in headers.items()}
         if address.userinfo is not None:
             own["authorization"] = address.userinfo
         self._headers = {**own, **given}
         encode_head("GET", "/", self._headers)
-        self._idle: list[Connection] = []
-        self._open: set[Connection] = set()
+        self._idle: list[HttpConnection] = []
+        self._open: set[HttpConnection] = set()
         self._cookies = Cookies()
         # Requests differ in their bodies, seldom in their heads.
         self._last_request: tuple[str, str, str, Mapping[str, str]] | None = None
@@ -80,7 +80,7 @@ class HttpClient:
         content: bytes | None = None,
         *,
         repeatable: bool = False,
-    ) -> Response:
+    ) -> DirectResponse:
         """Send a request and wait for the head of its response, which the caller closes.
 
         A kept connection may end just as it is used. A request that is `repeatable` is then sent once more, on a new
@@ -90,7 +90,7 @@ class HttpClient:
         head = self._head(method, target, headers, content)
         try:
             response = await (self._pop_idle_connection() or await self._connect()).send(head, content)
-        except Unanswered:
+        except ClosedWithoutResponse:
             if not repeatable:
                 raise
             response = await (await self._connect()).send(head, content)
@@ -115,13 +115,13 @@ class HttpClient:
             try:
                 head = encode_head(method, target, whole)
             except ValueError as error:
-                raise Broken(str(error)) from None
+                raise BrokenHttpConnection(str(error)) from None
             self._last_request, self._last_head = (*request[:3], dict(headers)), head[: -len(END)]
         if content is None and method != "POST":
             return self._last_head + END
         return b"%scontent-length: %d\r\n\r\n" % (self._last_head, len(content or b""))
 
-    def _pop_idle_connection(self) -> Connection | None:
+    def _pop_idle_connection(self) -> HttpConnection | None:
         """An idle connection, the one that was used last. Those that nobody used for a while are closed."""
         idle = self._idle
         while idle:
@@ -136,7 +136,7 @@ class HttpClient:
                 connection.abort()
         return None
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> HttpConnection:
         scheme, host, port = self._origin
         if scheme == "https" and self._ssl is None:
             # Reading the certificates is slow, so only who needs them does.
@@ -148,20 +148,20 @@ class HttpClient:
                 else:
                     connection = await self._connect_to_one_of(await self._resolve(host, port), host, port)
         except TimeoutError:
-            raise Broken(f"no connection within {CONNECT_SECONDS:g} s") from None
+            raise BrokenHttpConnection(f"no connection within {CONNECT_SECONDS:g} s") from None
         except OSError as error:
-            raise Broken(str(error) or type(error).__name__) from None
+            raise BrokenHttpConnection(str(error) or type(error).__name__) from None
         except Refused as error:
-            raise Broken(error.message) from None
+            raise BrokenHttpConnection(error.message) from None
         if self._closed:
             connection.abort()
-            raise Broken("the client was closed")
+            raise BrokenHttpConnection("the client was closed")
         return connection
 
-    async def _connect_to(self, host: str, port: int, name: str | None = None) -> Connection:
+    async def _connect_to(self, host: str, port: int, name: str | None = None) -> HttpConnection:
         """Connect to a host or an address. `name` is the host that its certificate must be of."""
         transport, connection = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(self._is_idle, self._open),
+            lambda: HttpConnection(self._is_idle, self._open),
             host,
             port,
             ssl=self._ssl,
@@ -170,7 +170,7 @@ class HttpClient:
         self.peers.add(str((transport.get_extra_info("peername") or ("",))[0]))
         return connection
 
-    async def _connect_to_one_of(self, addresses: Sequence[str], host: str, port: int) -> Connection:
+    async def _connect_to_one_of(self, addresses: Sequence[str], host: str, port: int) -> HttpConnection:
         failed: OSError | None = None
         for address in addresses:
             try:
@@ -179,7 +179,7 @@ class HttpClient:
                 failed = error
         raise failed or OSError(f"{host} has no address")
 
-    def _is_idle(self, connection: Connection) -> None:
+    def _is_idle(self, connection: HttpConnection) -> None:
         if self._closed or len(self._idle) >= MAX_IDLE_CONNECTIONS:
             connection.abort()
             return
@@ -191,7 +191,7 @@ def encode_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
     """The head of a request. Raises ValueError for a header that HTTP cannot carry."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     # One line ending for each header, and nothing else that ends a line or cannot be seen.
-    if lines.count("\n") != len(headers) or FORBIDDEN_IN_VALUE.search(lines) or not lines.isascii():
+    if lines.count("\n") != len(headers) or FORBIDDEN_HEADER_VALUE_PATTERN.search(lines) or not lines.isascii():
         for name, value in headers.items():
             if HEADER_NAME.fullmatch(name) is None or not value.isascii() or not value.replace("\t", " ").isprintable():
                 raise ValueError(f"the header {name!r} has characters that HTTP cannot carry")
@@ -208,7 +208,7 @@ UNQUOTED: Final = "!$%&'()*+,-./:;=?@_~"
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x20\x7f]")
 
 
-class Address:
+class RequestAddress:
     """Where requests go. Raises ValueError for what is not an http(s) address.
 
     origin     scheme, host and port: credentials never leave it
@@ -236,18 +236,18 @@ class Address:
         self.target = f"{path}?{quote(parts.query, safe=UNQUOTED)}" if parts.query else path
         self.userinfo: str | None = None
         if parts.username is not None:
-            from defserve.auth.oauth import basic
+            from defserve.auth.oauth import encode_basic_auth
 
-            self.userinfo = basic(unquote(parts.username), unquote(parts.password or ""))
+            self.userinfo = encode_basic_auth(unquote(parts.username), unquote(parts.password or ""))
         self._shown = f"{scheme}://{named}{f':{port}' if port else ''}{path}"
 
     def __str__(self) -> str:
         """The address without the parts that may be secret: user, password and query."""
         return self._shown
 
-    def join(self, reference: str) -> Address:
+    def join(self, reference: str) -> RequestAddress:
         """The address that a relative or whole reference means here. Raises ValueError."""
-        return Address(urljoin(self.url, reference))
+        return RequestAddress(urljoin(self.url, reference))
 
 
 # -- The cookies of one server. Load balancers use them to find the same worker again.
@@ -287,7 +287,7 @@ class Cookies:
 # -- The same work by httpx2, for addresses that the environment names a proxy for.
 
 
-def is_proxied(address: Address) -> bool:
+def is_proxied(address: RequestAddress) -> bool:
     """Whether requests to this address go through a proxy. Never those to this machine."""
     scheme, host, port = address.origin
     if is_loopback(host):
@@ -299,7 +299,7 @@ def is_proxied(address: Address) -> bool:
 class ProxiedClient:
     """Does what `HttpClient` does. Raises UsageError without httpx2."""
 
-    def __init__(self, address: Address, headers: Mapping[str, str]) -> None:
+    def __init__(self, address: RequestAddress, headers: Mapping[str, str]) -> None:
         from defserve.guard.http_client import load_httpx
 
         httpx = load_httpx(
@@ -340,11 +340,11 @@ class ProxiedClient:
         try:
             yield
         except self._Error as error:
-            raise Broken(str(error) or type(error).__name__) from None
+            raise BrokenHttpConnection(str(error) or type(error).__name__) from None
 
 
 class ProxiedResponse:
-    """Does what `Response` does."""
+    """Does what `DirectResponse` does."""
 
     def __init__(self, response: httpx2.Response, errors: Callable[[], AbstractContextManager[None]]) -> None:
         self._response, self._errors = response, errors
@@ -354,7 +354,7 @@ class ProxiedResponse:
 
     async def start(self, enough: int) -> bytes:
         """The body, or its start: reading stops once there are more than `enough` bytes."""
-        return await start_of(self.parts(), enough)
+        return await read_until_enough(self.parts(), enough)
 
     async def parts(self) -> AsyncGenerator[bytes]:
         """The body, part by part."""

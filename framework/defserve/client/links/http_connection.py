@@ -1,6 +1,6 @@
 """One HTTP/1.1 connection: a request out, its response in, then perhaps the next request.
 
-How it works: `Connection` does the I/O. `ResponseFraming` cuts bytes into the head and the body of one response,
+How it works: `HttpConnection` does the I/O. `ResponseFraming` cuts bytes into the head and the body of one response,
 without I/O. The head is parsed strictly, since it decides where the response ends.
 """
 
@@ -16,21 +16,21 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from defserve.base.decompression import CODINGS, Decompressor
+from defserve.base.decompression import SUPPORTED_CONTENT_CODINGS, Decompressor
 
 WRITE_SECONDS = 30.0
 MAX_UNREAD_BYTES: Final = 256 * 1024
 """Bytes of a body that wait for their reader. Then the server has to wait."""
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """`is_idle` is called when the connection can carry another request. While it is open, it is one of `opened`."""
 
-    def __init__(self, is_idle: Callable[[Connection], None], opened: set[Connection]) -> None:
+    def __init__(self, is_idle: Callable[[HttpConnection], None], opened: set[HttpConnection]) -> None:
         self._is_idle, self._opened = is_idle, opened
         self._transport: asyncio.Transport | None = None
         self._poll: Any = None
-        self._response: Response | None = None
+        self._response: DirectResponse | None = None
         self._lost = False
         self._reused = False
         self._clogged = False
@@ -47,12 +47,12 @@ class Connection(asyncio.Protocol):
         # An idle connection has nothing to say, so whatever can be read is its end.
         return self._poll is None or not self._poll.poll(0)
 
-    async def send(self, head: bytes, content: bytes | None) -> Response:
+    async def send(self, head: bytes, content: bytes | None) -> DirectResponse:
         """Send a request and wait for the head of its response.
 
         Raises Unanswered if this connection carried requests before and ends without a byte, else Broken.
         """
-        response = self._response = Response(self)
+        response = self._response = DirectResponse(self)
         transport = cast("asyncio.Transport", self._transport)
         try:
             # One write: two would be two packets.
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
             raise
         return response
 
-    async def _drain_request(self, transport: asyncio.Transport, response: Response) -> None:
+    async def _drain_request(self, transport: asyncio.Transport, response: DirectResponse) -> None:
         """Wait until the server has taken the request, or has answered before it did."""
         left = transport.get_write_buffer_size()
         while self._clogged and response.head is None:
@@ -76,11 +76,13 @@ class Connection(asyncio.Protocol):
             except TimeoutError:
                 before, left = left, transport.get_write_buffer_size()
                 if left >= before:
-                    raise Broken(f"the server took nothing of a request within {WRITE_SECONDS:g} s") from None
+                    raise BrokenHttpConnection(
+                        f"the server took nothing of a request within {WRITE_SECONDS:g} s"
+                    ) from None
 
     def abort(self) -> None:
         """End the connection at once. Who still reads a response is told."""
-        self._end(Broken("the connection was closed"))
+        self._end(BrokenHttpConnection("the connection was closed"))
 
     def pause(self, paused: bool) -> None:
         """Whether the server has to wait before it sends more."""
@@ -103,7 +105,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             response.feed_bytes(data)
-        except Broken as error:
+        except BrokenHttpConnection as error:
             self._fail(error)
             return
         if response.framing.over:
@@ -113,7 +115,7 @@ class Connection(asyncio.Protocol):
         if (response := self._response) is not None:
             try:
                 response.framing.end()
-            except Broken as error:
+            except BrokenHttpConnection as error:
                 self._fail(error)
             else:
                 self._finish(response)
@@ -122,7 +124,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
         self._opened.discard(self)
-        self._fail(Broken(str(exc) or type(exc).__name__ if exc else "the connection was closed"))
+        self._fail(BrokenHttpConnection(str(exc) or type(exc).__name__ if exc else "the connection was closed"))
 
     def pause_writing(self) -> None:
         self._clogged = True
@@ -132,7 +134,7 @@ class Connection(asyncio.Protocol):
         if self._response is not None:
             self._response.wake()
 
-    def _finish(self, response: Response) -> None:
+    def _finish(self, response: DirectResponse) -> None:
         self._response = None
         response.end()
         transport = self._transport
@@ -144,12 +146,12 @@ class Connection(asyncio.Protocol):
         else:
             self.abort()
 
-    def _fail(self, error: Broken) -> None:
+    def _fail(self, error: BrokenHttpConnection) -> None:
         if self._reused and (response := self._response) is not None and not response.framing.began:
-            error = Unanswered(*error.args)
+            error = ClosedWithoutResponse(*error.args)
         self._end(error)
 
-    def _end(self, error: Broken) -> None:
+    def _end(self, error: BrokenHttpConnection) -> None:
         response, self._response, self._lost = self._response, None, True
         if response is not None:
             response.end(error)
@@ -157,19 +159,19 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-class Response:
+class DirectResponse:
     """What the server answers: `head` first, then the body, as it comes."""
 
     __slots__ = ("head", "framing", "_connection", "_parts", "_unread", "_ended", "_error", "_waiter")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         self.framing = ResponseFraming(connection.parse_head)
         self.head: ResponseHead | None = None
-        self._connection: Connection | None = connection
+        self._connection: HttpConnection | None = connection
         self._parts: deque[bytes] = deque()
         self._unread: int = 0
         self._ended = False
-        self._error: Broken | None = None
+        self._error: BrokenHttpConnection | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -193,7 +195,7 @@ class Response:
         """The body, or its start: reading stops once there are more than `enough` bytes. Raises Broken."""
         if self._ended and self._error is None and len(self._parts) <= 1 and "content-encoding" not in self.headers:
             return self._parts.popleft() if self._parts else b""
-        return await start_of(self.parts(), enough)
+        return await read_until_enough(self.parts(), enough)
 
     async def parts(self) -> AsyncGenerator[bytes]:
         """The body, part by part. Raises Broken if it ends early."""
@@ -218,7 +220,7 @@ class Response:
                 for piece in decompressor.unpack(part):
                     yield piece
             except zlib.error as error:
-                raise Broken(f"the response is not encoded as it says: {error}") from None
+                raise BrokenHttpConnection(f"the response is not encoded as it says: {error}") from None
 
     async def aclose(self) -> None:
         """Have done with the response. The connection is kept if the whole response has come."""
@@ -249,7 +251,7 @@ class Response:
                 self._connection.pause(True)
         self.wake()
 
-    def end(self, error: Broken | None = None) -> None:
+    def end(self, error: BrokenHttpConnection | None = None) -> None:
         self._connection, self._ended, self._error = None, True, error
         self.wake()
 
@@ -259,12 +261,12 @@ class Response:
 
 
 def _make_decompressor(coding: str) -> Decompressor:
-    if coding not in CODINGS:
-        raise Broken(f"the response is encoded as {coding[:60]!r}, which was not asked for")
+    if coding not in SUPPORTED_CONTENT_CODINGS:
+        raise BrokenHttpConnection(f"the response is encoded as {coding[:60]!r}, which was not asked for")
     return Decompressor(coding)
 
 
-async def start_of(parts: AsyncGenerator[bytes], enough: int) -> bytes:
+async def read_until_enough(parts: AsyncGenerator[bytes], enough: int) -> bytes:
     """The parts together, until there are more than `enough` bytes."""
     body = bytearray()
     async for part in parts:
@@ -277,11 +279,11 @@ async def start_of(parts: AsyncGenerator[bytes], enough: int) -> bytes:
 # -- What can go wrong on a connection.
 
 
-class Broken(Exception):
+class BrokenHttpConnection(Exception):
     """The connection failed, or what came on it is not HTTP."""
 
 
-class Unanswered(Broken):
+class ClosedWithoutResponse(BrokenHttpConnection):
     """A kept connection ended before one byte of the response came."""
 
 
@@ -294,7 +296,7 @@ STATUS_LINE: Final = re.compile(r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: (.*))?")
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 # Nothing may hide in a header: neither control characters nor a line ending that others read differently.
-FORBIDDEN_IN_VALUE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
+FORBIDDEN_HEADER_VALUE_PATTERN: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)")
 SEPARATORS: Final = {"set-cookie": "\n"}
 """A cookie may have commas in it, so cookies are joined by what no header can have."""
 
@@ -311,17 +313,17 @@ class ResponseHead:
 def parse_head(data: bytes) -> ResponseHead:
     """The head whose lines these are, without the empty line that ends it. Raises Broken."""
     text = data.decode("latin-1")
-    if FORBIDDEN_IN_VALUE.search(text):
-        raise Broken("the head of the response has control characters")
+    if FORBIDDEN_HEADER_VALUE_PATTERN.search(text):
+        raise BrokenHttpConnection("the head of the response has control characters")
     first, *lines = text.split("\n")
     status = STATUS_LINE.fullmatch(first.rstrip("\r"))
     if status is None:
-        raise Broken(f"the response is not HTTP/1.1: {first[:60]!r}")
+        raise BrokenHttpConnection(f"the response is not HTTP/1.1: {first[:60]!r}")
     headers: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or HEADER_NAME.fullmatch(name) is None:
-            raise Broken(f"the response has a header that is not one: {line[:60]!r}")
+            raise BrokenHttpConnection(f"the response has a header that is not one: {line[:60]!r}")
         name, value = name.lower(), value.strip(" \t\r")
         headers[name] = f"{headers[name]}{SEPARATORS.get(name, ', ')}{value}" if name in headers else value
     return ResponseHead(int(status[2]), status[3] or "", headers, int(status[1]))
@@ -391,7 +393,9 @@ class ResponseFraming:
         if self._next is Part.UNTIL_END:
             self.over = True
         elif not self.over:
-            raise Broken("the server closed the connection " + ("before it answered" if self.head is None else "early"))
+            raise BrokenHttpConnection(
+                "the server closed the connection " + ("before it answered" if self.head is None else "early")
+            )
 
     def _take_head(self, data: bytes) -> bytes:
         """Read the head. What follows it is given back."""
@@ -401,7 +405,7 @@ class ResponseFraming:
             found = END_OF_HEAD.search(data, searched)
             size = found.end() if found else len(data)
             if self._heads + size > MAX_HEAD_BYTES:
-                raise Broken(f"the head of the response has more than {MAX_HEAD_BYTES} bytes")
+                raise BrokenHttpConnection(f"the head of the response has more than {MAX_HEAD_BYTES} bytes")
             if found is None:
                 self._rest = data
                 return b""
@@ -409,7 +413,7 @@ class ResponseFraming:
             if head.status >= 200:
                 break
             if head.status == 101:
-                raise Broken("the server wants to speak another protocol")
+                raise BrokenHttpConnection("the server wants to speak another protocol")
             # Early news of the same response. They count, so that they cannot go on for ever.
             self._heads += size
         self._rest, self._heads = b"", 0
@@ -425,7 +429,7 @@ class ResponseFraming:
             length, coding = 0, None
         if coding is not None:
             if coding.lower() != "chunked":
-                raise Broken(f"the response is encoded as {coding[:60]!r}, which was not asked for")
+                raise BrokenHttpConnection(f"the response is encoded as {coding[:60]!r}, which was not asked for")
             # Two lengths: another reader may have taken the other one, so this connection is not used again.
             self.reusable = self.reusable and length is None
             self._next = Part.CHUNK_SIZE
@@ -462,13 +466,15 @@ class ResponseFraming:
             end = data.find(b"\n", at, at + MAX_LINE_LENGTH)
             if end < 0:
                 if size - at >= MAX_LINE_LENGTH:
-                    raise Broken(f"the response has a line of more than {MAX_LINE_LENGTH} bytes around a chunk")
+                    raise BrokenHttpConnection(
+                        f"the response has a line of more than {MAX_LINE_LENGTH} bytes around a chunk"
+                    )
                 self._rest = data[at:]
                 break
             self._line(data[at:end].removesuffix(b"\r"))
             at = end + 1
             if len(parts) > MAX_CHUNKS and at < len(parts) * TINY_CHUNK:
-                raise Broken(f"the response comes in chunks of less than {TINY_CHUNK} bytes")
+                raise BrokenHttpConnection(f"the response comes in chunks of less than {TINY_CHUNK} bytes")
         if self.over and at < size:
             self.reusable = False
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -477,18 +483,18 @@ class ResponseFraming:
         """A line around the chunks: the size of the next one, the end of the last one, or a trailer."""
         if self._next is Part.CHUNK_END:
             if line:
-                raise Broken("the response has a chunk that is longer than it says")
+                raise BrokenHttpConnection("the response has a chunk that is longer than it says")
             self._next = Part.CHUNK_SIZE
         elif self._next is Part.CHUNK_SIZE:
             number = line.partition(b";")[0].strip(b" \t")
             if CHUNK_SIZE.fullmatch(number) is None:
-                raise Broken(f"the response has a chunk without a size: {line[:60]!r}")
+                raise BrokenHttpConnection(f"the response has a chunk without a size: {line[:60]!r}")
             self._left = int(number, 16)
             self._next = Part.CHUNK if self._left else Part.TRAILER
         else:
             self._heads += len(line)
             if self._heads > MAX_HEAD_BYTES:
-                raise Broken(f"the response ends with more than {MAX_HEAD_BYTES} bytes of headers")
+                raise BrokenHttpConnection(f"the response ends with more than {MAX_HEAD_BYTES} bytes of headers")
             self.over = not line
 
 
@@ -496,5 +502,5 @@ def _length(given: str) -> int:
     """The one length that all `Content-Length` headers give."""
     lengths = {each.strip() for each in given.split(",")} if "," in given else {given}
     if len(lengths) != 1 or CONTENT_LENGTH.fullmatch(length := lengths.pop()) is None:
-        raise Broken(f"the response has no clear length: {given[:60]!r}")
+        raise BrokenHttpConnection(f"the response has no clear length: {given[:60]!r}")
     return int(length)

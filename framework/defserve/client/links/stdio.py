@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from defserve.client.links.child_process import ECHO_SECONDS, END_SIGNALS, Child, ChildOptions
+from defserve.client.links.child_process import END_SIGNALS, LATE_OUTPUT_SECONDS, ChildOptions, ChildProcess
 from defserve.errors import PeerGone
 
 GRACE_SECONDS = 2.0
@@ -23,7 +23,7 @@ class ProcessLink:
     everything that it started.
     """
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: ChildProcess) -> None:
         self._child = child
         self._leaving: asyncio.Task[None] | None = None
 
@@ -49,12 +49,14 @@ class ProcessLink:
 
         Raises PeerGone if it cannot be started.
         """
-        return cls(await Child.start(ChildOptions(command, args, env, cwd, bare, echo, on_stderr, ends_with_us, grace)))
+        return cls(
+            await ChildProcess.start(ChildOptions(command, args, env, cwd, bare, echo, on_stderr, ends_with_us, grace))
+        )
 
     async def reopen(self) -> None:
         """End the child and start the same command again. Raises PeerGone if it cannot be started."""
         await self.aclose()
-        self._child = await Child.start(self._child.options)
+        self._child = await ChildProcess.start(self._child.options)
 
     @property
     def target(self) -> str:
@@ -86,7 +88,7 @@ class ProcessLink:
         """Like `send`, but done if it gives None. Else the child has not taken it yet: await what it gives."""
         return None if self._child.write(message + b"\n") else self._drain_input(self._child)
 
-    async def _drain_input(self, child: Child) -> None:
+    async def _drain_input(self, child: ChildProcess) -> None:
         try:
             await child.drain_input()
         except (ConnectionError, RuntimeError):
@@ -128,7 +130,7 @@ class ProcessLink:
         if self._leaving is not None:
             self._leaving.cancel()
 
-    async def _end_others(self, child: Child) -> None:
+    async def _end_others(self, child: ChildProcess) -> None:
         """End what the child has started and left behind. One that moved to a session of its own is not known."""
         if not child.exited.done() or not child.left_others:
             return
@@ -139,7 +141,7 @@ class ProcessLink:
                 return
         child.signal(signal.SIGKILL)
 
-    async def _exit_error(self, child: Child) -> PeerGone:
+    async def _exit_error(self, child: ChildProcess) -> PeerGone:
         """Why the child is gone: its exit code and its last lines on stderr."""
         await asyncio.wait((child.exited,), timeout=child.options.grace)
         if (code := child.returncode) is None:
@@ -152,6 +154,6 @@ class ProcessLink:
         words = "".join(f"\n  | {line}" for line in child.stderr.last_words)
         return PeerGone(f"{child.options.command} {how}" + (f"; its last words:{words}" if words else ""))
 
-    async def _finish_stderr(self, child: Child) -> None:
+    async def _finish_stderr(self, child: ChildProcess) -> None:
         """Let stderr come to its end. A grandchild may hold it open, so this waits only a moment."""
-        await asyncio.wait((child.stderr_ended,), timeout=ECHO_SECONDS)
+        await asyncio.wait((child.stderr_ended,), timeout=LATE_OUTPUT_SECONDS)

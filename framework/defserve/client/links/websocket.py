@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.auth.oauth import http_address
+from defserve.auth.oauth import make_http_url
 from defserve.client.link import HttpChallenge
 from defserve.client.links.endpoint import AUTHORIZATION, MAX_AUTH_ROUNDS
 from defserve.errors import PeerGone
-from defserve.serve.address import Challenged
-from defserve.serve.outbound import dial, websockets_library
+from defserve.serve.address import CredentialsRequired
+from defserve.serve.outbound import dial_websocket, import_websockets
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -27,7 +27,7 @@ class WebSocketLink:
 
     def __init__(self, socket: ClientConnection, address: str, authorizer: ServerAuthorizer | None = None) -> None:
         self._socket, self._address, self._authorizer = socket, address, authorizer
-        self._Closed: type[Exception] = websockets_library().ConnectionClosed
+        self._Closed: type[Exception] = import_websockets().ConnectionClosed
 
     @classmethod
     async def connect(
@@ -45,7 +45,9 @@ class WebSocketLink:
         refuses, PeerGone if there is none, UsageError without `websockets`.
         """
         if authorizer is None:
-            return cls(*await dial(url, token=token, headers=headers, longest=longest, subprotocols=[SUBPROTOCOL]))
+            return cls(
+                *await dial_websocket(url, token=token, headers=headers, longest=longest, subprotocols=[SUBPROTOCOL])
+            )
         try:
             return await cls._connect_authorized(url, headers or {}, longest, authorizer)
         except BaseException:
@@ -57,12 +59,12 @@ class WebSocketLink:
         cls, url: str, headers: Mapping[str, str], longest: int, authorizer: ServerAuthorizer
     ) -> WebSocketLink:
         for left in reversed(range(MAX_AUTH_ROUNDS + 1)):
-            shown = await authorizer.headers("GET", http_address(url))
+            shown = await authorizer.headers("GET", make_http_url(url))
             try:
-                socket, address = await dial(
+                socket, address = await dial_websocket(
                     url, headers={**headers, **shown}, longest=longest, subprotocols=[SUBPROTOCOL]
                 )
-            except Challenged as refusal:
+            except CredentialsRequired as refusal:
                 challenge = HttpChallenge(
                     refusal.data["status"], refusal.headers, shown.get(AUTHORIZATION, ""), refusal.peers
                 )

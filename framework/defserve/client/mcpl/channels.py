@@ -13,26 +13,26 @@ from typing import Any, Final, TypeAlias
 from defserve.base.peer_bounds import BoundedTable
 from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
-from defserve.client.mcpl.feature_sets import Declared, FeatureSets, uses
-from defserve.client.mcpl.push import Inbox, Once, answer_wire, deliver_item
-from defserve.client.replies import Json, object_of, texts_of
+from defserve.client.mcpl.feature_sets import DeclaredFeatureSet, FeatureSets, declares_use
+from defserve.client.mcpl.push import AnswerWindow, Inbox, deliver_item, encode_delivery_answer
+from defserve.client.replies import Json, filter_strings, object_or_empty
 from defserve.core.json_values import is_array, is_object
-from defserve.core.shapes import shape
+from defserve.core.shapes import wire_shape
 from defserve.errors import InvalidParams, PeerError
-from defserve.protocols.mcp.errors import read_text
+from defserve.protocols.mcp.errors import read_text_param
 from defserve.protocols.mcpl.channels.messages import Acknowledgement, Channel, ChannelMessage, Delivery, read_channel
-from defserve.protocols.mcpl.content import Sendable, content_blocks
-from defserve.protocols.mcpl.scopes import judge_label, normal
-from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, FeatureDisabled, LiveRefusal, UnknownChannel
+from defserve.protocols.mcpl.content import ContentInput, encode_mcpl_content
+from defserve.protocols.mcpl.scopes import judge_label, normalize_label
+from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, FeatureDisabled, McplRefusal, UnknownChannel
 
-REGISTER: Final = "channels/register"
-CHANGED: Final = "channels/changed"
-LIST: Final = "channels/list"
-OPEN: Final = "channels/open"
-CLOSE: Final = "channels/close"
-PUBLISH: Final = "channels/publish"
-INCOMING: Final = "channels/incoming"
-ACKNOWLEDGE: Final = "channels/acknowledge"
+CHANNELS_REGISTER: Final = "channels/register"
+CHANNELS_CHANGED: Final = "channels/changed"
+CHANNELS_LIST: Final = "channels/list"
+CHANNELS_OPEN: Final = "channels/open"
+CHANNELS_CLOSE: Final = "channels/close"
+CHANNELS_PUBLISH: Final = "channels/publish"
+CHANNELS_INCOMING: Final = "channels/incoming"
+CHANNELS_ACKNOWLEDGE: Final = "channels/acknowledge"
 
 OLD_USES: Final = ("channels.publish", "channels.observe")
 
@@ -46,7 +46,7 @@ class LiveChannels:
     def __init__(
         self,
         on_message: OnMessage | None,
-        seen: Once,
+        seen: AnswerWindow,
         sets: FeatureSets,
         audit: McplAuditTrail,
         request: SendRequest,
@@ -62,7 +62,7 @@ class LiveChannels:
     def read_capability(self, capability: Any) -> None:
         """Read the capability `channels`. A server that only says `true` may observe and stream."""
         self._capability = (
-            dict.fromkeys(("observe", "streaming"), True) if capability is True else object_of(capability)
+            dict.fromkeys(("observe", "streaming"), True) if capability is True else object_or_empty(capability)
         )
 
     def __iter__(self) -> Iterator[Channel]:
@@ -87,7 +87,7 @@ class LiveChannels:
 
         A server below 0.5 is refused with ChannelNotPermitted if none of its channels is permitted.
         """
-        with self._audit.watching(REGISTER) as record:
+        with self._audit.watching(CHANNELS_REGISTER) as record:
             found = _channels(params.get("channels"))
             results = self._admit_channels(found)
             record["channels"] = names = [one["id"] for one in results if one["accepted"]]
@@ -97,9 +97,9 @@ class LiveChannels:
 
     async def apply_changes(self, params: Json) -> Json:
         """Apply `channels/changed`. A channel that is not permitted is left out."""
-        with self._audit.watching(CHANGED) as record:
+        with self._audit.watching(CHANNELS_CHANGED) as record:
             self._sets.grants.require("channels.register")
-            for id in texts_of(params.get("removed")):
+            for id in filter_strings(params.get("removed")):
                 self._known.drop(id)
             results = self._admit_channels([*_channels(params.get("added", [])), *_channels(params.get("updated", []))])
             record["channels"] = [one["id"] for one in results if one["accepted"]]
@@ -129,8 +129,8 @@ class LiveChannels:
         self._require_sets("channels.incoming")
         results: list[Json] = []
         for message in messages:
-            id = object_of(message).get("messageId")
-            with self._audit.watching(INCOMING, message_id=id) as record:
+            id = object_or_empty(message).get("messageId")
+            with self._audit.watching(CHANNELS_INCOMING, message_id=id) as record:
                 answer = await self._accept_message(message)
                 if not answer["accepted"]:
                     record |= {"outcome": "refused", "reason": answer["reason"]}
@@ -145,13 +145,13 @@ class LiveChannels:
         await self.incoming({"messages": [message]})
 
     async def _accept_message(self, found: Any) -> Json:
-        id = object_of(found).get("channelId")
+        id = object_or_empty(found).get("channelId")
         # The first message of a channel may come before we have read the reply that opened it.
         if isinstance(id, str) and id not in self._known and self._opening:
             await asyncio.wait(self._opening, timeout=OPENING_SECONDS)
         try:
             message = self._message(found)
-        except (InvalidParams, LiveRefusal) as error:
+        except (InvalidParams, McplRefusal) as error:
             return MessageAnswer(False, reason=error.message).wire()
         key = (self._audit.server_id, message.channel_id, message.id)
         return await self._seen.answer(key, lambda: deliver_item(message, self._on_message, self.inbox, MessageAnswer))
@@ -159,7 +159,7 @@ class LiveChannels:
     def _message(self, found: Any) -> ChannelMessage:
         if not is_object(found):
             raise InvalidParams("Invalid params: a message must be an object")
-        channel = self[read_text(found, "channelId")]
+        channel = self[read_text_param(found, "channelId")]
         if not self._permits(channel.id):
             raise ChannelNotPermitted(channel.id)
         return ChannelMessage.from_wire(found, server_id=self._audit.server_id)
@@ -169,7 +169,7 @@ class LiveChannels:
     async def refresh(self) -> list[Channel]:
         """Ask the server for its channels, and replace the known ones."""
         self._sets.grants.require("channels.register")
-        found = _channels((await self._request(LIST, {})).get("channels"))
+        found = _channels((await self._request(CHANNELS_LIST, {})).get("channels"))
         self._known.clear()
         self._add([channel for channel in found if self._permits(channel.id)])
         return list(self)
@@ -188,7 +188,7 @@ class LiveChannels:
         `history` asks for its latest messages, such as `{"limit": 20}`; then an OpenedChannel is returned. Raises
         PeerError (-32024) if the server cannot, or ChannelNotPermitted.
         """
-        with self._audit.watching(OPEN, type=type) as record:
+        with self._audit.watching(CHANNELS_OPEN, type=type) as record:
             self._require_sets("channels.lifecycle")
             params: Json = {} if type is None else {"type": type, "address": address, "metadata": dict(metadata or {})}
             if id is not None:
@@ -198,7 +198,7 @@ class LiveChannels:
             opening = asyncio.get_running_loop().create_future()
             self._opening.add(opening)
             try:
-                result = await self._request(OPEN, params)
+                result = await self._request(CHANNELS_OPEN, params)
                 try:
                     channel = read_channel(result.get("channel"))
                 except InvalidParams as error:
@@ -216,18 +216,18 @@ class LiveChannels:
         found, messages = result.get("history"), list[ChannelMessage]()
         for one in found if is_array(found) else ():
             try:
-                messages.append(self._message({**object_of(one), "channelId": channel.id}))
-            except (InvalidParams, LiveRefusal) as error:
-                self._audit.report(OPEN, "refused", channel_id=channel.id, reason=str(error))
+                messages.append(self._message({**object_or_empty(one), "channelId": channel.id}))
+            except (InvalidParams, McplRefusal) as error:
+                self._audit.report(CHANNELS_OPEN, "refused", channel_id=channel.id, reason=str(error))
         return OpenedChannel.extend(
             channel, history=tuple(messages), history_truncated=result.get("historyTruncated") is True
         )
 
     async def close(self, id: str) -> bool:
         """Have the server close a channel. Whether it did."""
-        with self._audit.watching(CLOSE, channel_id=id):
+        with self._audit.watching(CHANNELS_CLOSE, channel_id=id):
             self._sets.grants.require("channels.lifecycle")
-            closed = (await self._request(CLOSE, {"channelId": id})).get("closed") is True
+            closed = (await self._request(CHANNELS_CLOSE, {"channelId": id})).get("closed") is True
             if closed:
                 self._known.drop(id)
             return closed
@@ -235,7 +235,7 @@ class LiveChannels:
     async def publish(
         self,
         id: str,
-        content: Sendable,
+        content: ContentInput,
         *,
         ack: bool = True,
         conversation_id: str | None = None,
@@ -245,24 +245,24 @@ class LiveChannels:
 
         Raises ChannelNotPermitted, FeatureDisabled, and PeerError for an error of the server.
         """
-        with self._audit.watching(PUBLISH, channel_id=id):
+        with self._audit.watching(CHANNELS_PUBLISH, channel_id=id):
             if not self._permits(id, "channels.publish"):
                 raise ChannelNotPermitted(id)
             conversation = {"conversationId": conversation_id} if conversation_id is not None else {}
-            params: Json = {**conversation, "channelId": id, "stream": stream, "content": content_blocks(content)}
+            params: Json = {**conversation, "channelId": id, "stream": stream, "content": encode_mcpl_content(content)}
             if not ack:
-                await self._notify(PUBLISH, params)
+                await self._notify(CHANNELS_PUBLISH, params)
                 return None
-            return Delivery.from_wire(await self._request(PUBLISH, params))
+            return Delivery.from_wire(await self._request(CHANNELS_PUBLISH, params))
 
     async def acknowledge(self, id: str, message_id: str, intent: str, value: Any = None) -> Acknowledgement:
         """Mark a message of a channel, such as with a reaction. Raises ChannelNotPermitted, and PeerError."""
-        with self._audit.watching(ACKNOWLEDGE, channel_id=id):
+        with self._audit.watching(CHANNELS_ACKNOWLEDGE, channel_id=id):
             if not self._permits(id, "channels.acknowledge"):
                 raise ChannelNotPermitted(id)
             about: Json = {"channelId": id, "messageId": message_id, "intent": intent}
             return Acknowledgement.from_wire(
-                await self._request(ACKNOWLEDGE, about if value is None else {**about, "value": value})
+                await self._request(CHANNELS_ACKNOWLEDGE, about if value is None else {**about, "value": value})
             )
 
     async def typing(self, id: str, *, active: bool = True, metadata: Mapping[str, Any] | None = None) -> None:
@@ -275,7 +275,7 @@ class LiveChannels:
             more = {"metadata": dict(metadata)} if metadata is not None else {}
             await self._notify("channels/typing", {"channelId": id, "op": "start" if active else "stop", **more})
 
-    def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> Outgoing:
+    def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> OutgoingChannelMessage:
         """Show observers of a channel what is sent there: `async with …outgoing(…) as out: await out.chunk("Hi")`.
 
         A server that does not observe, or must not, is sent nothing.
@@ -288,7 +288,7 @@ class LiveChannels:
         except FeatureDisabled:
             observes = False
         streams = observes and (by_grant or self._capability.get("streaming") is True)
-        return Outgoing(about, self._notify, chunks=streams, whole=observes)
+        return OutgoingChannelMessage(about, self._notify, chunks=streams, whole=observes)
 
     # -- permissions -------------------------------------------------------------------------------------
 
@@ -296,13 +296,13 @@ class LiveChannels:
         for channel in channels:
             self._known.put(channel.id, channel)
 
-    def _require_sets(self, path: str) -> list[Declared]:
+    def _require_sets(self, path: str) -> list[DeclaredFeatureSet]:
         """The server's feature sets for channels.
 
         Raises CapabilityDenied if a path is not granted, and FeatureDisabled if there are sets, and all are disabled.
         """
         self._sets.grants.require(path)
-        declared = [one for one in self._sets if uses(one, "channels")]
+        declared = [one for one in self._sets if declares_use(one, "channels")]
         if declared and not any(self._sets.is_enabled(one.name) for one in declared):
             raise FeatureDisabled(declared[0].name)
         return declared
@@ -321,7 +321,7 @@ class LiveChannels:
 
     def _covers(self, name: str, id: str) -> bool:
         lists = self._sets.scoping(name)
-        allowed = judge_label(lists, normal(id))
+        allowed = judge_label(lists, normalize_label(id))
         return not lists.whitelist if allowed is None else allowed
 
 
@@ -348,10 +348,10 @@ class MessageAnswer:
 
     def wire(self) -> Json:
         """The answer as JSON for the server (§14)."""
-        return answer_wire(self.accepted, "conversationId", self.conversation_id, self.reason)
+        return encode_delivery_answer(self.accepted, "conversationId", self.conversation_id, self.reason)
 
 
-@shape
+@wire_shape
 class OpenedChannel(Channel):
     """A channel that was opened with its latest messages, the oldest first."""
 
@@ -364,7 +364,7 @@ MessageReply: TypeAlias = MessageAnswer | bool | str | None
 OnMessage: TypeAlias = Callable[[ChannelMessage], MessageReply | Awaitable[MessageReply]]
 
 
-class Outgoing:
+class OutgoingChannelMessage:
     """One message that leaves the host, as observers see it: moderated chunks, then the whole."""
 
     def __init__(self, told: Json, notify: SendNotification, *, chunks: bool, whole: bool) -> None:
@@ -372,7 +372,7 @@ class Outgoing:
         self._deltas: list[str] = []
         self._completed = False
 
-    async def __aenter__(self) -> Outgoing:
+    async def __aenter__(self) -> OutgoingChannelMessage:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -386,9 +386,9 @@ class Outgoing:
         if self._chunks:
             await self._notify(CHUNK, {**self._told, "index": index, "delta": delta})
 
-    async def complete(self, content: Sendable | None = None) -> None:
+    async def complete(self, content: ContentInput | None = None) -> None:
         """Send observers the whole: `content`, or else all chunks so far."""
         self._completed = True
         if self._whole:
             whole = "".join(self._deltas) if content is None else content
-            await self._notify(COMPLETE, {**self._told, "content": content_blocks(whole)})
+            await self._notify(COMPLETE, {**self._told, "content": encode_mcpl_content(whole)})

@@ -11,21 +11,28 @@ from dataclasses import field, replace
 from typing import Any, Final, TypeAlias
 
 from defserve.client.answers import maybe_await
-from defserve.client.replies import Json, object_of, texts_of
+from defserve.client.replies import Json, filter_strings, object_or_empty
 from defserve.core.json_values import is_array, is_object
-from defserve.core.shapes import FLAG, TEXT, TEXTS, Shape, member, shape
+from defserve.core.shapes import BOOLEAN, TEXT, TEXT_LIST, WireShape, wire_member, wire_shape
 from defserve.errors import InvalidParams, UsageError
-from defserve.protocols.mcpl.policies import MAX_NAMES, POLICY_KEY, FeaturePolicy, ScopeLists, covering, match_paths
+from defserve.protocols.mcpl.policies import (
+    MAX_POLICY_NAMES,
+    POLICY_META_KEY,
+    FeaturePolicy,
+    ScopeLists,
+    list_covering_patterns,
+    match_paths,
+)
 from defserve.protocols.mcpl.vocabulary import (
-    PATHS,
+    CAPABILITY_PATHS,
     CapabilityDenied,
     FeatureDisabled,
     UndeclaredUse,
     UnknownFeatureSet,
 )
 
-UPDATE: Final = "featureSets/update"
-CHANGED: Final = "featureSets/changed"
+FEATURE_SETS_UPDATE: Final = "featureSets/update"
+FEATURE_SETS_CHANGED: Final = "featureSets/changed"
 
 # What sets of old servers may do without declaring it. Inference costs this host money, so it is not among them.
 LENIENT: Final = ("pushEvents", "contextHooks")
@@ -35,24 +42,31 @@ OTHER_DRAFT: Final = ("stateUpdate", "branches")
 
 log = logging.getLogger("defserve.client")
 
-__all__ = ["CHANGED", "POLICY_KEY", "UPDATE", "Declared", "FeatureSets", "Wish"]
+__all__ = [
+    "FEATURE_SETS_CHANGED",
+    "POLICY_META_KEY",
+    "FEATURE_SETS_UPDATE",
+    "DeclaredFeatureSet",
+    "FeatureSets",
+    "FeatureSetSelection",
+]
 
 
-@shape
-class Declared(Shape):
+@wire_shape
+class DeclaredFeatureSet(WireShape):
     """A feature set as its server describes it."""
 
     name: str
-    description: str = member("description", TEXT, default="", lenient=True)
-    uses: tuple[str, ...] = member("uses", TEXTS, default=(), lenient=True)
-    scoped: bool = member("scoped", FLAG, default=False, lenient=True)
-    rollback: bool = member("rollback", FLAG, default=False, lenient=True)
+    description: str = wire_member("description", TEXT, default="", lenient=True)
+    uses: tuple[str, ...] = wire_member("uses", TEXT_LIST, default=(), lenient=True)
+    scoped: bool = wire_member("scoped", BOOLEAN, default=False, lenient=True)
+    rollback: bool = wire_member("rollback", BOOLEAN, default=False, lenient=True)
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
 
-Decide: TypeAlias = Callable[[Declared], bool | Awaitable[bool]]
+Decide: TypeAlias = Callable[[DeclaredFeatureSet], bool | Awaitable[bool]]
 
-Wish: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]] | Decide | None
+FeatureSetSelection: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]] | Decide | None
 """Patterns of the sets to enable; `{"enabled": …, "disabled": …}`; a function of each set; or None for all sets.
 
 Without `enabled`, every set that is not disabled is enabled.
@@ -60,14 +74,17 @@ Without `enabled`, every set that is not disabled is enabled.
 
 
 class FeatureSets:
-    """`client.mcpl.feature_sets`: name to `Declared`, and which sets this host enables."""
+    """`client.mcpl.feature_sets`: name to `DeclaredFeatureSet`, and which sets this host enables."""
 
     def __init__(
-        self, wish: Wish, scopes: Mapping[str, Mapping[str, Sequence[str]]], grants: HostGrants | None = None
+        self,
+        wish: FeatureSetSelection,
+        scopes: Mapping[str, Mapping[str, Sequence[str]]],
+        grants: HostGrants | None = None,
     ) -> None:
         self.grants = grants if grants is not None else HostGrants(None, frozenset())
         self.advertised: Json = {}
-        self._declared: dict[str, Declared] = {}
+        self._declared: dict[str, DeclaredFeatureSet] = {}
         self._warned: set[tuple[str, str]] = set()
         self._waiting: set[str] = set()
         self._decide = wish if callable(wish) else None
@@ -75,7 +92,7 @@ class FeatureSets:
         self._policy = FeaturePolicy(strict="enabled" in patterns or self._decide is not None)
         self._change({**patterns, "scopes": scopes})
 
-    def __iter__(self) -> Iterator[Declared]:
+    def __iter__(self) -> Iterator[DeclaredFeatureSet]:
         return iter(self._declared.values())
 
     def __len__(self) -> int:
@@ -84,7 +101,7 @@ class FeatureSets:
     def __contains__(self, name: object) -> bool:
         return name in self._declared
 
-    def __getitem__(self, name: str) -> Declared:
+    def __getitem__(self, name: str) -> DeclaredFeatureSet:
         """Raises UnknownFeatureSet for a set that the server does not declare."""
         if (found := self._declared.get(name)) is None:
             raise UnknownFeatureSet(name)
@@ -104,19 +121,19 @@ class FeatureSets:
         self.grants.settle(is_accepted)
         self._waiting = set()
 
-    def _is_granted(self, one: Declared) -> bool:
+    def _is_granted(self, one: DeclaredFeatureSet) -> bool:
         active, is_waiting = self.grants.active, one.name in self._waiting
         return not self.grants.by_grant or (bool(one.uses) and active.issuperset(one.uses) and not is_waiting)
 
-    def using(self, use: str) -> list[Declared]:
+    def using(self, use: str) -> list[DeclaredFeatureSet]:
         """The enabled sets with such a use: `contextHooks.beforeInference`, or a family, `channels`."""
-        return [one for one in self if self.is_enabled(one.name) and uses(one, use)]
+        return [one for one in self if self.is_enabled(one.name) and declares_use(one, use)]
 
     def scoping(self, name: str) -> ScopeLists:
         """Which scopes of a set are allowed and denied."""
         return self._policy.scoping(name)
 
-    def require(self, name: Any, use: str | None = None) -> Declared:
+    def require(self, name: Any, use: str | None = None) -> DeclaredFeatureSet:
         """The set that a message is tagged with (§6.5, §6.6). It must be enabled, and declare `use` if that is given.
 
         Raises InvalidParams, UnknownFeatureSet, FeatureDisabled, CapabilityDenied, or UndeclaredUse.
@@ -129,7 +146,7 @@ class FeatureSets:
         if not self._is_granted(found):
             missing = sorted(set(found.uses) - self.grants.active)
             raise CapabilityDenied(missing[0], name) if missing else UndeclaredUse(name, use or "anything")
-        if use is not None and not uses(found, use):
+        if use is not None and not declares_use(found, use):
             if not self.is_declared_by_none(use):
                 raise UndeclaredUse(name, use)
             if (name, use) not in self._warned:
@@ -144,13 +161,13 @@ class FeatureSets:
         """
         family = use.partition(".")[0]
         claims = family in LENIENT and bool(self.advertised.get(family)) and not self.grants.by_grant
-        return claims and not any(uses(one, use) for one in self)
+        return claims and not any(declares_use(one, use) for one in self)
 
     # -- what the server declares ------------------------------------------------------------------------
 
     async def declare(self, found: Any) -> list[str]:
         """Add declarations, as an object (as in the specification) or as an array. Returns the names."""
-        added = list(_declarations(found))[: MAX_NAMES - len(self._declared)]
+        added = list(_declarations(found))[: MAX_POLICY_NAMES - len(self._declared)]
         if self.grants.by_grant:
             added = [_in_known_words(one) for one in added]
         for one in added:
@@ -162,7 +179,7 @@ class FeatureSets:
 
     def withdraw(self, names: Any) -> None:
         """Remove sets that the server does not declare any more."""
-        for name in texts_of(names):
+        for name in filter_strings(names):
             self._declared.pop(name, None)
 
     # -- what this host decides --------------------------------------------------------------------------
@@ -173,8 +190,10 @@ class FeatureSets:
         """Change the policy. Returns what to tell the server about the affected sets."""
         self._change({"enabled": enabled, "disabled": disabled, "scopes": scopes})
         changed = {*enabled, *disabled}
-        params = self.wire(name for name in self._declared if changed.intersection(covering(name)))
-        rescoped = (name for name in self._declared if any(pattern in scopes for pattern in covering(name)))
+        params = self.wire(name for name in self._declared if changed.intersection(list_covering_patterns(name)))
+        rescoped = (
+            name for name in self._declared if any(pattern in scopes for pattern in list_covering_patterns(name))
+        )
         limits = self._scopes(rescoped)
         return {**params, "scopes": limits} if limits else {k: v for k, v in params.items() if k != "scopes"}
 
@@ -190,7 +209,7 @@ class FeatureSets:
 
     def policy(self) -> Json:
         """The params of `featureSets/update` for a server of 0.5: the whole policy."""
-        valid = [one.name for one in self if one.uses and set(one.uses) <= set(PATHS)]
+        valid = [one.name for one in self if one.uses and set(one.uses) <= set(CAPABILITY_PATHS)]
         enabled = list(filter(self._policy.is_enabled, valid))
         return {
             **self.grants.wire(),
@@ -218,12 +237,12 @@ class FeatureSets:
             raise UsageError(f"not a policy for feature sets: {error.message}") from None
 
 
-def uses(one: Declared, use: str) -> bool:
+def declares_use(one: DeclaredFeatureSet, use: str) -> bool:
     """Whether a set declares a use, or one below it: `contextHooks.beforeInference.observe`."""
     return any(used == use or used.startswith(f"{use}.") for used in one.uses)
 
 
-def _in_known_words(one: Declared) -> Declared:
+def _in_known_words(one: DeclaredFeatureSet) -> DeclaredFeatureSet:
     """A set of a 0.5 server without the uses that only another draft of that number has."""
     if known := [use for use in one.uses if use in OTHER_DRAFT]:
         log.warning("feature set %s: %s is not a use of MCPL 0.5", one.name, ", ".join(known))
@@ -241,16 +260,16 @@ def _patterns(wish: Any) -> dict[str, Sequence[str]]:
     return chosen
 
 
-def _declarations(found: Any) -> Iterator[Declared]:
+def _declarations(found: Any) -> Iterator[DeclaredFeatureSet]:
     if is_object(found):
         entries = found.items()
     elif is_array(found):
-        entries = ((object_of(one).get("name"), one) for one in found)
+        entries = ((object_or_empty(one).get("name"), one) for one in found)
     else:
         return
     for name, entry in entries:
         if isinstance(name, str) and is_object(entry):
-            yield Declared.from_wire(entry, name=name)
+            yield DeclaredFeatureSet.from_wire(entry, name=name)
 
 
 # -- MCPL 0.5 §5–6: what a server claims, and which of it this host grants.
@@ -258,7 +277,7 @@ def _declarations(found: Any) -> Iterator[Declared]:
 # A grant counts from the server's receipt on. What is taken back stops counting at once.
 
 
-TOOLS: Final = "tools"
+TOOLS_PATH: Final = "tools"
 
 
 class HostGrants:
@@ -269,7 +288,7 @@ class HostGrants:
 
     def __init__(self, wish: Sequence[str] | None, able: frozenset[str]) -> None:
         if isinstance(wish, str) or (wish is not None and not match_paths(wish) and wish):
-            raise UsageError(f"grants={wish!r} names no capability", fix=f"use some of {', '.join(PATHS)}")
+            raise UsageError(f"grants={wish!r} names no capability", fix=f"use some of {', '.join(CAPABILITY_PATHS)}")
         self.by_grant = False
         self.claimed: frozenset[str] = frozenset()
         self.active: frozenset[str] = frozenset()
@@ -305,10 +324,10 @@ class HostGrants:
         }
 
 
-def claims(block: Mapping[str, Any], capabilities: Mapping[str, Any]) -> frozenset[str]:
+def collect_claimed_paths(block: Mapping[str, Any], capabilities: Mapping[str, Any]) -> frozenset[str]:
     """The paths that a server claims: by its block of MCPL, and for tools by its capabilities."""
-    found = frozenset(path for path in PATHS if path != TOOLS and _claims(block, path))
-    return found | {TOOLS} if is_object(capabilities.get(TOOLS)) else found
+    found = frozenset(path for path in CAPABILITY_PATHS if path != TOOLS_PATH and _claims(block, path))
+    return found | {TOOLS_PATH} if is_object(capabilities.get(TOOLS_PATH)) else found
 
 
 def _claims(node: Any, path: str) -> bool:

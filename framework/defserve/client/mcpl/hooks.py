@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-from defserve.base.redaction import printable
+from defserve.base.redaction import escape_unprintable
 from defserve.client.answers import SendNotification, SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
-from defserve.client.replies import Json, object_of
+from defserve.client.replies import Json, object_or_empty
 from defserve.core.json_values import is_array
 from defserve.errors import DefserveError, InvalidParams, PeerError, PeerTimeout, UsageError
-from defserve.protocols.mcp.errors import read_optional_object, read_text
+from defserve.protocols.mcp.errors import read_optional_object_param, read_text_param
 from defserve.protocols.mcpl.content import (
     Content,
     FinishedTurn,
@@ -30,16 +30,16 @@ from defserve.protocols.mcpl.content import (
     Text,
     Turn,
     Usage,
-    read_content,
+    read_mcpl_content,
 )
-from defserve.protocols.mcpl.vocabulary import BEFORE as BEFORE_USE
-from defserve.protocols.mcpl.vocabulary import INJECT, OBSERVE, FeatureDisabled, HookFailed, LiveRefusal
+from defserve.protocols.mcpl.vocabulary import BEFORE_INFERENCE_USE as BEFORE_USE
+from defserve.protocols.mcpl.vocabulary import INJECT_USES, OBSERVE_USE, FeatureDisabled, HookFailed, McplRefusal
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
 
-BEFORE: Final = "context/beforeInference"
-AFTER: Final = "context/afterInference"
+BEFORE_INFERENCE: Final = "context/beforeInference"
+AFTER_INFERENCE: Final = "context/afterInference"
 LIFECYCLE: Final = "inference/lifecycle"
 Phase: TypeAlias = Literal["started", "completed", "aborted", "failed"]
 BEFORE_SECONDS: Final = 5.0
@@ -50,7 +50,7 @@ log = logging.getLogger("defserve.client")
 
 
 @dataclass(frozen=True, slots=True)
-class Injected(Injection):
+class ServerInjection(Injection):
     """An injection, with its feature set and server. Its content is a list of parts, its position as on the wire.
 
     A model should be given `labelled`, so that it can tell the texts of servers from its host's and its user's.
@@ -62,7 +62,7 @@ class Injected(Injection):
     @property
     def origin(self) -> str:
         """Who wrote it: the server, and the feature set if it is known."""
-        server, name = printable(self.server_id), printable(self.feature_set)
+        server, name = escape_unprintable(self.server_id), escape_unprintable(self.feature_set)
         return f"{server} ({name})" if name else server
 
     @property
@@ -72,7 +72,7 @@ class Injected(Injection):
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewrittenAnswer:
     """An answer as a blocking server changed it."""
 
     text: str
@@ -82,11 +82,11 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True)
-class Reviewed:
+class ReviewedAnswer:
     """The answer that may be shown, and who changed it."""
 
     text: str
-    rewrites: tuple[Rewritten, ...] = ()
+    rewrites: tuple[RewrittenAnswer, ...] = ()
 
     def __str__(self) -> str:
         return self.text
@@ -117,12 +117,12 @@ class ServerHooks:
 
     def read_capability(self, capability: Any) -> None:
         """Read the capability `contextHooks`."""
-        self._hooks = object_of(capability)
+        self._hooks = object_or_empty(capability)
 
     @property
     def wants_before(self) -> bool:
         if self._sets.grants.by_grant:
-            granted = any(map(self._sets.grants.permits, (OBSERVE, *INJECT.values())))
+            granted = any(map(self._sets.grants.permits, (OBSERVE_USE, *INJECT_USES.values())))
             return granted and bool(self._sets.using(BEFORE_USE))
         is_used = self._sets.is_declared_by_none(BEFORE_USE) or bool(self._sets.using(BEFORE_USE))
         return bool(self._hooks.get("beforeInference")) and is_used
@@ -134,37 +134,37 @@ class ServerHooks:
 
     @property
     def is_blocking(self) -> bool:
-        return self.wants_after and object_of(self._hooks.get("afterInference")).get("blocking") is True
+        return self.wants_after and object_or_empty(self._hooks.get("afterInference")).get("blocking") is True
 
     # -- before ------------------------------------------------------------------------------------------
 
-    async def before(self, turn: Turn) -> list[Injected]:
+    async def before(self, turn: Turn) -> list[ServerInjection]:
         """What this server injects; nothing if it fails or takes too long."""
         if not self.wants_before:
             return []
         try:
-            with self._audit.watching(BEFORE, inference_id=turn.inference_id) as record:
+            with self._audit.watching(BEFORE_INFERENCE, inference_id=turn.inference_id) as record:
                 async with asyncio.timeout(self._options.before_seconds):
                     # The turn without what the server may not see.
-                    seen = turn if self._sets.grants.permits(OBSERVE) else replace(turn, user_message=None)
-                    result = await self._request(BEFORE, self._params(seen))
+                    seen = turn if self._sets.grants.permits(OBSERVE_USE) else replace(turn, user_message=None)
+                    result = await self._request(BEFORE_INFERENCE, self._params(seen))
                 found = list(self._injections(result))
                 record |= {"feature_set": result.get("featureSet"), "injections": len(found)}
                 return found
         except (TimeoutError, DefserveError) as error:
-            log.warning("%s: %s adds nothing: %s", BEFORE, self._audit.server_id, _why(error))
+            log.warning("%s: %s adds nothing: %s", BEFORE_INFERENCE, self._audit.server_id, _why(error))
             return []
 
-    def _injections(self, result: Json) -> Iterator[Injected]:
+    def _injections(self, result: Json) -> Iterator[ServerInjection]:
         given = result.get("contextInjections")
         for entry in given if is_array(given) else ():
-            injection = object_of(entry)
-            name = object_of(injection.get("metadata")).get("featureSet") or result.get("featureSet")
+            injection = object_or_empty(entry)
+            name = object_or_empty(injection.get("metadata")).get("featureSet") or result.get("featureSet")
             try:
                 yield _injection(injection, self._require_injection_set(name, injection), self._audit.server_id)
-            except (InvalidParams, LiveRefusal) as error:
-                log.warning("%s: left out an injection of %s: %s", BEFORE, self._audit.server_id, error)
-                self._audit.report(BEFORE, "refused", feature_set=name, reason=str(error))
+            except (InvalidParams, McplRefusal) as error:
+                log.warning("%s: left out an injection of %s: %s", BEFORE_INFERENCE, self._audit.server_id, error)
+                self._audit.report(BEFORE_INFERENCE, "refused", feature_set=name, reason=str(error))
 
     def _require_injection_set(self, name: Any, injection: Json) -> str:
         """The set that an injection belongs to, as far as it is known. Raises the reason if it must be left out.
@@ -173,7 +173,7 @@ class ServerHooks:
         """
         if not self._sets.grants.by_grant:
             return self._sets.require(name, BEFORE_USE).name
-        if (path := INJECT.get(str(injection.get("position")))) is not None:
+        if (path := INJECT_USES.get(str(injection.get("position")))) is not None:
             self._sets.grants.require(path)
         if not isinstance(name, str) or name not in self._sets:
             return ""
@@ -206,37 +206,41 @@ class ServerHooks:
 
     # -- after -------------------------------------------------------------------------------------------
 
-    async def rewrite(self, turn: FinishedTurn) -> Rewritten | None:
+    async def rewrite(self, turn: FinishedTurn) -> RewrittenAnswer | None:
         """Ask a blocking server. None means that the answer stays as it is.
 
         If the server fails, the answer stays as it is too, unless the host fails closed: then HookFailed is raised
         (§13.3).
         """
         try:
-            with self._audit.watching(AFTER, inference_id=turn.inference_id) as record:
+            with self._audit.watching(AFTER_INFERENCE, inference_id=turn.inference_id) as record:
                 async with asyncio.timeout(self._options.after_seconds):
-                    result = await self._request(AFTER, self._params(turn))
+                    result = await self._request(AFTER_INFERENCE, self._params(turn))
                 record["feature_set"] = name = result.get("featureSet")
                 if result.get("modifiedResponse") is None:
                     return None
                 declared = self._sets.require(name, "contextHooks.afterInference")
-                modified = read_text(result, "modifiedResponse")
+                modified = read_text_param(result, "modifiedResponse")
                 record["modified"] = True
-                return Rewritten(modified, object_of(result.get("metadata")), declared.name, self._audit.server_id)
+                return RewrittenAnswer(
+                    modified, object_or_empty(result.get("metadata")), declared.name, self._audit.server_id
+                )
         except (TimeoutError, DefserveError) as error:
             if self._options.fail_closed:
                 message = f"{self._audit.server_id} has not reviewed the answer: {_why(error)}"
-                raise HookFailed(message, str(object_of(getattr(error, "data", None)).get("featureSet", ""))) from error
-            log.warning("%s: the answer is not reviewed by %s: %s", AFTER, self._audit.server_id, _why(error))
+                raise HookFailed(
+                    message, str(object_or_empty(getattr(error, "data", None)).get("featureSet", ""))
+                ) from error
+            log.warning("%s: the answer is not reviewed by %s: %s", AFTER_INFERENCE, self._audit.server_id, _why(error))
             return None
 
     async def notify_finished_turn(self, turn: FinishedTurn) -> None:
         """Tell a server that does not block."""
         try:
-            with self._audit.watching(AFTER, inference_id=turn.inference_id):
-                await self._notify(AFTER, self._params(turn))
+            with self._audit.watching(AFTER_INFERENCE, inference_id=turn.inference_id):
+                await self._notify(AFTER_INFERENCE, self._params(turn))
         except PeerError as error:
-            log.warning("%s: %s was not told: %s", AFTER, self._audit.server_id, error)
+            log.warning("%s: %s was not told: %s", AFTER_INFERENCE, self._audit.server_id, error)
 
     def _params(self, turn: Turn) -> Json:
         return (turn if turn.model is not None else replace(turn, model=self._options.model)).wire()
@@ -250,12 +254,12 @@ class HookRunner:
     """
 
     def __init__(
-        self, clients: Sequence[Client | ServerHooks], *, order: Callable[[Injected], Any] | None = None
+        self, clients: Sequence[Client | ServerHooks], *, order: Callable[[ServerInjection], Any] | None = None
     ) -> None:
         self._hooks = [client if isinstance(client, ServerHooks) else _hooks_of(client) for client in clients]
         self._order = order
 
-    async def before_inference(self, turn: Turn) -> list[Injected]:
+    async def before_inference(self, turn: Turn) -> list[ServerInjection]:
         """What all servers inject, by position (§10.8): system, before the user's message, after it."""
         await self._notify_phase(turn, "started")
         found = list(chain(*await asyncio.gather(*[hooks.before(turn) for hooks in self._hooks])))
@@ -263,9 +267,9 @@ class HookRunner:
             found.sort(key=self._order)
         return sorted(found, key=lambda injection: POSITIONS.index(injection.position))
 
-    async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
+    async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> ReviewedAnswer:
         """The answer after the blocking servers' changes. Raises HookFailed if one fails and the host fails closed."""
-        rewrites: list[Rewritten] = []
+        rewrites: list[RewrittenAnswer] = []
         finished = FinishedTurn.extend(turn, assistant_message=assistant_message, usage=usage)
         for hooks in self._hooks:
             if hooks.is_blocking and (rewritten := await hooks.rewrite(finished)) is not None:
@@ -274,7 +278,7 @@ class HookRunner:
         watching = [hooks for hooks in self._hooks if hooks.wants_after and not hooks.is_blocking]
         await asyncio.gather(*[hooks.notify_finished_turn(finished) for hooks in watching])
         await self._notify_phase(turn, "completed", usage)
-        return Reviewed(finished.assistant_message, tuple(rewrites))
+        return ReviewedAnswer(finished.assistant_message, tuple(rewrites))
 
     async def inference_ended(self, turn: Turn, phase: Literal["aborted", "failed"]) -> None:
         """Tell servers of 0.5 that an inference has ended without an answer."""
@@ -290,15 +294,15 @@ def _hooks_of(client: Client) -> ServerHooks:
     return client.mcpl.hooks
 
 
-def _injection(found: Json, name: str, server_id: str) -> Injected:
+def _injection(found: Json, name: str, server_id: str) -> ServerInjection:
     position: Any = found.get("position")
     if position not in POSITIONS:
         raise InvalidParams(f"Invalid result: position must be one of {', '.join(POSITIONS)}")
-    return Injected(
-        content=read_content(found.get("content")),
+    return ServerInjection(
+        content=read_mcpl_content(found.get("content")),
         position=position,
-        namespace=read_text(found, "namespace"),
-        metadata=read_optional_object(found, "metadata"),
+        namespace=read_text_param(found, "namespace"),
+        metadata=read_optional_object_param(found, "metadata"),
         feature_set=name,
         server_id=server_id,
     )

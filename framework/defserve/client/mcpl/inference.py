@@ -15,14 +15,14 @@ from defserve.client.answers import SendNotification, maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
 from defserve.client.replies import Json
-from defserve.core.messages import Id
+from defserve.core.messages import RequestId
 from defserve.errors import MethodNotFound, UsageError
 from defserve.protocols.mcpl.content import ModelInfo, Usage
 from defserve.protocols.mcpl.inference import Inference, InferenceRequest
-from defserve.protocols.mcpl.policies import covering
+from defserve.protocols.mcpl.policies import list_covering_patterns
 from defserve.protocols.mcpl.vocabulary import FeatureDisabled
 
-REQUEST: Final = "inference/request"
+INFERENCE_REQUEST: Final = "inference/request"
 CHUNK: Final = "inference/chunk"
 MODEL_INFO: Final = "model/info"
 
@@ -35,10 +35,10 @@ class InferenceService:
     ) -> None:
         self._router, self._info, self._sets, self._audit, self._notify = router, info, sets, audit, notify
 
-    async def infer(self, params: Json, id: Id) -> Json:
+    async def infer(self, params: Json, id: RequestId) -> Json:
         """Raises InvalidParams, UnknownFeatureSet, or FeatureDisabled (also if no model is routed to the set)."""
         name, inference_id = params.get("featureSet"), f"inf_{uuid4().hex}"
-        with self._audit.watching(REQUEST, feature_set=name, inference_id=inference_id) as record:
+        with self._audit.watching(INFERENCE_REQUEST, feature_set=name, inference_id=inference_id) as record:
             self._sets.require(name, "inferenceRequest")
             request = InferenceRequest.from_wire(params, server_id=self._audit.server_id, inference_id=inference_id)
             model = self._router.pick(request.server_id, request.feature_set, request.conversation_id)
@@ -61,7 +61,7 @@ class InferenceService:
 class ChunkSender:
     """Sends the chunks of one answer as they come (§11.4)."""
 
-    def __init__(self, notify: SendNotification, id: Id) -> None:
+    def __init__(self, notify: SendNotification, id: RequestId) -> None:
         self._notify, self._id, self.count = notify, id, 0
 
     async def send(self, delta: str) -> None:
@@ -156,7 +156,7 @@ class Router:
         return model
 
     def _find_model(self, server_id: str, feature_set: str) -> Model | None:
-        patterns = list(covering(feature_set))
+        patterns = list(list_covering_patterns(feature_set))
         keys = [*((server_id, pattern) for pattern in patterns), *patterns]
         return next((self.routes[key] for key in keys if key in self.routes), self.default)
 

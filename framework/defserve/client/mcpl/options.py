@@ -11,27 +11,33 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
-from defserve.base.hidden_characters import is_plain
-from defserve.base.peer_bounds import weight_of
-from defserve.base.redaction import printable
-from defserve.client.answers import Answers, agrees, maybe_await
+from defserve.base.hidden_characters import is_printable_line
+from defserve.base.peer_bounds import estimate_value_bytes
+from defserve.base.redaction import escape_unprintable
+from defserve.client.answers import Answers, ask_yes_or_no, maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.channels import OnMessage
-from defserve.client.mcpl.feature_sets import TOOLS, FeatureSets, HostGrants, Wish, claims
+from defserve.client.mcpl.feature_sets import (
+    TOOLS_PATH,
+    FeatureSets,
+    FeatureSetSelection,
+    HostGrants,
+    collect_claimed_paths,
+)
 from defserve.client.mcpl.hooks import AFTER_SECONDS, BEFORE_SECONDS, HookOptions
 from defserve.client.mcpl.inference import Model, Router
-from defserve.client.mcpl.push import MAX_REMEMBERED, Once, OnEvent
-from defserve.client.mcpl.state import SENDING, OnState, Sending
+from defserve.client.mcpl.push import MAX_REMEMBERED, AnswerWindow, OnEvent
+from defserve.client.mcpl.state import STATE_SEND_MODES, OnState, StateSendMode
 from defserve.client.replies import Json
 from defserve.core.json_values import is_mapping
 from defserve.core.messages import encode
 from defserve.errors import InvalidParams, UsageError
-from defserve.protocols.mcp.errors import read_object, read_optional_object, read_text
+from defserve.protocols.mcp.errors import read_object_param, read_optional_object_param, read_text_param
 from defserve.protocols.mcpl.content import ModelInfo
-from defserve.protocols.mcpl.manifest import nest_claims
-from defserve.protocols.mcpl.scopes import MAX_LABEL_LENGTH, Scope, judge_label, normal
-from defserve.protocols.mcpl.vocabulary import PATHS, V04, V05, ScopeDenied
-from defserve.protocols.mgp.audit import AuditLogger, AuditSink, AuditSinks, sinks_of
+from defserve.protocols.mcpl.manifest import nest_capability_paths
+from defserve.protocols.mcpl.scopes import MAX_LABEL_LENGTH, Scope, judge_label, normalize_label
+from defserve.protocols.mcpl.vocabulary import CAPABILITY_PATHS, MCPL_04, MCPL_05, ScopeDenied
+from defserve.protocols.mgp.audit import AuditLogger, AuditSink, AuditSinks, open_audit_sinks
 
 OFFERS: Final = (
     "pushEvents",
@@ -43,7 +49,7 @@ OFFERS: Final = (
     "channels",
     "stateUpdate",
 )
-VERSIONS: Final = (V04.version, V05.version)
+VERSIONS: Final = (MCPL_04.version, MCPL_05.version)
 
 
 class Mcpl:
@@ -63,7 +69,7 @@ class Mcpl:
     state         what a call carries if its set keeps state (§8.4): "host" the content and its checkpoint, if the
                   server sends it; "checkpoint" only the checkpoint; None neither: the server continues where it was
     on_state      is told where this host is in a state, whenever that changes: a `StateChange`; it must not wait
-    window        how many events and messages are remembered, so that each counts once; or a `Once` that several
+    window        how many events and messages are remembered, so that each counts once; or an `AnswerWindow` that
                   connections share
     before_seconds, after_seconds  how long a server may take for a hook (§10.6)
     fail_closed   if a blocking server fails to review an answer, raise an error and do not show the answer (§13.3)
@@ -80,7 +86,7 @@ class Mcpl:
 
     def __init__(
         self,
-        feature_sets: Wish = None,
+        feature_sets: FeatureSetSelection = None,
         *,
         scopes: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
         approve: Approve | None = None,
@@ -88,9 +94,9 @@ class Mcpl:
         on_message: OnMessage | None = None,
         model: Model | Router | None = None,
         model_info: ModelInfo | None = None,
-        state: Sending = "host",
+        state: StateSendMode = "host",
         on_state: OnState | None = None,
-        window: int | Once = MAX_REMEMBERED,
+        window: int | AnswerWindow = MAX_REMEMBERED,
         before_seconds: float = BEFORE_SECONDS,
         after_seconds: float = AFTER_SECONDS,
         fail_closed: bool = False,
@@ -102,11 +108,11 @@ class Mcpl:
     ) -> None:
         if unknown := sorted(set(without) - set(OFFERS)):
             raise UsageError(f"without={unknown} is not possible", fix=f"use some of {', '.join(OFFERS)}")
-        if state not in SENDING:
+        if state not in STATE_SEND_MODES:
             raise UsageError(f"state={state!r} is not possible", fix='use "host", "checkpoint" or None')
         if version not in VERSIONS:
             raise UsageError(f"version={version!r} is not possible", fix=f"use one of {', '.join(map(repr, VERSIONS))}")
-        self.state: Sending = state
+        self.state: StateSendMode = state
         self.on_state = on_state
         self.version, self.grants, self.policy_seconds = version, grants, policy_seconds
         self._without, self._audit = frozenset(without), audit
@@ -120,22 +126,24 @@ class Mcpl:
     @cached_property
     def sinks(self) -> tuple[AuditSink, ...]:
         """Where the audit log goes. Files are opened with the first connection."""
-        return sinks_of(self._audit if self._audit is not None else AuditLogger())
+        return open_audit_sinks(self._audit if self._audit is not None else AuditLogger())
 
     def sets(self) -> FeatureSets:
         """The policy, for one server."""
         return FeatureSets(
-            self.feature_sets, self.scopes, HostGrants(self.grants, claims(self._offered_05, {TOOLS: {}}))
+            self.feature_sets,
+            self.scopes,
+            HostGrants(self.grants, collect_claimed_paths(self._offered_05, {TOOLS_PATH: {}})),
         )
 
-    def seen(self) -> Once:
-        """The window as a `Once`: the one that was given, or a new one."""
-        return self.window if isinstance(self.window, Once) else Once(self.window)
+    def seen(self) -> AnswerWindow:
+        """The window as a `AnswerWindow`: the one that was given, or a new one."""
+        return self.window if isinstance(self.window, AnswerWindow) else AnswerWindow(self.window)
 
     @cached_property
     def block(self) -> dict[str, Any]:
         """`experimental.mcpl` (§5.2)."""
-        offered = self._offered_05 if self.version == V05.version else self._offered_04
+        offered = self._offered_05 if self.version == MCPL_05.version else self._offered_04
         return {"version": self.version, **offered}
 
     @cached_property
@@ -151,7 +159,7 @@ class Mcpl:
 
     @cached_property
     def _offered_05(self) -> dict[str, Any]:
-        everything = nest_claims(PATHS)
+        everything = nest_capability_paths(CAPABILITY_PATHS)
         return self._build_offer(
             {
                 **{name: everything[name] for name in ("pushEvents", "contextHooks", "inferenceLifecycle", "channels")},
@@ -170,7 +178,7 @@ class Mcpl:
 # -- MCPL §7.4–7.7: which scopes a server may act in. A scope is forbidden, allowed, or a person or function decides.
 
 
-ELEVATE: Final = "scope/elevate"
+SCOPE_ELEVATE: Final = "scope/elevate"
 MAX_APPROVALS: Final = 1_000
 MAX_APPROVED_PAYLOAD: Final = 16 * 1024
 """Of a larger payload the approval is not remembered: it is asked for each time."""
@@ -196,15 +204,15 @@ class ScopeApproval:
 
     def __init__(self, approve: Approve | None, answers: Answers, sets: FeatureSets, audit: McplAuditTrail) -> None:
         self._approve, self._answers, self._sets, self._audit = approve, answers, sets, audit
-        self.approved = Once(MAX_APPROVALS)
+        self.approved = AnswerWindow(MAX_APPROVALS)
 
     async def elevate(self, params: Json) -> Json:
         """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
-        scope = read_object(params, "scope")
-        label, payload = read_text(scope, "label"), read_optional_object(scope, "payload") or {}
-        with self._audit.watching(ELEVATE, feature_set=params.get("featureSet"), label=label) as record:
+        scope = read_object_param(params, "scope")
+        label, payload = read_text_param(scope, "label"), read_optional_object_param(scope, "payload") or {}
+        with self._audit.watching(SCOPE_ELEVATE, feature_set=params.get("featureSet"), label=label) as record:
             name = self._sets.require(params.get("featureSet")).name
-            if not label or len(label) > MAX_LABEL_LENGTH or not is_plain(label):
+            if not label or len(label) > MAX_LABEL_LENGTH or not is_printable_line(label):
                 raise InvalidParams("Invalid params: scope.label must be one line of printable text")
             # What is remembered is the digest: the server chooses how large a payload is.
             key = (name, label, sha256(encode(payload)).digest())
@@ -216,7 +224,7 @@ class ScopeApproval:
 
     def require(self, feature_set: str, scope: Scope) -> None:
         """Raises ScopeDenied for a scope that is forbidden (§7.7)."""
-        if judge_label(self._sets.scoping(feature_set), normal(scope.label)) is False:
+        if judge_label(self._sets.scoping(feature_set), normalize_label(scope.label)) is False:
             raise ScopeDenied(feature_set, scope.label, "the host forbids it")
 
     async def _judge(self, elevation: Elevation) -> tuple[Json, bool]:
@@ -230,7 +238,7 @@ class ScopeApproval:
             return _make_denial("the host forbids it"), False
         if decision is True or is_mapping(decision):
             payload = elevation.payload if decision is True else decision
-            is_short = weight_of(payload) <= MAX_APPROVED_PAYLOAD
+            is_short = estimate_value_bytes(payload) <= MAX_APPROVED_PAYLOAD
             return {"approved": True, "payload": dict(payload)}, allowed is None and is_short
         if decision is None or decision is False:
             return _make_denial("nobody approved it" if decision is None else "the user did not approve"), False
@@ -238,15 +246,15 @@ class ScopeApproval:
 
     def _check_scope_lists(self, elevation: Elevation) -> bool | None:
         # Normalized, because a label may name a place by a detour such as `a/../b`.
-        return judge_label(self._sets.scoping(elevation.feature_set), normal(elevation.label))
+        return judge_label(self._sets.scoping(elevation.feature_set), normalize_label(elevation.label))
 
     async def _ask_approval(self, elevation: Elevation) -> Any:
         if self._approve is not None:
             return await maybe_await(self._approve(elevation))
         server, name, label = (
-            printable(part) for part in (elevation.server_id, elevation.feature_set, elevation.label)
+            escape_unprintable(part) for part in (elevation.server_id, elevation.feature_set, elevation.label)
         )
-        return await agrees(self._answers, f"Allow {server} ({name}) to act on {label}?", "approved")
+        return await ask_yes_or_no(self._answers, f"Allow {server} ({name}) to act on {label}?", "approved")
 
 
 def _make_denial(reason: str) -> Json:

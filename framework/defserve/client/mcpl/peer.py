@@ -18,22 +18,39 @@ from defserve.client.eras import SessionTerms
 from defserve.client.exchange import NotificationHandler, RequestHandler, RequestObserver
 from defserve.client.extension import ClientExtension, RequestWrapper, SendParams
 from defserve.client.mcpl import channels, inference
-from defserve.client.mcpl.channels import Acknowledgement, ChannelMessage, Delivery, LiveChannels, Outgoing
-from defserve.client.mcpl.feature_sets import CHANGED, POLICY_KEY, UPDATE, claims
-from defserve.client.mcpl.hooks import HookRunner, Injected, Reviewed, ServerHooks
+from defserve.client.mcpl.channels import (
+    Acknowledgement,
+    ChannelMessage,
+    Delivery,
+    LiveChannels,
+    OutgoingChannelMessage,
+)
+from defserve.client.mcpl.feature_sets import (
+    FEATURE_SETS_CHANGED,
+    FEATURE_SETS_UPDATE,
+    POLICY_META_KEY,
+    collect_claimed_paths,
+)
+from defserve.client.mcpl.hooks import HookRunner, ReviewedAnswer, ServerHooks, ServerInjection
 from defserve.client.mcpl.inference import InferenceService
-from defserve.client.mcpl.options import ELEVATE, Mcpl, ScopeApproval
-from defserve.client.mcpl.push import PUSH, Inbox, InboxPoller, PushedEvent, PushReceiver
+from defserve.client.mcpl.options import SCOPE_ELEVATE, Mcpl, ScopeApproval
+from defserve.client.mcpl.push import PUSH_EVENT, Inbox, InboxPoller, PushedEvent, PushReceiver
 from defserve.client.mcpl.state import STATE_GET, STATE_UPDATE, HostState, RolledBack, StateTracker
-from defserve.client.replies import Json, object_of, text_of, texts_of
+from defserve.client.replies import Json, filter_strings, object_or_empty, string_or_none
 from defserve.core.json_values import is_array, is_object
-from defserve.core.messages import Id, Request
+from defserve.core.messages import Request, RequestId
 from defserve.errors import InvalidParams, MethodNotFound, PeerError, PeerGone, ProtocolError
 from defserve.protocols.mcpl.channels.messages import Channel
-from defserve.protocols.mcpl.content import Sendable, Turn, Usage
-from defserve.protocols.mcpl.manifest import NoDigest, revision
+from defserve.protocols.mcpl.content import ContentInput, Turn, Usage
+from defserve.protocols.mcpl.manifest import ManifestNotDigestible, compute_manifest_revision
 from defserve.protocols.mcpl.scopes import Scope
-from defserve.protocols.mcpl.vocabulary import V04, CapabilityDenied, LiveRefusal, Vocabulary, vocabulary_of
+from defserve.protocols.mcpl.vocabulary import (
+    MCPL_04,
+    CapabilityDenied,
+    McplRefusal,
+    McplVocabulary,
+    find_mcpl_vocabulary,
+)
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
@@ -51,7 +68,7 @@ class McplPeer(ClientExtension):
 
     def __init__(self, options: Mcpl, conversation: ClientConversation, client: Client) -> None:
         self.version: str | None = None
-        self.rules: Vocabulary = V04
+        self.rules: McplVocabulary = MCPL_04
         self.receipt: PolicyReceipt | None = None
         self.server_id = ""
         self.feature_sets = options.sets()
@@ -72,14 +89,14 @@ class McplPeer(ClientExtension):
         self._settled = asyncio.Event()
         # Request of the server → the capability it belongs to, what a server of 0.5 must be granted, who answers it.
         self._answerers: Mapping[str, tuple[str, str | None, Callable[[Json], Awaitable[Json]] | None]] = {
-            PUSH: ("pushEvents", "pushEvents", self._events.receive_event),
-            ELEVATE: ("featureSets", None, self._scopes.elevate),
-            inference.REQUEST: ("inferenceRequest", "inferenceRequest", None),
+            PUSH_EVENT: ("pushEvents", "pushEvents", self._events.receive_event),
+            SCOPE_ELEVATE: ("featureSets", None, self._scopes.elevate),
+            inference.INFERENCE_REQUEST: ("inferenceRequest", "inferenceRequest", None),
             inference.MODEL_INFO: ("modelInfo", "modelInfo", self._inference.model_info),
-            channels.REGISTER: ("channels", "channels.register", self.channels.register),
-            channels.CHANGED: ("channels", "channels.register", self.channels.apply_changes),
-            channels.LIST: ("channels", "channels.register", self.channels.list_channels),
-            channels.INCOMING: ("channels", "channels.incoming", self.channels.incoming),
+            channels.CHANNELS_REGISTER: ("channels", "channels.register", self.channels.register),
+            channels.CHANNELS_CHANGED: ("channels", "channels.register", self.channels.apply_changes),
+            channels.CHANNELS_LIST: ("channels", "channels.register", self.channels.list_channels),
+            channels.CHANNELS_INCOMING: ("channels", "channels.incoming", self.channels.incoming),
             STATE_UPDATE: ("stateUpdate", None, self._states.apply_update),
             STATE_GET: ("stateUpdate", None, self._states.report_state),
         }
@@ -91,10 +108,10 @@ class McplPeer(ClientExtension):
 
     async def on_agreed(self, terms: SessionTerms) -> None:
         """Read what the server says about MCPL."""
-        block = object_of(object_of(terms.capabilities.get("experimental")).get("mcpl"))
-        version = block.get("version", V04.version) if block else None
+        block = object_or_empty(object_or_empty(terms.capabilities.get("experimental")).get("mcpl"))
+        version = block.get("version", MCPL_04.version) if block else None
         self.server_id = self._audit.server_id = str(terms.server_info.get("name", "unknown"))
-        rules = vocabulary_of(version) if isinstance(version, str) else None
+        rules = find_mcpl_vocabulary(version) if isinstance(version, str) else None
         if rules is None or not isinstance(version, str):
             return
         self.version, self._agreement, self.rules = version, terms, rules
@@ -103,7 +120,7 @@ class McplPeer(ClientExtension):
 
     async def _read_server_block(self, block: Json, terms: SessionTerms) -> None:
         if self.rules.by_grant:
-            self.feature_sets.grants.claim(claims(block, terms.capabilities))
+            self.feature_sets.grants.claim(collect_claimed_paths(block, terms.capabilities))
         self.feature_sets.advertised = block
         self.hooks.read_capability(block.get("contextHooks"))
         self.channels.read_capability(block.get("channels"))
@@ -135,9 +152,9 @@ class McplPeer(ClientExtension):
     def _is_agreed(self, method: str) -> bool:
         """Whether this request of MCPL was offered to this server."""
         is_offered = self._answerers[method][0] in self._options.block
-        return self.version is not None and is_offered and not (self.rules.by_grant and method == ELEVATE)
+        return self.version is not None and is_offered and not (self.rules.by_grant and method == SCOPE_ELEVATE)
 
-    async def _answer(self, method: str, params: Json, id: Id) -> Json:
+    async def _answer(self, method: str, params: Json, id: RequestId) -> Json:
         """Raises ProtocolError with the codes of appendix A."""
         await self._settled.wait()  # a server may ask before it has answered our policy
         try:
@@ -147,16 +164,16 @@ class McplPeer(ClientExtension):
                 raise CapabilityDenied(path)
             # The chunks of an inference name the request that they belong to.
             return await (answerer(params) if answerer is not None else self._inference.infer(params, id))
-        except LiveRefusal as refusal:
+        except McplRefusal as refusal:
             kept = {name: value for name, value in refusal.data.items() if self.rules.can_enable or name != "canEnable"}
             raise ProtocolError(refusal.message, code=refusal.code, data=kept) from refusal
 
     def notifications(self) -> Mapping[str, NotificationHandler]:
         return {
-            CHANGED: self._on_sets_changed,
+            FEATURE_SETS_CHANGED: self._on_sets_changed,
             "mcpl/manifestChanged": self._on_manifest_changed,
-            channels.CHANGED: self._on_notified_request,
-            channels.INCOMING: self._on_notified_request,
+            channels.CHANNELS_CHANGED: self._on_notified_request,
+            channels.CHANNELS_INCOMING: self._on_notified_request,
         }
 
     def _on_sets_changed(self, method: str, params: Json) -> None:
@@ -228,11 +245,11 @@ class McplPeer(ClientExtension):
         """
         return await self._poller.collect() if self.version is not None else 0
 
-    async def before_inference(self, turn: Turn) -> list[Injected]:
+    async def before_inference(self, turn: Turn) -> list[ServerInjection]:
         """What this server adds to a turn, position by position; nothing if it fails or takes too long."""
         return await HookRunner([self.hooks]).before_inference(turn)
 
-    async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> Reviewed:
+    async def after_inference(self, turn: Turn, assistant_message: str, usage: Usage | None = None) -> ReviewedAnswer:
         """Show the server an answer; returns the one to show the user. Raises HookFailed if the host fails closed."""
         return await HookRunner([self.hooks]).after_inference(turn, assistant_message, usage)
 
@@ -243,7 +260,7 @@ class McplPeer(ClientExtension):
     async def call(self, tool: str, scope: Scope | str, /, **arguments: Any) -> Any:
         """Call a scoped tool, and say where it may act (§7.7). Raises ScopeDenied if that is forbidden."""
         where = Scope(scope) if isinstance(scope, str) else scope
-        feature_set = object_of((await self._client.find_tool(tool)).get("_meta")).get("featureSet")
+        feature_set = object_or_empty((await self._client.find_tool(tool)).get("_meta")).get("featureSet")
         if isinstance(feature_set, str):
             self._scopes.require(feature_set, where)
         fields = {"scope": where.wire()} if self.version is not None else None
@@ -279,7 +296,13 @@ class McplPeer(ClientExtension):
         return await self.channels.close(id)
 
     async def publish(
-        self, id: str, content: Sendable, *, ack: bool = True, conversation_id: str | None = None, stream: bool = False
+        self,
+        id: str,
+        content: ContentInput,
+        *,
+        ack: bool = True,
+        conversation_id: str | None = None,
+        stream: bool = False,
     ) -> Delivery | None:
         """Publish content to a channel. Without `ack` there is no answer, and the result is None."""
         return await self.channels.publish(id, content, ack=ack, conversation_id=conversation_id, stream=stream)
@@ -292,7 +315,7 @@ class McplPeer(ClientExtension):
         """Show in a channel that the model writes, or has stopped."""
         await self.channels.typing(id, active=active, metadata=metadata)
 
-    def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> Outgoing:
+    def outgoing(self, id: str, *, inference_id: str, conversation_id: str) -> OutgoingChannelMessage:
         """Show observers of a channel what is sent there: `async with …outgoing(…) as out: await out.chunk("Hi")`."""
         return self.channels.outgoing(id, inference_id=inference_id, conversation_id=conversation_id)
 
@@ -314,13 +337,13 @@ class McplPeer(ClientExtension):
         self._carry()
         grants = self.feature_sets.grants
         told = self.feature_sets.policy() if grants.by_grant else change
-        with self._audit.watching(UPDATE, **told):
+        with self._audit.watching(FEATURE_SETS_UPDATE, **told):
             if self._opened.stateless:
                 self.feature_sets.settle(True)
             elif grants.by_grant:
                 await self._ask_receipt(told)
             else:
-                await self._notify(UPDATE, change)
+                await self._notify(FEATURE_SETS_UPDATE, change)
 
     def _list_enabled_sets(self) -> list[str]:
         return [one.name for one in self.feature_sets if self.feature_sets.is_enabled(one.name)]
@@ -332,7 +355,7 @@ class McplPeer(ClientExtension):
         self.receipt = None
         try:
             async with asyncio.timeout(self._options.policy_seconds):
-                self.receipt = PolicyReceipt.from_answer(await self._request(UPDATE, policy))
+                self.receipt = PolicyReceipt.from_answer(await self._request(FEATURE_SETS_UPDATE, policy))
         except (TimeoutError, PeerError) as error:
             if isinstance(error, PeerGone):
                 raise
@@ -349,7 +372,9 @@ class McplPeer(ClientExtension):
     def _carry(self) -> None:
         if self._opened.stateless:
             by_grant = self.feature_sets.grants.by_grant
-            self._opened.envelope[POLICY_KEY] = self.feature_sets.policy() if by_grant else self.feature_sets.wire()
+            self._opened.envelope[POLICY_META_KEY] = (
+                self.feature_sets.policy() if by_grant else self.feature_sets.wire()
+            )
 
     async def _request(self, method: str, params: Mapping[str, Any]) -> Json:
         if self.version is None:
@@ -404,8 +429,8 @@ class ManifestFollower:
             with self._audit.watching(MANIFEST_METHOD):
                 manifest = await self._request(MANIFEST_METHOD, {})
                 try:
-                    fits = "revision" not in manifest or revision(manifest) == manifest["revision"]
-                except NoDigest:
+                    fits = "revision" not in manifest or compute_manifest_revision(manifest) == manifest["revision"]
+                except ManifestNotDigestible:
                     fits = False
                 if not fits:
                     # A defect of the server. What counts is the content.
@@ -437,17 +462,17 @@ class PolicyReceipt:
     @classmethod
     def from_answer(cls, answer: Any) -> PolicyReceipt:
         """A server's answer. One without a word about acceptance has not accepted."""
-        told = object_of(answer)
+        told = object_or_empty(answer)
         features = told.get("unavailableFeatures")
         unavailable = {
-            name: tuple(texts_of(one.get("missingCapabilities")))
+            name: tuple(filter_strings(one.get("missingCapabilities")))
             for one in (features if is_array(features) else ())
             if is_object(one) and isinstance(name := one.get("featureSet"), str)
         }
         return cls(
             told.get("accepted") is True,
             unavailable,
-            tuple(texts_of(told.get("notes"))),
-            text_of(told.get("fallback")),
-            text_of(told.get("reason")),
+            tuple(filter_strings(told.get("notes"))),
+            string_or_none(told.get("fallback")),
+            string_or_none(told.get("reason")),
         )

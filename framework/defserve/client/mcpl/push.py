@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from pydantic_core import from_json
 
-from defserve.base.peer_bounds import weight_of
+from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.answers import maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
-from defserve.client.replies import Json, object_of, text_of
+from defserve.client.replies import Json, object_or_empty, string_or_none
 from defserve.client.unread_items import UnreadItems
 from defserve.core.json_values import is_array, is_object
 from defserve.core.shapes import read_member
 from defserve.errors import InvalidParams, PeerError
-from defserve.protocols.mcpl.content import EVENT_ID, PushedEvent
-from defserve.protocols.mcpl.vocabulary import LiveRefusal
+from defserve.protocols.mcpl.content import EVENT_ID_KIND, PushedEvent
+from defserve.protocols.mcpl.vocabulary import McplRefusal
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
 
-PUSH: Final = "push/event"
+PUSH_EVENT: Final = "push/event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class EventAnswer:
 
     def wire(self) -> Json:
         """The answer as JSON for the server (§9.3)."""
-        return answer_wire(self.accepted, "inferenceId", self.inference_id, self.reason)
+        return encode_delivery_answer(self.accepted, "inferenceId", self.inference_id, self.reason)
 
 
 EventReply: TypeAlias = EventAnswer | bool | str | None
@@ -53,14 +53,14 @@ OnEvent: TypeAlias = Callable[[PushedEvent], EventReply | Awaitable[EventReply]]
 class PushReceiver:
     """Answers `push/event`: with the answer of `on_event`, or by keeping the event in `inbox`."""
 
-    def __init__(self, on_event: OnEvent | None, seen: Once, sets: FeatureSets, audit: McplAuditTrail) -> None:
+    def __init__(self, on_event: OnEvent | None, seen: AnswerWindow, sets: FeatureSets, audit: McplAuditTrail) -> None:
         self.inbox: Inbox[PushedEvent] = Inbox()
         self._on_event, self._seen, self._sets, self._audit = on_event, seen, sets, audit
 
     async def receive_event(self, params: Json) -> Json:
         """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
-        name, id = params.get("featureSet"), read_member(params, "eventId", EVENT_ID)
-        with self._audit.watching(PUSH, feature_set=name, event_id=id) as record:
+        name, id = params.get("featureSet"), read_member(params, "eventId", EVENT_ID_KIND)
+        with self._audit.watching(PUSH_EVENT, feature_set=name, event_id=id) as record:
             self._sets.require(name, "pushEvents")
             event = PushedEvent.from_wire(params, server_id=self._audit.server_id)
             key = (self._audit.server_id, id)
@@ -103,7 +103,7 @@ class InboxPoller:
         cursor = self._cursors.get(uri)
         text = await self._client.read_text(uri if cursor is None else f"{uri}?after={cursor}")
         try:
-            found = object_of(from_json(text))
+            found = object_or_empty(from_json(text))
         except ValueError:
             raise PeerError(f"{uri} is not the inbox of a feature set") from None
         if found.get("missed") is True and cursor is not None:
@@ -113,7 +113,7 @@ class InboxPoller:
         for entry in waiting:
             try:
                 await (self._event(entry) if "eventId" in entry else self._message(entry))
-            except (InvalidParams, LiveRefusal) as error:
+            except (InvalidParams, McplRefusal) as error:
                 log.warning("left out an item of %s: %s", uri, error)
         if isinstance(latest := found.get("cursor"), int):
             self._cursors[uri] = latest
@@ -134,7 +134,7 @@ class Inbox(Generic[T]):
 
     def put_item(self, item: T) -> bool:
         """Whether there was room for it."""
-        return self._items.put_if_room(item, weight_of(item))
+        return self._items.put_if_room(item, estimate_value_bytes(item))
 
     def end(self, reason: PeerError | None = None) -> None:
         """Take nothing more. Items that are there can still be read."""
@@ -156,14 +156,14 @@ async def deliver_item(
     """
     if handler is not None:
         reply = await maybe_await(handler(item))
-        return (reply if isinstance(reply, answer) else answer(reply is not False, text_of(reply))).wire(), True
+        return (reply if isinstance(reply, answer) else answer(reply is not False, string_or_none(reply))).wire(), True
     if inbox.put_item(item):
         return answer().wire(), True
     # Not remembered: the server may send it again once somebody reads.
     return answer(False, reason="the host's inbox is full").wire(), False
 
 
-def answer_wire(accepted: bool, name: str, id: str | None, reason: str | None) -> Json:
+def encode_delivery_answer(accepted: bool, name: str, id: str | None, reason: str | None) -> Json:
     """An answer as JSON for the server (§9.3, §14)."""
     if not accepted:
         return {"accepted": False, "reason": reason or "declined"}
@@ -180,7 +180,7 @@ Find: TypeAlias = Callable[[], Awaitable[tuple[Answer, bool]]]
 """Returns the answer, and whether to remember it."""
 
 
-class Once:
+class AnswerWindow:
     """The last `size` answers, by key. A failure is not remembered, so it may be tried again."""
 
     def __init__(self, size: int = MAX_REMEMBERED) -> None:

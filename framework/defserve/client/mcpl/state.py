@@ -20,17 +20,17 @@ from defserve.client.answers import SendRequest
 from defserve.client.audit import McplAuditTrail
 from defserve.client.extension import SendParams
 from defserve.client.mcpl.feature_sets import FeatureSets
-from defserve.client.replies import Json, object_of, text_of
+from defserve.client.replies import Json, object_or_empty, string_or_none
 from defserve.core.json_values import is_object
 from defserve.errors import InvalidParams, PeerError, PeerTimeout, Refused
-from defserve.protocols.mcp.errors import ERROR_KEY, read_text
-from defserve.protocols.mcpl.state.ownership import STATE_KEY, RolledBack, StateUnowned
+from defserve.protocols.mcp.errors import ERROR_META_KEY, read_text_param
+from defserve.protocols.mcpl.state.ownership import STATE_META_KEY, RolledBack, UnknownStateOwner
 from defserve.protocols.mcpl.vocabulary import StateNotManaged
 from defserve.stores.checkpoints.json_patches import apply_patch_to_text
 
-Sending: TypeAlias = Literal["host", "checkpoint"] | None
+StateSendMode: TypeAlias = Literal["host", "checkpoint"] | None
 """What a call carries: the content and its checkpoint, only the checkpoint, or nothing."""
-SENDING: Final = ("host", "checkpoint", None)
+STATE_SEND_MODES: Final = ("host", "checkpoint", None)
 
 ROLLBACK: Final = "state/rollback"
 # Of an older draft that also calls itself 0.5.
@@ -101,7 +101,7 @@ class StateTracker:
 
     def __init__(
         self,
-        sending: Sending,
+        sending: StateSendMode,
         sets: FeatureSets,
         audit: McplAuditTrail,
         listed: Callable[[str], Awaitable[Json]],
@@ -109,13 +109,13 @@ class StateTracker:
         patience: float | None,
         on_state: OnState | None = None,
     ) -> None:
-        self._sending: Sending = sending
+        self._sending: StateSendMode = sending
         self._on_state = on_state
         self._sets, self._audit, self._listed, self._request = sets, audit, listed, request
         self._patience = patience
         self._branches: dict[str, _Branch] = {}
         self._tied: dict[str, str] = {}
-        self._contents = KeptContents(MAX_CONTENT_BYTES)
+        self._contents = StateContentCache(MAX_CONTENT_BYTES)
 
     def state(self, feature_set: str) -> HostState:
         """Raises UnknownFeatureSet."""
@@ -171,8 +171,8 @@ class StateTracker:
     def _is_unowned(self, result: Json, branch: _Branch, params: Mapping[str, Any]) -> bool:
         if (params.keys() & {"state", "checkpoint"}) or branch.pinned or branch.at is not None or self._sending is None:
             return False
-        error = object_of(object_of(result.get("_meta")).get(ERROR_KEY))
-        return result.get("isError") is True and error.get("error_type") == StateUnowned.error_type
+        error = object_or_empty(object_or_empty(result.get("_meta")).get(ERROR_META_KEY))
+        return result.get("isError") is True and error.get("error_type") == UnknownStateOwner.error_type
 
     async def _set_of(self, tool: str) -> str | None:
         """The feature set of a tool, if its state can be rolled back."""
@@ -181,7 +181,7 @@ class StateTracker:
         tied: Any = self._tied.get(tool)
         if tied is None:
             try:
-                tied = object_of((await self._listed(tool)).get("_meta")).get("featureSet")
+                tied = object_or_empty((await self._listed(tool)).get("_meta")).get("featureSet")
             except PeerError as error:
                 if type(error) is not PeerError:
                     raise
@@ -191,7 +191,7 @@ class StateTracker:
 
     async def _receive(self, params: Mapping[str, Any], result: Json, tied: str | None) -> Json:
         given = result.get("state")
-        state = given if is_object(given) else object_of(object_of(result.get("_meta")).get(STATE_KEY))
+        state = given if is_object(given) else object_or_empty(object_or_empty(result.get("_meta")).get(STATE_META_KEY))
         checkpoint = state.get("checkpoint")
         if not isinstance(checkpoint, str):
             return result
@@ -209,7 +209,7 @@ class StateTracker:
 
     async def _follow(self, name: str, checkpoint: str, state: Json, tool: str | None = None) -> None:
         """Go to a new checkpoint, and keep its content if the server tells it. The caller holds `following`."""
-        parent, branch = text_of(state.get("parent")), self._branch(name)
+        parent, branch = string_or_none(state.get("parent")), self._branch(name)
         was = branch.at, branch.pinned
         content = await self._content(name, state, parent)
         branch.add(checkpoint, parent)
@@ -228,13 +228,13 @@ class StateTracker:
 
         Raises InvalidParams, and as `_require_managed_set`.
         """
-        name, checkpoint = self._require_managed_set(params), read_text(params, "checkpoint")
+        name, checkpoint = self._require_managed_set(params), read_text_param(params, "checkpoint")
         with self._audit.watching(STATE_UPDATE, feature_set=name, checkpoint=checkpoint) as record:
             if "data" in params and "patch" in params:
                 raise InvalidParams("Invalid params: a state has data or a patch, not both")
             branch = self._branch(name)
             async with branch.following:
-                if text_of(params.get("parent")) != branch.at:
+                if string_or_none(params.get("parent")) != branch.at:
                     record["outcome"] = "refused"
                     return {"accepted": False, "reason": "this host is at another checkpoint than its parent"}
                 await self._follow(name, checkpoint, params)
@@ -287,7 +287,7 @@ class StateTracker:
             branch.turn.release()
 
 
-class KeptContents:
+class StateContentCache:
     """The contents that were used last, as JSON, up to `most` bytes. `get` returns a copy."""
 
     def __init__(self, most: int) -> None:

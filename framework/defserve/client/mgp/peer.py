@@ -25,37 +25,37 @@ from defserve.client.answers import (
     Answers,
     Decision,
     Decline,
-    agrees,
-    field_value,
-    form,
+    ask_yes_or_no,
+    extract_field_value,
+    make_one_field_form,
     maybe_await,
 )
-from defserve.client.apps import server_of
-from defserve.client.audit import AUDIT_NOTIFICATION, FELL_BACK, RETRIED, MgpAuditTrail
+from defserve.client.apps import get_origin_server_id
+from defserve.client.audit import AUDIT_NOTIFICATION, TOOL_FELL_BACK_EVENT, TOOL_RETRIED_EVENT, MgpAuditTrail
 from defserve.client.conversation import ClientConversation, RequestObserver
 from defserve.client.eras import SessionTerms
 from defserve.client.exchange import NotificationHandler
 from defserve.client.extension import ClientExtension, RequestWrapper, SendParams
-from defserve.client.mgp.permissions import Approval, Approve, Grant, Policy, ServerGrants
+from defserve.client.mgp.permissions import ApprovePermission, Grant, PermissionApproval, PermissionPolicy, ServerGrants
 from defserve.client.mgp.server_claims import (
-    Failure,
-    ListedSecurity,
-    failure_of,
-    mgp_offer,
+    ListedToolSecurity,
+    MgpFailure,
+    make_mgp_offer,
     parse_mgp_claims,
-    tool_security,
+    parse_mgp_failure,
+    parse_tool_security,
 )
-from defserve.client.replies import Json, object_of, text_of, texts_of
-from defserve.core.extension import EVERY
+from defserve.client.replies import Json, filter_strings, object_or_empty, string_or_none
+from defserve.core.extension import ALL_METHODS
 from defserve.core.json_values import as_list
-from defserve.core.messages import Id, encode
+from defserve.core.messages import RequestId, encode
 from defserve.errors import DefserveError, MethodNotFound, PeerError, PeerGone, Refused, UsageError
-from defserve.protocols.mcp.asking.client_features import VALUE
-from defserve.protocols.mgp.audit import AuditLogger, AuditSink, AuditSinks, sinks_of
-from defserve.protocols.mgp.forwarding import judge
-from defserve.protocols.mgp.permissions import NotConfirmed, format_question
-from defserve.protocols.mgp.security import STANDARD, Validator, validator
-from defserve.protocols.mgp.terms import CONFIRMED_KEY
+from defserve.protocols.mcp.asking.client_features import SINGLE_FIELD_NAME
+from defserve.protocols.mgp.audit import AuditLogger, AuditSink, AuditSinks, open_audit_sinks
+from defserve.protocols.mgp.forwarding import apply_standard_validator
+from defserve.protocols.mgp.permissions import NotConfirmed, format_confirmation_question
+from defserve.protocols.mgp.security import STANDARD_VALIDATORS, Validator, validator
+from defserve.protocols.mgp.terms import CONFIRMED_META_KEY
 
 if TYPE_CHECKING:
     from defserve.client.client import Client
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 # Older and newer names, so that old and new servers each find their own.
-EXTENSIONS: Final = (
+OFFERED_MGP_EXTENSIONS: Final = (
     "security",
     "permissions",
     "tool_security",
@@ -74,7 +74,7 @@ EXTENSIONS: Final = (
     "streaming",
     "lifecycle",
 )
-ASKING: Final = ("bidirectional", "callbacks")
+CALLBACK_EXTENSIONS: Final = ("bidirectional", "callbacks")
 
 
 class Mgp:
@@ -98,8 +98,8 @@ class Mgp:
 
     def __init__(
         self,
-        approval: Policy = "interactive",
-        approve: Approve | None = None,
+        approval: PermissionPolicy = "interactive",
+        approve: ApprovePermission | None = None,
         granted: Sequence[str] = (),
         confirm: Confirm | None = None,
         *,
@@ -109,7 +109,7 @@ class Mgp:
         retry: bool = True,
         extensions: Sequence[str] | None = None,
     ) -> None:
-        self.approval = Approval(approval, granted, approve)
+        self.approval = PermissionApproval(approval, granted, approve)
         self.confirm, self.confirm_moderate = confirm, confirm_moderate
         self.validation = CallValidation(validators or {})
         self.retry, self.extensions, self._audit = retry, extensions, audit
@@ -117,13 +117,13 @@ class Mgp:
     @cached_property
     def sinks(self) -> tuple[AuditSink, ...]:
         """Where the audit trail goes. Files are opened with the first connection."""
-        return sinks_of(self._audit if self._audit is not None else AuditLogger())
+        return open_audit_sinks(self._audit if self._audit is not None else AuditLogger())
 
     def get_offered_extensions(self, answers: Answers) -> tuple[str, ...]:
         """The extensions that this client offers."""
         if self.extensions is not None:
             return tuple(self.extensions)
-        return EXTENSIONS + ASKING if answers.ask is not None else EXTENSIONS
+        return OFFERED_MGP_EXTENSIONS + CALLBACK_EXTENSIONS if answers.ask is not None else OFFERED_MGP_EXTENSIONS
 
 
 # -- One server as an MGP host treats it: what was negotiated (§2), and the steps of each request to the server.
@@ -134,7 +134,7 @@ class Mgp:
 
 CHUNK: Final = "notifications/mgp.stream.chunk"
 
-Outcome: TypeAlias = tuple[Json | PeerError, Failure | None]
+Outcome: TypeAlias = tuple[Json | PeerError, MgpFailure | None]
 """A result or an error, and what MGP says about it."""
 
 
@@ -156,7 +156,7 @@ class MgpPeer(ClientExtension):
         self.permissions_required: tuple[str, ...] = ()
         self.server_id = ""
         self.trust_level: str | None = None
-        self.streams: dict[Id, ChunkReader] = {}
+        self.streams: dict[RequestId, ChunkReader] = {}
         """The calls that read chunks, by the ids of their requests."""
         self._options, self._conversation, self._client = options, conversation, client
         self._agreement: SessionTerms | None = None
@@ -191,7 +191,7 @@ class MgpPeer(ClientExtension):
     # -- the conversation begins and ends ----------------------------------------------------------------
 
     def offer(self, era: str) -> Mapping[str, Any]:
-        return mgp_offer(self._options.get_offered_extensions(self._client.answers))[era]
+        return make_mgp_offer(self._options.get_offered_extensions(self._client.answers))[era]
 
     async def on_agreed(self, terms: SessionTerms) -> None:
         """Read what the server says about MGP, and decide about its permissions before the first call (§3.4)."""
@@ -258,7 +258,7 @@ class MgpPeer(ClientExtension):
     # -- requests ----------------------------------------------------------------------------------------
 
     def around(self) -> Mapping[str, RequestWrapper]:
-        return {EVERY: self._send_checked}
+        return {ALL_METHODS: self._send_checked}
 
     async def _send_checked(
         self, method: str, send: SendParams, observer: RequestObserver | None, params: Mapping[str, Any]
@@ -292,18 +292,18 @@ class MgpPeer(ClientExtension):
         trace_id: str = "",
         instead_of: str | None = None,
     ) -> Json:
-        name, trace_id = str(params.get("name")), trace_id or text_of(params.get("trace_id")) or str(uuid4())
+        name, trace_id = str(params.get("name")), trace_id or string_or_none(params.get("trace_id")) or str(uuid4())
         try:
-            is_confirmed = await self._admit(name, object_of(params.get("arguments")), instead_of)
+            is_confirmed = await self._admit(name, object_or_empty(params.get("arguments")), instead_of)
         except Refused as refusal:
             self._audit.record_blocked_call(name, refusal, trace_id)
             raise
         if self.version is not None:
             params["trace_id"] = trace_id  # §6.5
         if "permissions" in self.sections and self._agreement is not None and self._agreement.stateless:
-            params["_meta"] = {**self._grants.meta(), **object_of(params.get("_meta"))}
+            params["_meta"] = {**self._grants.meta(), **object_or_empty(params.get("_meta"))}
         if is_confirmed:
-            params["_meta"] = {**object_of(params.get("_meta")), CONFIRMED_KEY: True}
+            params["_meta"] = {**object_or_empty(params.get("_meta")), CONFIRMED_META_KEY: True}
         try:
             outcome, failure = await self._attempts(params, send, observer, name, trace_id)
         except BaseException as error:
@@ -313,11 +313,11 @@ class MgpPeer(ClientExtension):
         tried |= {name}
         other = failure.fallback if failure is not None and self._may_repeat(observer) else None
         if other is not None and other not in tried and await self._is_of_same_server(name, other):
-            self._audit.report(FELL_BACK, trace_id=trace_id, tool=name, details={"fallback_tool": other})
+            self._audit.report(TOOL_FELL_BACK_EVENT, trace_id=trace_id, tool=name, details={"fallback_tool": other})
             again: Json = {**params, "name": other}
             if is_confirmed:  # a yes to one tool is no yes to another
-                again["_meta"] = {**object_of(params["_meta"])}
-                del again["_meta"][CONFIRMED_KEY]
+                again["_meta"] = {**object_or_empty(params["_meta"])}
+                del again["_meta"][CONFIRMED_META_KEY]
             return await self._call(again, send, observer, tried, trace_id, name)
         return _raise_if_error(outcome)
 
@@ -326,11 +326,11 @@ class MgpPeer(ClientExtension):
         one, each may only name its own.
         """
         failed, named = await self._find_tool(name), await self._find_tool(other)
-        return bool(named) and server_of(failed) == server_of(named)
+        return bool(named) and get_origin_server_id(failed) == get_origin_server_id(named)
 
     async def _admit(self, name: str, arguments: Json, instead_of: str | None) -> bool:
         """Whether a person has confirmed a tool whose risk the server may not know that we know."""
-        tool = tool_security(name, await self._find_tool(name))
+        tool = parse_tool_security(name, await self._find_tool(name))
         await self._options.validation.check(tool, arguments, enforced="tool_security" in self.sections)
         # A tool that does not say what it needs may need whatever its server does.
         needed = self.permissions_required if tool.permissions is None else tool.permissions
@@ -370,7 +370,7 @@ class MgpPeer(ClientExtension):
                 return outcome, failure
             retried += 1
             details = {"attempt": retried, "wait_ms": round(wait * 1000), "code": failure.code}
-            self._audit.report(RETRIED, trace_id=trace_id, tool=tool, result="RETRY", details=details)
+            self._audit.report(TOOL_RETRIED_EVENT, trace_id=trace_id, tool=tool, result="RETRY", details=details)
             await asyncio.sleep(wait)
 
     def _may_repeat(self, observer: RequestObserver | None) -> bool:
@@ -380,9 +380,9 @@ class MgpPeer(ClientExtension):
         failure = self._failure(outcome)
         return failure.exception() if failure is not None else None
 
-    def _failure(self, outcome: PeerError | Json) -> Failure | None:
+    def _failure(self, outcome: PeerError | Json) -> MgpFailure | None:
         # Without MGP, `_mgp` may mean anything.
-        return failure_of(outcome) if self.version is not None else None
+        return parse_mgp_failure(outcome) if self.version is not None else None
 
 
 def _raise_if_error(outcome: Json | PeerError) -> Json:
@@ -426,7 +426,7 @@ class CallValidation:
             tool: [_check(tool, check) for check in as_list(checks)] for tool, checks in configured.items()
         }
 
-    async def check(self, tool: ListedSecurity, arguments: Mapping[str, Any], *, enforced: bool) -> None:
+    async def check(self, tool: ListedToolSecurity, arguments: Mapping[str, Any], *, enforced: bool) -> None:
         """Raises Rejected. `enforced` says that the server applies the declared validator as well."""
         configured = [*self._configured.get("*", ()), *self._configured.get(tool.name, ())]
         if "none" not in configured:
@@ -435,20 +435,20 @@ class CallValidation:
             if isinstance(check, Validator):
                 await check.judge(dict(arguments))
             elif check != "none":
-                judge(check, arguments)
+                apply_standard_validator(check, arguments)
 
-    def _check_standard(self, tool: ListedSecurity, arguments: Mapping[str, Any], enforced: bool) -> None:
+    def _check_standard(self, tool: ListedToolSecurity, arguments: Mapping[str, Any], enforced: bool) -> None:
         name = tool.validator
-        if name is not None and name in STANDARD:
+        if name is not None and name in STANDARD_VALIDATORS:
             # A server that applies it knows which argument is meant; here only a name, or being alone, can tell.
-            if not (enforced and len(tool.properties) > 1 and STANDARD[name][1].isdisjoint(tool.properties)):
-                judge(name, arguments, tool.security if enforced else None)
+            if not (enforced and len(tool.properties) > 1 and STANDARD_VALIDATORS[name][1].isdisjoint(tool.properties)):
+                apply_standard_validator(name, arguments, tool.security if enforced else None)
         elif name != "none":
-            for guess, meant in guesses(tool, arguments).items():
-                judge(guess, meant)
+            for guess, meant in guess_validators(tool, arguments).items():
+                apply_standard_validator(guess, meant)
 
 
-def guesses(tool: ListedSecurity, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def guess_validators(tool: ListedToolSecurity, arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What the names suggest for a tool that declares nothing: validator → the arguments to check.
 
     A word in the tool's name selects the arguments that the validator is meant for, or else the only text. An argument
@@ -459,13 +459,15 @@ def guesses(tool: ListedSecurity, arguments: Mapping[str, Any]) -> dict[str, dic
     free = {
         name: value
         for name, value in arguments.items()
-        if not object_of(tool.properties.get(name)).keys() & {"enum", "const"}
+        if not object_or_empty(tool.properties.get(name)).keys() & {"enum", "const"}
     }
     found: dict[str, dict[str, Any]] = {}
     for name, (tool_words, argument_names) in SUGGESTED_BY.items():
         meant = {argument: value for argument, value in free.items() if argument.lower() in argument_names}
         if phrases & tool_words:
-            meant = {argument: value for argument, value in free.items() if argument in STANDARD[name][1]} or meant
+            meant = {
+                argument: value for argument, value in free.items() if argument in STANDARD_VALIDATORS[name][1]
+            } or meant
             lone = {argument: value for argument, value in free.items() if isinstance(value, str)}
             meant = meant or (lone if len(lone) == 1 else {})
         if meant:
@@ -474,10 +476,10 @@ def guesses(tool: ListedSecurity, arguments: Mapping[str, Any]) -> dict[str, dic
 
 
 def _check(tool: str, given: Any) -> str | Validator:
-    if isinstance(given, Validator) or (isinstance(given, str) and (given in STANDARD or given == "none")):
+    if isinstance(given, Validator) or (isinstance(given, str) and (given in STANDARD_VALIDATORS or given == "none")):
         return given
     if not callable(given):
-        known = ", ".join([*STANDARD, "none"])
+        known = ", ".join([*STANDARD_VALIDATORS, "none"])
         raise UsageError(f"there is no validator {given!r} (for {tool!r})", fix=f"use one of {known}, or a function")
     return validator(given)
 
@@ -501,7 +503,9 @@ class CallConfirmation:
     def __init__(self, confirm: Confirm | None, answers: Answers, *, moderate: bool) -> None:
         self._confirm, self._answers, self._moderate = confirm, answers, moderate
 
-    async def check(self, tool: ListedSecurity, arguments: Mapping[str, Any], instead_of: str | None = None) -> bool:
+    async def check(
+        self, tool: ListedToolSecurity, arguments: Mapping[str, Any], instead_of: str | None = None
+    ) -> bool:
         """Returns if the call may be sent: whether a person has confirmed it. Permissions were checked before.
 
         `instead_of` is the tool whose failure names this one. Raises NotConfirmed.
@@ -518,16 +522,16 @@ class CallConfirmation:
             raise NotConfirmed(f"{tool.name} was not confirmed")
         return True
 
-    def _is_needed(self, tool: ListedSecurity) -> bool:
+    def _is_needed(self, tool: ListedToolSecurity) -> bool:
         if tool.risk == "dangerous":
             return tool.confirmation_required is not False or not tool.permissions
         return tool.confirmation_required is True or (tool.risk == "moderate" and self._moderate)
 
-    async def _ask(self, tool: ListedSecurity, arguments: dict[str, Any], instead_of: str | None) -> bool | None:
+    async def _ask(self, tool: ListedToolSecurity, arguments: dict[str, Any], instead_of: str | None) -> bool | None:
         if self._confirm is not None:
             return await maybe_await(self._confirm(tool.name, arguments, deepcopy(tool.security))) is True
-        asked = format_question(tool.name, arguments, tool.schema, risk=tool.risk, instead_of=instead_of)
-        return await agrees(self._answers, asked, "confirmed")
+        asked = format_confirmation_question(tool.name, arguments, tool.schema, risk=tool.risk, instead_of=instead_of)
+        return await ask_yes_or_no(self._answers, asked, "confirmed")
 
 
 # -- MGP §13.4: a callback of the server becomes a form with one field. The client's `answers` fill it in.
@@ -536,7 +540,7 @@ class CallConfirmation:
 # null if the question was dismissed, or if this client can ask nobody.
 
 
-ANSWER_BY: Final[ContextVar[float | None]] = ContextVar("answer_by", default=None)
+ANSWER_DEADLINE: Final[ContextVar[float | None]] = ContextVar("answer_by", default=None)
 """Until when (seconds since 1970) the server waits for the answer that is being asked for; None if it does not say."""
 
 log = logging.getLogger("defserve.client")
@@ -554,7 +558,7 @@ async def respond_to_callback(params: Mapping[str, Any], answers: Answers, send:
     patience = params.get("timeout_ms")
     seconds = patience / 1000 if isinstance(patience, int | float) else None
     if seconds is not None:
-        ANSWER_BY.set(time.time() + seconds)  # this task is of this one answer
+        ANSWER_DEADLINE.set(time.time() + seconds)  # this task is of this one answer
     try:
         async with asyncio.timeout(seconds):
             await send(
@@ -573,11 +577,13 @@ async def _callback_response(params: Mapping[str, Any], answers: Answers) -> Any
     kind = str(params.get("type"))
     if answers.ask is None or kind not in CALLBACK_FIELDS:
         return None
-    field = CALLBACK_FIELDS[kind](texts_of(params.get("options")))
-    answer = await maybe_await(answers.ask(str(params.get("message", "")), form(VALUE, field)))
+    field = CALLBACK_FIELDS[kind](filter_strings(params.get("options")))
+    answer = await maybe_await(
+        answers.ask(str(params.get("message", "")), make_one_field_form(SINGLE_FIELD_NAME, field))
+    )
     if isinstance(answer, Decision):
         return "confirm" if answer is Accept and kind == "confirmation" else "decline" if answer is Decline else None
-    value = field_value(answer, VALUE)
+    value = extract_field_value(answer, SINGLE_FIELD_NAME)
     if kind == "confirmation":
         return "confirm" if value is True else "cancel"
     return value

@@ -12,22 +12,22 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from uuid import uuid4
 
-from defserve.base.redaction import printable
-from defserve.client.answers import Answers, agrees, maybe_await
+from defserve.base.redaction import escape_unprintable
+from defserve.client.answers import Answers, ask_yes_or_no, maybe_await
 from defserve.client.audit import MgpAuditTrail
 from defserve.errors import MethodNotFound, PeerError, UsageError
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.vocabulary import (
-    FAMILIES,
-    GRANT_KEYS,
-    PERMISSIONS,
+    GRANT_META_KEYS,
+    PERMISSION_FAMILIES,
+    PERMISSION_RISKS,
     PermissionDecision,
     PermissionRequest,
     check_permission,
 )
 
-Policy = Literal["interactive", "auto_approve", "deny_all", "config_only"]
+PermissionPolicy = Literal["interactive", "auto_approve", "deny_all", "config_only"]
 
 
 class Grant(NamedTuple):
@@ -48,18 +48,20 @@ class Grant(NamedTuple):
 
 Approved: TypeAlias = bool | PermissionDecision | Grant | None
 """True approves, False denies, None defers the decision."""
-Approve: TypeAlias = Callable[[str, str, str], Approved | Awaitable[Approved]]
+ApprovePermission: TypeAlias = Callable[[str, str, str], Approved | Awaitable[Approved]]
 
 # The decision about a permission that is not in `granted`, by the policies that ask nobody.
 _OTHERS: dict[str, PermissionDecision] = {"auto_approve": "approved", "deny_all": "denied", "config_only": "deferred"}
 
 
-class Approval:
+class PermissionApproval:
     """One policy. `granted` is approved under every policy. `interactive` asks `approve`, or else the person."""
 
-    def __init__(self, policy: Policy, granted: Sequence[str], approve: Approve | None) -> None:
-        if policy not in get_args(Policy):
-            raise UsageError(f"approval={policy!r} is not a policy", fix=f"use one of {', '.join(get_args(Policy))}")
+    def __init__(self, policy: PermissionPolicy, granted: Sequence[str], approve: ApprovePermission | None) -> None:
+        if policy not in get_args(PermissionPolicy):
+            raise UsageError(
+                f"approval={policy!r} is not a policy", fix=f"use one of {', '.join(get_args(PermissionPolicy))}"
+            )
         if isinstance(granted, str):
             raise UsageError(f"granted={granted!r} is not a list", fix=f"write granted=[{granted!r}]")
         self.policy, self._approve = policy, approve
@@ -71,19 +73,20 @@ class Approval:
 
     async def decide(self, permission: str, server: str, answers: Answers) -> Grant:
         """The decision about one permission of one server."""
-        if self._granted.issuperset(FAMILIES.get(permission, (permission,))):
+        if self._granted.issuperset(PERMISSION_FAMILIES.get(permission, (permission,))):
             return Grant("approved")
         if self.policy != "interactive":
             return Grant(_OTHERS[self.policy])
         if self._approve is None:
-            question = f"Allow {printable(server)} to use {printable(permission)} ({risk_of(permission)})?"
-            return _grant(await agrees(answers, question, "approved"))
-        return _grant(await maybe_await(self._approve(permission, risk_of(permission), server)))
+            what = f"{escape_unprintable(permission)} ({get_permission_risk(permission)})"
+            question = f"Allow {escape_unprintable(server)} to use {what}?"
+            return _grant(await ask_yes_or_no(answers, question, "approved"))
+        return _grant(await maybe_await(self._approve(permission, get_permission_risk(permission), server)))
 
 
-def risk_of(permission: str) -> str:
+def get_permission_risk(permission: str) -> str:
     """The risk of a permission (§3.2); of a family, the highest one. An unknown permission counts as dangerous."""
-    risks = {PERMISSIONS.get(member, "dangerous") for member in FAMILIES.get(permission, (permission,))}
+    risks = {PERMISSION_RISKS.get(member, "dangerous") for member in PERMISSION_FAMILIES.get(permission, (permission,))}
     return next(risk for risk in ("dangerous", "moderate", "safe") if risk in risks)
 
 
@@ -113,7 +116,7 @@ DEFERRED: Final = Grant("deferred")
 class ServerGrants:
     """What one server may use. `send` tells the server; it is None if the server is not told."""
 
-    def __init__(self, approval: Approval, answers: Answers, audit: MgpAuditTrail) -> None:
+    def __init__(self, approval: PermissionApproval, answers: Answers, audit: MgpAuditTrail) -> None:
         self._approval, self._answers, self._audit = approval, answers, audit
         self._grants: dict[str, Grant] = {}
         self._deciding = asyncio.Lock()
@@ -152,7 +155,7 @@ class ServerGrants:
                 details = {"permissions": names, "policy": self._approval.policy}
                 self._audit.report(event, result=result, details=details)
         if self.send is not None:
-            await tell_grants(self.send, request_id or str(uuid4()), decided, self._audit.actor)
+            await send_grants(self.send, request_id or str(uuid4()), decided, self._audit.actor)
 
     def require(self, tool: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied unless all of these are approved."""
@@ -183,11 +186,11 @@ class ServerGrants:
     def meta(self) -> dict[str, Any]:
         """What a call carries in `_meta` if there is no session."""
         grants = {name: grant.wire() for name, grant in self._grants.items()}
-        return {GRANT_KEYS[0]: grants} if grants else {}
+        return {GRANT_META_KEYS[0]: grants} if grants else {}
 
     def _find_grant(self, name: str) -> Grant:
         """The decision about a permission: its own, or the one about its whole family."""
-        families = (family for family, members in FAMILIES.items() if name in members)
+        families = (family for family, members in PERMISSION_FAMILIES.items() if name in members)
         found = next((self._grants[each] for each in (name, *families) if each in self._grants), DEFERRED)
         return found if found.holds(vocabulary.utc_now()) else DEFERRED
 
@@ -209,7 +212,7 @@ TELL_METHODS: Final = ("mgp/permission/grant", "mgp/permission/response")
 log = logging.getLogger("defserve.client")
 
 
-async def tell_grants(send: Send, id: str, decided: Mapping[str, Grant], by: str) -> None:
+async def send_grants(send: Send, id: str, decided: Mapping[str, Grant], by: str) -> None:
     """Tell a server what was decided about its permissions."""
     # §3.6 has one expiry for all grants of a message.
     for until in dict.fromkeys(grant.expires_at for grant in decided.values()):

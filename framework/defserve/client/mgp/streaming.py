@@ -14,8 +14,8 @@ from uuid import uuid4
 
 from pydantic_core import to_json
 
-from defserve.client.conversation import Progress
-from defserve.client.replies import object_of, value_of
+from defserve.client.conversation import ProgressHandler
+from defserve.client.replies import extract_result_value, object_or_empty
 from defserve.errors import PeerError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Stream:
         mgp: MgpPeer | None,
         tool: str,
         arguments: Mapping[str, Any],
-        on_progress: Progress | None = None,
+        on_progress: ProgressHandler | None = None,
     ) -> None:
         self.tool, self.cancelled = tool, False
         self.figures: dict[str, Any] = {}
@@ -119,7 +119,7 @@ class Stream:
             try:
                 reply = await self._client.request("mgp/stream/cancel", {"request_id": self._id, "reason": reason})
                 if reply.get("cancelled") is True:
-                    self._cut(object_of(reply.get("partial_result")))
+                    self._cut(object_or_empty(reply.get("partial_result")))
             finally:
                 self._cancelling.set_result(self._outcome.done())
             if not self._outcome.done() and self._running is not None:
@@ -149,10 +149,10 @@ class Stream:
             self._unregister_stream()
 
     async def _value(self, result: dict[str, Any]) -> Any:
-        self.figures = object_of(result.get("_mgp"))
+        self.figures = object_or_empty(result.get("_mgp"))
         if self.figures.get("cancelled") is True:
             self.cancelled = True
-            return value_of({"content": result.get("content")}, None)
+            return extract_result_value({"content": result.get("content")}, None)
         value = await self._client.value(self.tool, result)
         self._deliver_parts(self._order.rest())
         if self._order.next == 0 and value is not None:
@@ -162,7 +162,7 @@ class Stream:
     def _cut(self, partial: dict[str, Any]) -> None:
         if not self._outcome.done():
             self.cancelled = True
-            self._outcome.set_result(value_of({"content": partial.get("content")}, None))
+            self._outcome.set_result(extract_result_value({"content": partial.get("content")}, None))
 
     def _end(self, error: Exception) -> None:
         if not self._outcome.done():
@@ -247,7 +247,7 @@ class Stream:
 
 
 def _part(content: Any) -> Any:
-    block = object_of(content)
+    block = object_or_empty(content)
     return block["text"] if block.get("type") == "text" and isinstance(block.get("text"), str) else block
 
 

@@ -14,10 +14,17 @@ from inspect import isawaitable
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from defserve.auth.oauth import NO_CHALLENGE, Challenge, check_url, http_address, is_loopback, oauth_challenge
+from defserve.auth.oauth import (
+    NO_CHALLENGE,
+    OAuthChallenge,
+    check_url,
+    is_loopback,
+    make_http_url,
+    parse_oauth_challenge,
+)
 from defserve.client.client import Client
 from defserve.client.link import ClientAuth, HttpChallenge
-from defserve.client.signin.credential_files import user_store
+from defserve.client.signin.credential_files import get_user_credential_store
 from defserve.client.signin.credentials import (
     NONCE_WANTED,
     Credential,
@@ -27,19 +34,26 @@ from defserve.client.signin.credentials import (
     SigningKey,
     TokenEndpoint,
 )
-from defserve.client.signin.fetching import Fetcher, NotRenewed, Reach, RefusedByIssuer, SignInError, reach_of_server
+from defserve.client.signin.fetching import (
+    Fetcher,
+    NetworkReach,
+    RefusedByIssuer,
+    SignInError,
+    TokenNotRenewed,
+    classify_server_reach,
+)
 from defserve.client.signin.grants import (
-    OFFLINE,
+    OFFLINE_SCOPE,
     AssertionGrant,
     ClientCredentialsGrant,
+    GrantRequest,
     IdentityProvider,
     PersonGrant,
     Redirect,
     TokenGrant,
-    Wanted,
     parse_client,
 )
-from defserve.client.signin.issuer import ClientRegistration, Discovered, discover, is_own_issuer
+from defserve.client.signin.issuer import ClientRegistration, DiscoveredIssuer, discover_issuer, is_own_issuer
 from defserve.client.targets import connect_url
 from defserve.errors import PeerError, UsageError
 
@@ -76,7 +90,7 @@ class ServerAuthorizer:
     def __init__(
         self, url: str, store: CredentialStore, grant: TokenGrant | None, how: AuthorizerOptions | None = None
     ) -> None:
-        url = http_address(url)
+        url = make_http_url(url)
         check_url(url, "the address to sign in to", query=True)
         self._url, self._store, self._grant, self._how = url, store, grant, how or AuthorizerOptions()
         self.credential: Credential | None = None
@@ -103,7 +117,7 @@ class ServerAuthorizer:
                 await self._alone(self._refresh(credential))
             except SignInError as error:
                 if credential.tokens.has_ended:
-                    raise NotRenewed(
+                    raise TokenNotRenewed(
                         f"the sign-in to {self._url} has to be renewed, which fails: {error.problem}",
                         fix=error.fix or f"try again later, or sign in again: defserve login {self._url}",
                     ) from None
@@ -123,7 +137,7 @@ class ServerAuthorizer:
 
     async def handle_challenge(self, challenge: HttpChallenge) -> bool:
         """Whether there are other credentials now, so that the request is worth sending again. Raises PeerError."""
-        said = oauth_challenge(challenge.headers.get("www-authenticate", ""))
+        said = parse_oauth_challenge(challenge.headers.get("www-authenticate", ""))
         nonce = challenge.headers.get("dpop-nonce")
         if nonce and nonce != self._nonce:
             self._nonce = nonce
@@ -134,12 +148,14 @@ class ServerAuthorizer:
         credential = self.credential
         if credential is not None and credential.tokens is not None and challenge.sent != _authorization(credential):
             return True  # it was renewed while the request was under way
-        return await self._alone(self._renew(challenge.status, said, reach_of_server(challenge.peers)))
+        return await self._alone(self._renew(challenge.status, said, classify_server_reach(challenge.peers)))
 
     async def sign_in(self) -> Credential:
         """Get tokens for a server that has not asked for any. Raises SignInError, also if it names no issuer."""
         await self._load()
-        fetcher = Fetcher(Reach.MACHINE if is_loopback(urlsplit(self._url).hostname or "") else Reach.INTERNET)
+        fetcher = Fetcher(
+            NetworkReach.MACHINE if is_loopback(urlsplit(self._url).hostname or "") else NetworkReach.INTERNET
+        )
         found = await self._discover(NO_CHALLENGE, fetcher)
         if found.issuer.is_guessed:
             raise SignInError(f"{self._url} answers without a sign-in, and does not say where one could sign in")
@@ -175,7 +191,7 @@ class ServerAuthorizer:
             raise SignInError("the client was closed while it signed in")
         return renewing.result()
 
-    async def _renew(self, status: int, challenge: Challenge, reach: Reach) -> bool:
+    async def _renew(self, status: int, challenge: OAuthChallenge, reach: NetworkReach) -> bool:
         """Other credentials than those that were refused. Whether there are any."""
         credential, fetcher = self.credential, Fetcher(reach)
         if credential is not None and credential.tokens is not None and await self._adopt_renewed_tokens():
@@ -209,9 +225,9 @@ class ServerAuthorizer:
         await self._obtain(found, challenge, before, fetcher)
         return True
 
-    async def _discover(self, challenge: Challenge, fetcher: Fetcher) -> Discovered:
-        """See `discover`. A server does not decide who gets a secret of ours: whoever gave the secret does."""
-        found = await discover(self._url, challenge, fetcher, self._how.issuer)
+    async def _discover(self, challenge: OAuthChallenge, fetcher: Fetcher) -> DiscoveredIssuer:
+        """See `discover_issuer`. A server does not decide who gets a secret of ours: whoever gave the secret does."""
+        found = await discover_issuer(self._url, challenge, fetcher, self._how.issuer)
         issuer, kept = found.issuer.issuer, self.credential and self.credential.issuer.issuer
         is_given = self._how.issuer is not None or kept == issuer or is_own_issuer(self._url, issuer)
         if self._grant is not None and self._grant.shows_secret and not is_given:
@@ -222,7 +238,7 @@ class ServerAuthorizer:
         return found
 
     async def _obtain(
-        self, found: Discovered, challenge: Challenge, before: tuple[str, ...], fetcher: Fetcher
+        self, found: DiscoveredIssuer, challenge: OAuthChallenge, before: tuple[str, ...], fetcher: Fetcher
     ) -> Credential:
         assert self._grant is not None
         # The scopes to ask for: those given, or of the challenge, or of the metadata; never less than before.
@@ -230,11 +246,11 @@ class ServerAuthorizer:
         if first is None:
             first = challenge.scopes or (() if before else found.resource.scopes)
         scopes = (*before, *first, *(challenge.scopes if before else ()))
-        if isinstance(self._grant, PersonGrant) and OFFLINE in found.issuer.scopes:
-            scopes = (*scopes, OFFLINE)
+        if isinstance(self._grant, PersonGrant) and OFFLINE_SCOPE in found.issuer.scopes:
+            scopes = (*scopes, OFFLINE_SCOPE)
         key = ProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
         credential = await self._grant.obtain(
-            Wanted(self._url, found, tuple(dict.fromkeys(scopes)), fetcher, key, self.credential)
+            GrantRequest(self._url, found, tuple(dict.fromkeys(scopes)), fetcher, key, self.credential)
         )
         async with self._hold_credential_lock():
             await self._store_credential(credential)
@@ -345,11 +361,11 @@ class SignIn:
 
     def authorizer(self, url: str) -> ServerAuthorizer:
         """See `ClientAuth`. Raises UsageError for an address that is neither https nor on this machine."""
-        redirect, store = self._redirect, user_store() if self._store is None else self._store
+        redirect, store = self._redirect, get_user_credential_store() if self._store is None else self._store
         if redirect is None:
-            from defserve.client.signin.browser import Browser
+            from defserve.client.signin.browser import BrowserRedirect
 
-            redirect = Browser()
+            redirect = BrowserRedirect()
         grant = PersonGrant(redirect, self._client, self._url_id, self._name, self._scopes)
         return ServerAuthorizer(url, store, grant, self._how)
 
@@ -362,7 +378,7 @@ class StoredSignIn:
 
     def authorizer(self, url: str) -> ServerAuthorizer:
         """See `ClientAuth`."""
-        return ServerAuthorizer(url, user_store() if self._store is None else self._store, None)
+        return ServerAuthorizer(url, get_user_credential_store() if self._store is None else self._store, None)
 
 
 class _Unattended:
@@ -457,7 +473,7 @@ class WorkloadIdentity(_Unattended):
         dpop: bool = False,
         store: CredentialStore | None = None,
     ) -> None:
-        async def assertion(wanted: Wanted) -> str:
+        async def assertion(wanted: GrantRequest) -> str:
             given = token if isinstance(token, str) else token()
             return await given if isawaitable(given) else given
 
@@ -494,7 +510,7 @@ async def sign_in(
 
     `scopes` are asked for beside those of before; without any, the server says which.
     """
-    known = await asyncio.to_thread(user_store().load_credential, url)
+    known = await asyncio.to_thread(get_user_credential_store().load_credential, url)
     authorizer = SignIn(
         scopes=(*(known.asked if known else ()), *scopes) if scopes else None,
         client_id=client_id,
@@ -527,7 +543,7 @@ async def sign_out(url: str) -> str:
 
     Raises UsageError if there is no such sign-in.
     """
-    store = user_store()
+    store = get_user_credential_store()
     try:
         credential = await asyncio.to_thread(store.load_credential, url)
     except UsageError:

@@ -35,7 +35,7 @@ _HEAD: Final = (
 )
 
 
-class Browser:
+class BrowserRedirect:
     """Opens the issuer's page in a browser, and listens on a loopback port for the way back.
 
     opens    called with the address; whether a browser was opened. By default the system's own is

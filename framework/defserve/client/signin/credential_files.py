@@ -14,11 +14,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from defserve.client.link import SIGN_IN_FOLDER, canonical, sign_in_file
-from defserve.client.replies import Json, object_of, text_of
-from defserve.client.signin.credentials import LOCK_SECONDS, Credential, public_part, read_credential, secret_part
+from defserve.client.link import SIGN_IN_FOLDER, canonicalize_url, get_sign_in_path
+from defserve.client.replies import Json, object_or_empty, string_or_none
+from defserve.client.signin.credentials import (
+    LOCK_SECONDS,
+    Credential,
+    dump_public_fields,
+    dump_secret_fields,
+    parse_credential,
+)
 from defserve.errors import UsageError
-from defserve.stores.files import config_file, hold_lock, is_private_folder, newer_format, read_private, replace_file
+from defserve.stores.files import (
+    get_config_path,
+    hold_file_lock,
+    is_private_folder,
+    make_newer_format_message,
+    read_private_file,
+    replace_file,
+)
 
 FORMAT: Final = 1
 MAX_FILE_BYTES: Final = 512 * 1024
@@ -27,7 +40,7 @@ NAME: Final = "the sign-in"
 log = logging.getLogger("defserve.client")
 
 
-class FileStore:
+class FileCredentialStore:
     """A `CredentialStore` of one file for each server, which only its owner can read.
 
     With a `keyring` the secrets are there, and the files say for which servers. What it refuses is in the file.
@@ -38,13 +51,13 @@ class FileStore:
 
     def load_credential(self, server: str) -> Credential | None:
         """See `CredentialStore`. Raises UsageError if others could have read or changed it."""
-        found = self._read_file(sign_in_file(server, self._folder))
+        found = self._read_file(get_sign_in_path(server, self._folder))
         # A token is for one server. A file that was copied or renamed does not make it one for another.
-        return found if found is not None and canonical(found.server) == canonical(server) else None
+        return found if found is not None and canonicalize_url(found.server) == canonicalize_url(server) else None
 
     def store_credential(self, credential: Credential) -> None:
-        path = sign_in_file(credential.server, self._folder)
-        public, secret = public_part(credential), secret_part(credential)
+        path = get_sign_in_path(credential.server, self._folder)
+        public, secret = dump_public_fields(credential), dump_secret_fields(credential)
         document: Json = {"format": FORMAT, **public}
         if self._keyring is not None and self._keyring.store_secret(self._entry(credential.server), json.dumps(secret)):
             document["keyring"] = True
@@ -57,7 +70,7 @@ class FileStore:
             raise UsageError(f"{NAME} {path} cannot be kept: {error.strerror}", fix="check that folder") from None
 
     def delete_credential(self, server: str) -> bool:
-        path = sign_in_file(server, self._folder)
+        path = get_sign_in_path(server, self._folder)
         if self._keyring is not None:
             self._keyring.delete_secret(self._entry(server))
         try:
@@ -70,23 +83,23 @@ class FileStore:
 
     def servers(self) -> Iterator[str]:
         for path in sorted(self._folder.glob("*.json")):
-            if server := text_of(self._document(path).get("server")):
+            if server := string_or_none(self._document(path).get("server")):
                 yield server
 
     def place_of(self, server: str) -> str:
         """Where the secrets for a server are, for a person."""
-        path = sign_in_file(server, self._folder)
+        path = get_sign_in_path(server, self._folder)
         return "the system's keyring" if self._document(path).get("keyring") else str(path)
 
     @contextmanager
     def hold_credential_lock(self, server: str) -> Generator[None]:
         self._make_folder()
-        with hold_lock(sign_in_file(server, self._folder).with_suffix(".lock"), LOCK_SECONDS):
+        with hold_file_lock(get_sign_in_path(server, self._folder).with_suffix(".lock"), LOCK_SECONDS):
             yield
 
     def _entry(self, server: str) -> str:
         """The key in the keyring. With the folder: who has two has a sign-in in each, and only one keyring."""
-        return f"{canonical(server)} ({self._folder})"
+        return f"{canonicalize_url(server)} ({self._folder})"
 
     def _make_folder(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -98,14 +111,14 @@ class FileStore:
         if not document:
             return None
         if not document.get("keyring"):
-            return read_credential(document, object_of(document.get("secrets")))
+            return parse_credential(document, object_or_empty(document.get("secrets")))
         if self._keyring is None:
             raise UsageError(
                 f"the secrets of {NAME} {path} are in the system's keyring, which cannot be used here",
                 fix='pip install "defserve[client]", or sign in again: defserve login URL',
             )
-        kept = self._keyring.load_secret(self._entry(text_of(document.get("server")) or ""))
-        return read_credential(document, object_of(json.loads(kept))) if kept else None
+        kept = self._keyring.load_secret(self._entry(string_or_none(document.get("server")) or ""))
+        return parse_credential(document, object_or_empty(json.loads(kept))) if kept else None
 
     def _document(self, path: Path) -> Json:
         if not os.path.lexists(path):
@@ -113,7 +126,7 @@ class FileStore:
         if os.name == "posix" and not is_private_folder(path.parent):
             raise UsageError(f"others can use {path.parent}", fix=f"chmod 700 {path.parent}")
         try:
-            document = object_of(json.loads(read_private(path, NAME, MAX_FILE_BYTES)))
+            document = object_or_empty(json.loads(read_private_file(path, NAME, MAX_FILE_BYTES)))
         except (OSError, ValueError) as error:
             said = (error.strerror or type(error).__name__) if isinstance(error, OSError) else "it is damaged"
             log.warning("%s %s cannot be read: %s", NAME, path, said)
@@ -121,15 +134,15 @@ class FileStore:
         found = document.get("format")
         if isinstance(found, int) and found > FORMAT:
             raise UsageError(
-                newer_format(f"{NAME} {path}", found, FORMAT),
+                make_newer_format_message(f"{NAME} {path}", found, FORMAT),
                 fix="use the defserve that made it, or remove the file and sign in again",
             )
         return document
 
 
-def user_store() -> FileStore:
+def get_user_credential_store() -> FileCredentialStore:
     """Where `defserve login` keeps what it gets."""
-    return FileStore(config_file(SIGN_IN_FOLDER), Keyring.of_system())
+    return FileCredentialStore(get_config_path(SIGN_IN_FOLDER), Keyring.of_system())
 
 
 # -- The system's keyring, by the library `keyring` (extra `keyring`).

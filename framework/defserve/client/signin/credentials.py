@@ -15,9 +15,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from defserve.auth.oauth import client_basic
-from defserve.client.replies import Json, number_of, object_of, text_of, texts_of
-from defserve.client.signin.fetching import Fetched, Fetcher, Reach, RefusedByIssuer, SignInError, quote_peer_text
+from defserve.auth.oauth import encode_client_basic_auth
+from defserve.client.replies import Json, filter_strings, number_or_none, object_or_empty, string_or_none
+from defserve.client.signin.fetching import (
+    FetchedDocument,
+    Fetcher,
+    NetworkReach,
+    RefusedByIssuer,
+    SignInError,
+    quote_peer_text,
+)
 from defserve.client.signin.issuer import BASIC, POST, SIGNED, ClientRegistration, IssuerMetadata
 from defserve.core import json_values
 from defserve.errors import UsageError
@@ -39,7 +46,7 @@ class Credential:
     tokens: Tokens | None = None
     asked: tuple[str, ...] = ()
     key: ProofKey | None = None
-    reach: Reach = Reach.INTERNET
+    reach: NetworkReach = NetworkReach.INTERNET
 
     @property
     def can_refresh(self) -> bool:
@@ -52,7 +59,7 @@ class Credential:
         return replace(self, tokens=tokens)
 
 
-def public_part(credential: Credential) -> Json:
+def dump_public_fields(credential: Credential) -> Json:
     """What anyone may see of it."""
     issuer, client, tokens = credential.issuer, credential.client, credential.tokens
     return {
@@ -71,7 +78,7 @@ def public_part(credential: Credential) -> Json:
     }
 
 
-def secret_part(credential: Credential) -> Json:
+def dump_secret_fields(credential: Credential) -> Json:
     """What only its owner may see."""
     tokens = credential.tokens
     parts: dict[str, Any] = {
@@ -83,41 +90,41 @@ def secret_part(credential: Credential) -> Json:
     return {name: value for name, value in parts.items() if value is not None}
 
 
-def read_credential(public: Json, secret: Json) -> Credential | None:
+def parse_credential(public: Json, secret: Json) -> Credential | None:
     """A credential of both parts; None if they are not those of one."""
-    server, resource = text_of(public.get("server")), text_of(public.get("resource"))
-    issuer, client, kept = (object_of(public.get(name)) for name in ("issuer", "client", "tokens"))
-    client_id, access = text_of(client.get("client_id")), text_of(secret.get("access_token"))
+    server, resource = string_or_none(public.get("server")), string_or_none(public.get("resource"))
+    issuer, client, kept = (object_or_empty(public.get(name)) for name in ("issuer", "client", "tokens"))
+    client_id, access = string_or_none(client.get("client_id")), string_or_none(secret.get("access_token"))
     if not server or not resource or not client_id:
         return None
-    key = object_of(secret.get("key"))
+    key = object_or_empty(secret.get("key"))
     tokens = access and Tokens(
         access,
-        text_of(kept.get("type")) or "Bearer",
-        tuple(texts_of(kept.get("scopes"))),
-        number_of(kept.get("expires_at")),
-        text_of(secret.get("refresh_token")),
+        string_or_none(kept.get("type")) or "Bearer",
+        tuple(filter_strings(kept.get("scopes"))),
+        number_or_none(kept.get("expires_at")),
+        string_or_none(secret.get("refresh_token")),
     )
     return Credential(
         server,
         resource,
         IssuerMetadata(
-            text_of(issuer.get("issuer")) or "",
-            token_endpoint=text_of(issuer.get("token_endpoint")) or "",
-            revocation_endpoint=text_of(issuer.get("revocation_endpoint")) or "",
+            string_or_none(issuer.get("issuer")) or "",
+            token_endpoint=string_or_none(issuer.get("token_endpoint")) or "",
+            revocation_endpoint=string_or_none(issuer.get("revocation_endpoint")) or "",
         ),
         ClientRegistration(
             client_id,
-            text_of(secret.get("client_secret")),
-            text_of(client.get("method")) or "none",
-            text_of(client.get("redirect_uri")) or "",
-            number_of(client.get("expires_at")),
-            tuple(texts_of(client.get("scopes"))),
+            string_or_none(secret.get("client_secret")),
+            string_or_none(client.get("method")) or "none",
+            string_or_none(client.get("redirect_uri")) or "",
+            number_or_none(client.get("expires_at")),
+            tuple(filter_strings(client.get("scopes"))),
         ),
         tokens or None,
-        tuple(texts_of(public.get("asked"))),
+        tuple(filter_strings(public.get("asked"))),
         ProofKey(key) if key else None,
-        Reach(min(int(number_of(public.get("reach")) or 0), Reach.MACHINE)),
+        NetworkReach(min(int(number_or_none(public.get("reach")) or 0), NetworkReach.MACHINE)),
     )
 
 
@@ -180,7 +187,7 @@ class TokenEndpoint:
         """Ask for tokens. Raises RefusedByIssuer with the issuer's error, SignInError for anything else."""
         return read_tokens((await self.ask(form)).document, asked, is_bound=self._proof_key is not None)
 
-    async def ask(self, form: Mapping[str, str]) -> Fetched:
+    async def ask(self, form: Mapping[str, str]) -> FetchedDocument:
         """Send a form with the client's proof of who it is, and give the answer. Raises like `tokens`."""
         answer = await self._post(self._issuer.token_endpoint, "the token endpoint", form)
         if self._proof_key is not None and self._nonce and answer.document.get("error") == NONCE_WANTED:
@@ -203,7 +210,7 @@ class TokenEndpoint:
                     raise self._refusal(answer, "the revocation endpoint")
         return True
 
-    async def _post(self, url: str, what: str, form: Mapping[str, str]) -> Fetched:
+    async def _post(self, url: str, what: str, form: Mapping[str, str]) -> FetchedDocument:
         if not url:
             raise SignInError(f"{self._issuer.issuer} does not say where its token endpoint is")
         fields, headers = self._add_client_proof(form)
@@ -217,7 +224,7 @@ class TokenEndpoint:
         """The form and the headers with what proves who the client is."""
         client, fields = self._client, dict(form)
         if client.method == BASIC and client.client_secret is not None:
-            return fields, {"authorization": client_basic(client.client_id, client.client_secret)}
+            return fields, {"authorization": encode_client_basic_auth(client.client_id, client.client_secret)}
         fields["client_id"] = client.client_id
         if client.method == POST and client.client_secret is not None:
             fields["client_secret"] = client.client_secret
@@ -228,8 +235,8 @@ class TokenEndpoint:
             )
         return fields, {}
 
-    def _refusal(self, answer: Fetched, what: str) -> RefusedByIssuer:
-        error = text_of(answer.document.get("error")) or f"HTTP {answer.status}"
+    def _refusal(self, answer: FetchedDocument, what: str) -> RefusedByIssuer:
+        error = string_or_none(answer.document.get("error")) or f"HTTP {answer.status}"
         said = quote_peer_text(answer.document.get("error_description") or "")
         return RefusedByIssuer(
             error,
@@ -249,7 +256,7 @@ _FIXES: Final = {
 
 def read_tokens(document: Json, asked: Sequence[str], *, is_bound: bool) -> Tokens:
     """The tokens in an answer. Raises SignInError if it has none, or they are of a kind that was not asked for."""
-    access, kind = text_of(document.get("access_token")), text_of(document.get("token_type")) or ""
+    access, kind = string_or_none(document.get("access_token")), string_or_none(document.get("token_type")) or ""
     type = TOKEN_TYPES.get(kind.lower())
     if not access or len(access) > MAX_TOKEN_LENGTH or not (access.isascii() and access.isprintable()) or " " in access:
         raise SignInError("the token endpoint answered without an access token that can be sent")
@@ -257,8 +264,8 @@ def read_tokens(document: Json, asked: Sequence[str], *, is_bound: bool) -> Toke
         raise SignInError(
             f"the token endpoint gave a token of the type {quote_peer_text(kind)!r}, which was not asked for"
         )
-    granted, seconds = text_of(document.get("scope")), number_of(document.get("expires_in"))
-    refresh = text_of(document.get("refresh_token"))
+    granted, seconds = string_or_none(document.get("scope")), number_or_none(document.get("expires_in"))
+    refresh = string_or_none(document.get("refresh_token"))
     return Tokens(
         access,
         type,

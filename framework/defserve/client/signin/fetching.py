@@ -15,13 +15,13 @@ from pydantic_core import to_json
 from defserve.auth.oauth import check_url, is_loopback
 from defserve.base.redaction import redact_text
 from defserve.base.version import VERSION
-from defserve.client.links.http_client import Address, HttpClient, ProxiedClient, is_proxied
-from defserve.client.links.http_connection import Broken
-from defserve.client.replies import Json, parse_object
+from defserve.client.links.http_client import HttpClient, ProxiedClient, RequestAddress, is_proxied
+from defserve.client.links.http_connection import BrokenHttpConnection
+from defserve.client.replies import Json, parse_json_object
 from defserve.errors import Refused, UsageError
-from defserve.guard.egress import RESOLVE_SECONDS, system_resolver
-from defserve.guard.network import judge, not_public
-from defserve.serve.address import NotRenewed, SignInError
+from defserve.guard.egress import RESOLVE_TIMEOUT_SECONDS, resolve_with_system
+from defserve.guard.network import describe_non_public_address, judge
+from defserve.serve.address import SignInError, TokenNotRenewed
 
 MAX_DOCUMENT_BYTES: Final = 256 * 1024
 MAX_URL_LENGTH: Final = 8_000
@@ -31,7 +31,7 @@ _REDIRECTS: Final = frozenset((301, 302, 307, 308))
 _HEADERS: Final = {"user-agent": f"defserve/{VERSION}", "accept": "application/json"}
 
 
-class Fetched(NamedTuple):
+class FetchedDocument(NamedTuple):
     """A response. `document` is the JSON object in its body; empty if there is none."""
 
     status: int
@@ -50,10 +50,10 @@ class Fetcher:
     nobody answers. An error status is no exception.
     """
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: NetworkReach) -> None:
         self.reach = reach
 
-    async def get(self, url: str, what: str) -> Fetched:
+    async def get(self, url: str, what: str) -> FetchedDocument:
         """The document at a URL. Redirects are followed within its origin."""
         address = self._check_url(url, what)
         origin = address.origin
@@ -71,12 +71,12 @@ class Fetcher:
 
     async def post(
         self, url: str, what: str, content: Mapping[str, str] | Json, headers: Mapping[str, str] | None = None
-    ) -> Fetched:
+    ) -> FetchedDocument:
         """Send a form. No redirect is followed, because it has secrets."""
         form = {"content-type": "application/x-www-form-urlencoded", **(headers or {})}
         return await self._send(self._check_url(url, what), what, "POST", form, urlencode(content).encode())
 
-    async def post_json(self, url: str, what: str, document: Json) -> Fetched:
+    async def post_json(self, url: str, what: str, document: Json) -> FetchedDocument:
         """Send a JSON document. No redirect is followed."""
         kind = {"content-type": "application/json"}
         return await self._send(self._check_url(url, what), what, "POST", kind, to_json(document))
@@ -93,21 +93,21 @@ class Fetcher:
                 raise SignInError(f"{what} {address} is not used: {error.message}") from None
         return url
 
-    def _check_url(self, url: str, what: str) -> Address:
+    def _check_url(self, url: str, what: str) -> RequestAddress:
         try:
             if len(url) > MAX_URL_LENGTH:
                 raise UsageError(f"{what} has more than {MAX_URL_LENGTH} characters", fix="use a shorter address")
             parts = check_url(url, what, query=True)
         except UsageError as error:
             raise SignInError(error.problem, fix="tell who runs the server; this address comes from it") from None
-        if is_loopback(parts.hostname or "") and self.reach is not Reach.MACHINE:
+        if is_loopback(parts.hostname or "") and self.reach is not NetworkReach.MACHINE:
             raise SignInError(f"{what} {url} is on this machine, and the server is not")
-        return Address(url)
+        return RequestAddress(url)
 
-    def _judge_name(self, address: Address, what: str) -> None:
+    def _judge_name(self, address: RequestAddress, what: str) -> None:
         """Judge an address that only a proxy resolves, by its text: IP addresses, and names of a private network."""
         host = address.origin[1]
-        if self.reach is Reach.INTERNET:
+        if self.reach is NetworkReach.INTERNET:
             verdict = judge(address.url, schemes=("https",), ports=None)
             problem = "" if verdict else verdict.violations[0].message
         else:
@@ -119,8 +119,8 @@ class Fetcher:
         return await addresses_within(self.reach, host, port)
 
     async def _send(
-        self, address: Address, what: str, method: str, headers: Mapping[str, str], content: bytes | None
-    ) -> Fetched:
+        self, address: RequestAddress, what: str, method: str, headers: Mapping[str, str], content: bytes | None
+    ) -> FetchedDocument:
         client: ProxiedClient | HttpClient
         if is_proxied(address):
             self._judge_name(address, what)
@@ -134,13 +134,13 @@ class Fetcher:
                 await response.aclose()
         except TimeoutError:
             raise SignInError(f"{what} {address} did not answer within {FETCH_SECONDS:g} s") from None
-        except Broken as error:
+        except BrokenHttpConnection as error:
             raise SignInError(f"{what} {address} cannot be reached: {error}") from None
         finally:
             await client.aclose()
         if len(body) > MAX_DOCUMENT_BYTES:
             raise SignInError(f"{what} {address} answered with more than {MAX_DOCUMENT_BYTES} bytes")
-        return Fetched(response.status, response.headers, parse_object(body))
+        return FetchedDocument(response.status, response.headers, parse_json_object(body))
 
 
 # -- How far addresses of a server may lead: a server on the internet cannot send us into this machine or its network.
@@ -150,7 +150,7 @@ _PRIVATE_4: Final = tuple(map(Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.
 _PRIVATE_6: Final = IPv6Network("fc00::/7")
 
 
-class Reach(IntEnum):
+class NetworkReach(IntEnum):
     """Where an address is. Who is at one place may name addresses at the same place, or at one with a lower number."""
 
     INTERNET = 0
@@ -169,34 +169,34 @@ def is_ip_address(host: str) -> bool:
     return True
 
 
-def reach_of(address: str) -> Reach:
+def reach_of(address: str) -> NetworkReach:
     """Where an IP address is."""
     try:
         parsed: IPv4Address | IPv6Address = ip_address(address)
     except ValueError:
-        return Reach.NOWHERE
+        return NetworkReach.NOWHERE
     if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
         parsed = parsed.ipv4_mapped
-    if not_public(parsed) is None:
-        return Reach.INTERNET
+    if describe_non_public_address(parsed) is None:
+        return NetworkReach.INTERNET
     if parsed.is_loopback:
-        return Reach.MACHINE
+        return NetworkReach.MACHINE
     if isinstance(parsed, IPv4Address):
-        return Reach.NETWORK if any(parsed in network for network in _PRIVATE_4) else Reach.NOWHERE
-    return Reach.NETWORK if parsed in _PRIVATE_6 else Reach.NOWHERE
+        return NetworkReach.NETWORK if any(parsed in network for network in _PRIVATE_4) else NetworkReach.NOWHERE
+    return NetworkReach.NETWORK if parsed in _PRIVATE_6 else NetworkReach.NOWHERE
 
 
-def reach_of_server(addresses: Iterable[str]) -> Reach:
+def classify_server_reach(addresses: Iterable[str]) -> NetworkReach:
     """The reach of a server whose connections went to these addresses. One public address makes it public."""
     found = [reach_of(address) for address in addresses]
-    return min(found) if found and Reach.NOWHERE not in found else Reach.INTERNET
+    return min(found) if found and NetworkReach.NOWHERE not in found else NetworkReach.INTERNET
 
 
-async def addresses_within(reach: Reach, host: str, port: int) -> Sequence[str]:
+async def addresses_within(reach: NetworkReach, host: str, port: int) -> Sequence[str]:
     """The addresses of a host. Raises Refused if there are none, or one of them lies beyond `reach`."""
     try:
-        async with asyncio.timeout(RESOLVE_SECONDS):
-            found = list(dict.fromkeys(await system_resolver(host, port)))
+        async with asyncio.timeout(RESOLVE_TIMEOUT_SECONDS):
+            found = list(dict.fromkeys(await resolve_with_system(host, port)))
     except (OSError, UnicodeError, TimeoutError):
         raise Refused(f"the name {host} cannot be resolved") from None
     for address in found:
@@ -208,7 +208,7 @@ async def addresses_within(reach: Reach, host: str, port: int) -> Sequence[str]:
 # -- Why a sign-in failed.
 
 
-__all__ = ["NotRenewed", "RefusedByIssuer", "SignInError", "quote_peer_text"]
+__all__ = ["TokenNotRenewed", "RefusedByIssuer", "SignInError", "quote_peer_text"]
 
 MAX_QUOTE_LENGTH = 300
 

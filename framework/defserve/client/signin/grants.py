@@ -13,29 +13,29 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from defserve.auth.oauth import make_pkce_challenge
-from defserve.client.replies import text_of
+from defserve.client.replies import string_or_none
 from defserve.client.signin.credentials import Credential, ProofKey, SigningKey, TokenEndpoint
-from defserve.client.signin.fetching import Fetcher, Reach, RefusedByIssuer, SignInError, quote_peer_text
+from defserve.client.signin.fetching import Fetcher, NetworkReach, RefusedByIssuer, SignInError, quote_peer_text
 from defserve.client.signin.issuer import (
     NONE,
     SIGNED,
     ClientRegistration,
-    Discovered,
+    DiscoveredIssuer,
     IssuerMetadata,
-    is_url_id,
-    method_for,
-    register,
+    choose_auth_method,
+    is_url_client_id,
+    register_client,
 )
 from defserve.errors import UsageError
 
 ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 
 
-class Wanted(NamedTuple):
+class GrantRequest(NamedTuple):
     """What a grant is to get: tokens for `server`, with these scopes. `known` is what was kept for it before."""
 
     server: str
-    found: Discovered
+    found: DiscoveredIssuer
     scopes: tuple[str, ...]
     fetcher: Fetcher
     key: ProofKey | None
@@ -68,7 +68,7 @@ class PersonGrant:
     def shows_secret(self) -> bool:
         return self.client is not None and self.client.client_secret is not None
 
-    async def obtain(self, wanted: Wanted) -> Credential:
+    async def obtain(self, wanted: GrantRequest) -> Credential:
         issuer = wanted.found.issuer
         check_issuer(issuer)
         known = self._find_registration(wanted)
@@ -85,7 +85,7 @@ class PersonGrant:
             tokens = await endpoint.tokens(attempt.token_request(code), wanted.scopes)
         return replace(wanted.credential(client), tokens=tokens)
 
-    def _find_registration(self, wanted: Wanted) -> ClientRegistration | None:
+    def _find_registration(self, wanted: GrantRequest) -> ClientRegistration | None:
         """The client that was registered before, with this very issuer, for as much as is wanted now."""
         known = wanted.known
         if self.client or known is None or known.issuer.issuer != wanted.found.issuer.issuer or known.client.is_expired:
@@ -93,16 +93,16 @@ class PersonGrant:
         is_enough = set(wanted.scopes) <= set(known.client.scopes)
         return known.client if known.client.redirect_uri and is_enough else None
 
-    async def _client(self, wanted: Wanted, known: ClientRegistration | None, uri: str) -> ClientRegistration:
+    async def _client(self, wanted: GrantRequest, known: ClientRegistration | None, uri: str) -> ClientRegistration:
         """In the order of the specification: what was given, a URL id, a registration."""
         issuer = wanted.found.issuer
         if self.client is not None:
-            return method_for(self.client, issuer)
+            return choose_auth_method(self.client, issuer)
         if self.url_id is not None and issuer.takes_url_ids:
             return ClientRegistration(self.url_id, None, NONE)
         if known is not None and known.redirect_uri == uri:
             return known
-        return await register(issuer, self.name, [uri], wanted.scopes, wanted.fetcher)
+        return await register_client(issuer, self.name, [uri], wanted.scopes, wanted.fetcher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ class ClientCredentialsGrant:
     scopes: Sequence[str] | None = None
     shows_secret: bool = True
 
-    async def obtain(self, wanted: Wanted) -> Credential:
+    async def obtain(self, wanted: GrantRequest) -> Credential:
         issuer = wanted.found.issuer
-        client = replace(self.client, method=SIGNED) if self.signing_key else method_for(self.client, issuer)
+        client = replace(self.client, method=SIGNED) if self.signing_key else choose_auth_method(self.client, issuer)
         form = {"grant_type": "client_credentials", "resource": wanted.found.resource.resource, **_scope(wanted)}
         endpoint = TokenEndpoint(issuer, client, wanted.fetcher, proof_key=wanted.key, signing_key=self.signing_key)
         tokens = await endpoint.tokens(form, wanted.scopes)
@@ -128,13 +128,13 @@ class ClientCredentialsGrant:
 class AssertionGrant:
     """A signed statement of somebody whom the issuer trusts (RFC 7523): `assertion` gives it, for an issuer."""
 
-    assertion: Callable[[Wanted], Awaitable[str]] = field(repr=False)
+    assertion: Callable[[GrantRequest], Awaitable[str]] = field(repr=False)
     client: ClientRegistration
     scopes: Sequence[str] | None = None
     shows_secret: bool = True
 
-    async def obtain(self, wanted: Wanted) -> Credential:
-        client = method_for(self.client, wanted.found.issuer)
+    async def obtain(self, wanted: GrantRequest) -> Credential:
+        client = choose_auth_method(self.client, wanted.found.issuer)
         form = {
             "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
             "assertion": await self.assertion(wanted),
@@ -156,7 +156,7 @@ class IdentityProvider:
     id_token: str = field(repr=False)
     client: ClientRegistration | None = None
 
-    async def assertion(self, wanted: Wanted) -> str:
+    async def assertion(self, wanted: GrantRequest) -> str:
         """The identity assertion (ID-JAG) for the issuer of a server."""
         form = {
             "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
@@ -170,14 +170,14 @@ class IdentityProvider:
         provider = IssuerMetadata(self.token_endpoint, token_endpoint=self.token_endpoint)
         client = self.client or ClientRegistration("")
         # It was given, not named by a peer: it may be anywhere that its user can reach.
-        answer = (await TokenEndpoint(provider, client, Fetcher(Reach.MACHINE)).ask(form)).document
-        made = text_of(answer.get("access_token"))
+        answer = (await TokenEndpoint(provider, client, Fetcher(NetworkReach.MACHINE)).ask(form)).document
+        made = string_or_none(answer.get("access_token"))
         if not made or answer.get("issued_token_type") != ID_JAG:
             raise SignInError(f"the identity provider {self.token_endpoint} gave no assertion for {wanted.server}")
         return made
 
 
-def _scope(wanted: Wanted) -> dict[str, str]:
+def _scope(wanted: GrantRequest) -> dict[str, str]:
     return {"scope": " ".join(wanted.scopes)} if wanted.scopes else {}
 
 
@@ -187,7 +187,7 @@ def parse_client(client_id: str | None, client_secret: str | None) -> tuple[Clie
         if client_secret is not None:
             raise UsageError("a client secret was given without its client id", fix="give client_id too")
         return None, None
-    if client_secret is None and is_url_id(client_id):
+    if client_secret is None and is_url_client_id(client_id):
         return None, client_id
     return ClientRegistration(client_id, client_secret), None
 
@@ -195,7 +195,7 @@ def parse_client(client_id: str | None, client_secret: str | None) -> tuple[Clie
 # -- The authorization code flow with PKCE: a person says yes at the issuer, and a code comes back for tokens.
 
 
-OFFLINE = "offline_access"
+OFFLINE_SCOPE = "offline_access"
 OWN_FIELDS: Final = frozenset(
     (
         "response_type",
@@ -230,7 +230,7 @@ def check_issuer(issuer: IssuerMetadata) -> None:
 class Attempt:
     """One try to sign in. Its state and its verifier are used for nothing else, and belong to one issuer."""
 
-    found: Discovered
+    found: DiscoveredIssuer
     client: ClientRegistration
     redirect_uri: str
     scopes: Sequence[str]
@@ -251,7 +251,7 @@ class Attempt:
         }
         if self.scopes:
             fields["scope"] = " ".join(self.scopes)
-        if OFFLINE in self.scopes:
+        if OFFLINE_SCOPE in self.scopes:
             # OpenID Connect Core §11: without it, this scope is ignored.
             fields["prompt"] = "consent"
         endpoint = self.found.issuer.authorization_endpoint

@@ -8,21 +8,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from defserve.auth.oauth import Challenge, covers, is_loopback, issuer_places, origin_of, resource_places
-from defserve.client.replies import Json, number_of, text_of, texts_of
+from defserve.auth.oauth import (
+    OAuthChallenge,
+    get_origin,
+    is_loopback,
+    is_token_resource_for,
+    list_issuer_metadata_urls,
+    list_resource_metadata_urls,
+)
+from defserve.client.replies import Json, filter_strings, number_or_none, string_or_none
 from defserve.client.signin.fetching import Fetcher, RefusedByIssuer, SignInError, quote_peer_text
 
 log = logging.getLogger("defserve.client")
 
 
-class Discovered(NamedTuple):
+class DiscoveredIssuer(NamedTuple):
     """A server as one signs in to it."""
 
     resource: ResourceMetadata
     issuer: IssuerMetadata
 
 
-async def discover(server: str, challenge: Challenge, fetcher: Fetcher, trusted: str | None = None) -> Discovered:
+async def discover_issuer(
+    server: str, challenge: OAuthChallenge, fetcher: Fetcher, trusted: str | None = None
+) -> DiscoveredIssuer:
     """Who issues tokens for the server at `server`, which gave this challenge. Raises SignInError.
 
     It is the `trusted` one, which must be among them; else the first.
@@ -30,7 +39,7 @@ async def discover(server: str, challenge: Challenge, fetcher: Fetcher, trusted:
     """
     resource = await _resource(server, challenge, fetcher)
     if resource is None:
-        origin = _choose_issuer(server, (origin_of(server),), trusted)
+        origin = _choose_issuer(server, (get_origin(server),), trusted)
         # One that publishes nothing has the endpoints of 2025-03-26.
         guess = IssuerMetadata(
             origin,
@@ -40,17 +49,17 @@ async def discover(server: str, challenge: Challenge, fetcher: Fetcher, trusted:
             pkce_methods=("S256",),
             is_guessed=True,
         )
-        return Discovered(ResourceMetadata(server), await _issuer(origin, fetcher, is_required=False) or guess)
+        return DiscoveredIssuer(ResourceMetadata(server), await _issuer(origin, fetcher, is_required=False) or guess)
     if not resource.issuers:
         raise SignInError(f"{server} does not say who issues its tokens", fix="tell who runs the server")
     found = await _issuer(_choose_issuer(server, resource.issuers, trusted), fetcher, is_required=True)
     assert found is not None
-    return Discovered(resource, found)
+    return DiscoveredIssuer(resource, found)
 
 
 def is_own_issuer(server: str, issuer: str) -> bool:
     """Whether the issuer is at the very place that the server is at."""
-    return origin_of(server) == origin_of(issuer)
+    return get_origin(server) == get_origin(issuer)
 
 
 def _choose_issuer(server: str, issuers: Sequence[str], trusted: str | None) -> str:
@@ -64,10 +73,10 @@ def _choose_issuer(server: str, issuers: Sequence[str], trusted: str | None) -> 
     return trusted
 
 
-async def _resource(server: str, challenge: Challenge, fetcher: Fetcher) -> ResourceMetadata | None:
+async def _resource(server: str, challenge: OAuthChallenge, fetcher: Fetcher) -> ResourceMetadata | None:
     """What the server publishes of itself: where its challenge says, else at the usual places."""
     named = challenge.parameters.get("resource_metadata")
-    for url in (named,) if named else resource_places(server):
+    for url in (named,) if named else list_resource_metadata_urls(server):
         found = await fetcher.get(url, "the server's metadata at")
         if found.is_good:
             return read_resource_metadata(found.document, server)
@@ -78,7 +87,7 @@ async def _resource(server: str, challenge: Challenge, fetcher: Fetcher) -> Reso
 
 
 async def _issuer(issuer: str, fetcher: Fetcher, *, is_required: bool) -> IssuerMetadata | None:
-    for url in issuer_places(issuer):
+    for url in list_issuer_metadata_urls(issuer):
         found = await fetcher.get(url, "the issuer's metadata at")
         if found.is_good:
             return read_issuer_metadata(found.document, issuer)
@@ -129,10 +138,10 @@ class IssuerMetadata:
 
 def read_resource_metadata(document: Json, server: str) -> ResourceMetadata:
     """The metadata of the server at `server`. Raises SignInError if it is that of another one."""
-    resource = text_of(document.get("resource"))
+    resource = string_or_none(document.get("resource"))
     if resource is None:
         raise SignInError(f"the metadata of {server} has no `resource`", fix="tell who runs the server")
-    if not covers(resource, server):
+    if not is_token_resource_for(resource, server):
         raise SignInError(
             f"the metadata of {server} is about another server, {quote_peer_text(resource)}; no token is asked for",
             fix="check the address; if it is right, tell who runs the server",
@@ -147,7 +156,7 @@ def read_resource_metadata(document: Json, server: str) -> ResourceMetadata:
 
 def read_issuer_metadata(document: Json, issuer: str) -> IssuerMetadata:
     """The metadata of `issuer`. Raises SignInError if it is that of another one."""
-    named = text_of(document.get("issuer"))
+    named = string_or_none(document.get("issuer"))
     # As plain text, without any normalisation (RFC 8414 §3.3): otherwise one issuer could stand in for another.
     if named != issuer:
         raise SignInError(
@@ -156,10 +165,10 @@ def read_issuer_metadata(document: Json, issuer: str) -> IssuerMetadata:
         )
     return IssuerMetadata(
         issuer,
-        authorization_endpoint=text_of(document.get("authorization_endpoint")) or "",
-        token_endpoint=text_of(document.get("token_endpoint")) or "",
-        registration_endpoint=text_of(document.get("registration_endpoint")) or "",
-        revocation_endpoint=text_of(document.get("revocation_endpoint")) or "",
+        authorization_endpoint=string_or_none(document.get("authorization_endpoint")) or "",
+        token_endpoint=string_or_none(document.get("token_endpoint")) or "",
+        registration_endpoint=string_or_none(document.get("registration_endpoint")) or "",
+        revocation_endpoint=string_or_none(document.get("revocation_endpoint")) or "",
         scopes=_read_list(document, "scopes_supported"),
         grants=_read_list(document, "grant_types_supported"),
         auth_methods=_read_list(document, "token_endpoint_auth_methods_supported"),
@@ -171,7 +180,7 @@ def read_issuer_metadata(document: Json, issuer: str) -> IssuerMetadata:
 
 
 def _read_list(document: Json, name: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(texts_of(document.get(name))[:MAX_LISTED]))
+    return tuple(dict.fromkeys(filter_strings(document.get(name))[:MAX_LISTED]))
 
 
 # -- Who we are to an issuer: credentials that were given, a URL id (CIMD), or a registration (RFC 7591).
@@ -203,19 +212,19 @@ class ClientRegistration:
         return self.expires_at is not None and self.expires_at <= time.time()
 
 
-def method_for(client: ClientRegistration, issuer: IssuerMetadata) -> ClientRegistration:
+def choose_auth_method(client: ClientRegistration, issuer: IssuerMetadata) -> ClientRegistration:
     """A client whose credentials were given, with the best method that its issuer takes."""
     offered = issuer.auth_methods or DEFAULT_METHODS
     wanted = (BASIC, POST) if client.client_secret else (NONE,)
     return replace(client, method=next((each for each in wanted if each in offered), wanted[0]))
 
 
-def is_url_id(client_id: str) -> bool:
+def is_url_client_id(client_id: str) -> bool:
     """Whether a client id is the address of the client's own metadata (CIMD)."""
     return client_id.startswith("https://") and "/" in client_id.removeprefix("https://")
 
 
-async def register(
+async def register_client(
     issuer: IssuerMetadata, name: str, redirect_uris: Sequence[str], scopes: Sequence[str], fetcher: Fetcher
 ) -> ClientRegistration:
     """Register with an issuer. Raises SignInError if it takes no registrations or refuses this one."""
@@ -228,9 +237,9 @@ async def register(
         issuer.registration_endpoint, "the registration endpoint", _metadata(issuer, name, redirect_uris, scopes)
     )
     document = answer.document
-    client_id = text_of(document.get("client_id"))
+    client_id = string_or_none(document.get("client_id"))
     if answer.status not in (200, 201) or not client_id or len(client_id) > MAX_CLIENT_ID_LENGTH:
-        error = text_of(document.get("error")) or f"HTTP {answer.status}"
+        error = string_or_none(document.get("error")) or f"HTTP {answer.status}"
         said = quote_peer_text(document.get("error_description") or "")
         raise RefusedByIssuer(
             error,
@@ -239,13 +248,13 @@ async def register(
             if scopes and "scope" in said
             else "register a client by hand, and give --client-id; in code: SignIn(client_id=…)",
         )
-    secret = text_of(document.get("client_secret")) or None
-    ends = (number_of(document.get("client_secret_expires_at")) or None) if secret else None
-    method = text_of(document.get("token_endpoint_auth_method"))
+    secret = string_or_none(document.get("client_secret")) or None
+    ends = (number_or_none(document.get("client_secret_expires_at")) or None) if secret else None
+    method = string_or_none(document.get("token_endpoint_auth_method"))
     client = ClientRegistration(client_id, secret, NONE, redirect_uris[0], ends, tuple(scopes))
     if method in (NONE, BASIC, POST) and (method == NONE or secret):
         return replace(client, method=method)
-    return method_for(client, issuer)
+    return choose_auth_method(client, issuer)
 
 
 def _metadata(issuer: IssuerMetadata, name: str, redirect_uris: Sequence[str], scopes: Sequence[str]) -> Json:

@@ -39,7 +39,7 @@ def judge(
 
     `unrestricted` code must only be UTF-8 and not longer than `max_bytes`. Never raises.
     """
-    from defserve.guard.code.judgement import pronounce
+    from defserve.guard.code.judgement import judge_source
     from defserve.guard.code.policy import CodePolicy
 
-    return pronounce(source, CodePolicy.of(level, allow, block, max_bytes, trust))
+    return judge_source(source, CodePolicy.of(level, allow, block, max_bytes, trust))

@@ -14,9 +14,16 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from defserve.guard.code import allowed_names
-from defserve.guard.code.policy import CodePolicy, decode, measure, without_text
+from defserve.guard.code.policy import CodePolicy, check_source_bounds, decode_source, strip_comments_and_strings
 from defserve.guard.code.readonly import ReadonlyRules
-from defserve.guard.code.syntax_tree import NameScope, Reference, References, TreeTooDeep, Visit, Walk
+from defserve.guard.code.syntax_tree import (
+    ImportReference,
+    ImportReferences,
+    NameScope,
+    NodeVisit,
+    TreeTooDeep,
+    TreeWalk,
+)
 from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
 
 T = TypeVar("T")
@@ -45,19 +52,19 @@ RESTRICTIONS = {
 READONLY = "assign only to names and to items of containers made in this code; no attribute assignment"
 
 
-def pronounce(source: str | bytes, policy: CodePolicy) -> Verdict:
+def judge_source(source: str | bytes, policy: CodePolicy) -> Verdict:
     """The verdict on a source under a policy."""
     violations = list(islice(dict.fromkeys(_violations(source, policy)), MAX_VIOLATIONS))
     return make_refused_verdict(violations, _hints(policy, violations)) if violations else Verdict(True)
 
 
 def _violations(source: str | bytes, policy: CodePolicy) -> Iterable[Violation]:
-    text = decode(source, policy.max_bytes)
+    text = decode_source(source, policy.max_bytes)
     if isinstance(text, Violation):
         return [text]
     if policy.level == "unrestricted":
         return []
-    if (excess := measure(text, policy.bounds)) is not None:
+    if (excess := check_source_bounds(text, policy.bounds)) is not None:
         return [excess]
     try:
         tree = quietly(lambda: ast.parse(text))
@@ -74,7 +81,7 @@ def _violations(source: str | bytes, policy: CodePolicy) -> Iterable[Violation]:
 
 
 def _structure(tree: ast.Module, policy: CodePolicy) -> Iterator[Violation]:
-    rules = CodeRules(Walk(tree, policy.bounds.depth), policy)
+    rules = CodeRules(TreeWalk(tree, policy.bounds.depth), policy)
     yield from rules
     if policy.level == "readonly":
         yield from ReadonlyRules(rules.references)
@@ -82,16 +89,19 @@ def _structure(tree: ast.Module, policy: CodePolicy) -> Iterator[Violation]:
 
 def _block_texts(text: str, policy: CodePolicy) -> Iterator[Violation]:
     if policy.blocked_texts:
-        code = without_text(text)
+        code = strip_comments_and_strings(text)
         for pattern in policy.blocked_texts:
             if pattern in code:
                 yield Violation("pattern", f"Blocked pattern: '{pattern}'")
 
 
 def _compile(text: str) -> list[Violation]:
-    from defserve.guard.code.restricted import complaints
+    from defserve.guard.code.restricted import find_restriction_errors
 
-    return [Violation("restricted", message, line) for line, message in quietly(lambda: complaints(ast.parse(text)))]
+    return [
+        Violation("restricted", message, line)
+        for line, message in quietly(lambda: find_restriction_errors(ast.parse(text)))
+    ]
 
 
 def _hints(policy: CodePolicy, violations: list[Violation]) -> dict[str, Any]:
@@ -148,13 +158,13 @@ _REFUSED_BY_STRICT: dict[str, str] = {
 class CodeRules:
     """The rules of one policy over one walked tree."""
 
-    def __init__(self, walk: Walk, policy: CodePolicy) -> None:
+    def __init__(self, walk: TreeWalk, policy: CodePolicy) -> None:
         self.walk, self.policy, self.strict = walk, policy, policy.strict
-        self.references = References(walk, self.strict)
+        self.references = ImportReferences(walk, self.strict)
         blocked = allowed_names.STRICT_BUILTINS if self.strict else allowed_names.BLOCKED_BUILTINS
         self._builtins = (blocked | policy.blocked_names) - policy.trust
         self._exposed = _find_exposed_attributes(walk) - policy.trust
-        self._checks: dict[type[ast.AST], Callable[[Visit, Any], Iterator[Violation]]] = {
+        self._checks: dict[type[ast.AST], Callable[[NodeVisit, Any], Iterator[Violation]]] = {
             ast.Name: self._name,
             ast.Attribute: self._attribute,
             ast.Import: self._import,
@@ -185,29 +195,29 @@ class CodeRules:
 
     # Checks
 
-    def _name(self, visit: Visit, node: ast.Name) -> Iterator[Violation]:
+    def _name(self, visit: NodeVisit, node: ast.Name) -> Iterator[Violation]:
         name = node.id
         if isinstance(node.ctx, ast.Load):
             if name in self._builtins:
                 if self.references.is_builtin(name, visit.scope):
                     yield _violation(visit, "builtin", f"Blocked pattern: '{name}('")
                 return
-            if (name in allowed_names.BY_NAME or name == "open") and name not in self.policy.trust:
+            if (name in allowed_names.ATTRIBUTE_BUILTINS or name == "open") and name not in self.policy.trust:
                 yield from self._by_name(visit, name)
             yield from self._reference(visit, self.references.refer(node, visit.scope))
         if not self._dunder_name_allowed(visit, node):
             yield from self._bad_identifier(visit, name)
 
-    def _dunder_name_allowed(self, visit: Visit, node: ast.Name) -> bool:
+    def _dunder_name_allowed(self, visit: NodeVisit, node: ast.Name) -> bool:
         if node.id == "__name__":
             return isinstance(node.ctx, ast.Load)
         if self.strict:
             return False
         if visit.scope.kind == "class":
-            return node.id in allowed_names.CLASS_NAMES
-        return node.id in allowed_names.MODULE_NAMES or node.id in ("__doc__", "__debug__")
+            return node.id in allowed_names.CLASS_DUNDERS
+        return node.id in allowed_names.MODULE_DUNDERS or node.id in ("__doc__", "__debug__")
 
-    def _by_name(self, visit: Visit, name: str) -> Iterator[Violation]:
+    def _by_name(self, visit: NodeVisit, name: str) -> Iterator[Violation]:
         """R2."""
         if not self.references.is_builtin(name, visit.scope):
             return
@@ -226,7 +236,7 @@ class CodeRules:
             elif (attribute := self._attribute_name(literal.value)) is not None:
                 yield _violation(visit, "attribute", attribute)
 
-    def _reference(self, visit: Visit, reference: Reference | None) -> Iterator[Violation]:
+    def _reference(self, visit: NodeVisit, reference: ImportReference | None) -> Iterator[Violation]:
         """R1 and the patterns of `block` for a name or attribute that is read."""
         if reference is None:
             return
@@ -238,14 +248,14 @@ class CodeRules:
         if reference.is_module and not isinstance(parent, ast.Attribute):
             yield _violation(visit, "module-value", f"Blocked use of module '{reference.dotted}' as a value")
 
-    def _attribute(self, visit: Visit, node: ast.Attribute) -> Iterator[Violation]:
+    def _attribute(self, visit: NodeVisit, node: ast.Attribute) -> Iterator[Violation]:
         base = self.references.refer(node.value, visit.scope)
         if base is not None and base.is_module:
             if not isinstance(node.ctx, ast.Load):
                 yield _violation(visit, "module-write", f"Blocked write to module '{base.dotted}'")
             else:
                 yield from self._member(visit, base.dotted, node.attr)
-        elif base is not None and node.attr in allowed_names.REACHES and self._is_untabled(base.dotted):
+        elif base is not None and node.attr in allowed_names.BLOCKED_MODULE_MEMBERS and self._is_untabled(base.dotted):
             yield _violation(visit, "import", f"Blocked import: '{base.dotted}.{node.attr}'")
         elif not self._attribute_allowed(visit, node):
             message = self._attribute_name(node.attr, owned=self._is_self(node.value, visit.scope))
@@ -259,10 +269,10 @@ class CodeRules:
         module = dotted.rpartition(".")[0] or dotted
         return (
             allowed_names.find_exports(module, self.strict) is None
-            and allowed_names.module_root(module) not in self.policy.trust
+            and allowed_names.get_top_level_module(module) not in self.policy.trust
         )
 
-    def _member(self, visit: Visit, module: str, attribute: str) -> Iterator[Violation]:
+    def _member(self, visit: NodeVisit, module: str, attribute: str) -> Iterator[Violation]:
         """R3."""
         dotted = f"{module}.{attribute}"
         if self.policy.trusts(module) or attribute == "__version__" or self.references.is_submodule(dotted):
@@ -273,17 +283,17 @@ class CodeRules:
             # A package of the standard library (`urllib`) may hold more submodules than the program imported.
             refused = (
                 attribute.startswith("_")
-                or attribute in allowed_names.REACHES
+                or attribute in allowed_names.BLOCKED_MODULE_MEMBERS
                 or allowed_names.is_dangerous_module(module, self.strict)
             )
         if refused:
             yield _violation(visit, "import", f"Blocked import: '{dotted}'")
 
-    def _attribute_allowed(self, visit: Visit, node: ast.Attribute) -> bool:
+    def _attribute_allowed(self, visit: NodeVisit, node: ast.Attribute) -> bool:
         """The few dunders everyday programs read: `type(e).__name__`, `x.__class__.__name__`, `super().__init__`."""
         if self.strict or not isinstance(node.ctx, ast.Load):
             return False
-        if node.attr in allowed_names.READABLE:
+        if node.attr in allowed_names.READABLE_DUNDERS:
             return True
         if node.attr == "__class__":
             parent = visit.parent.node if visit.parent else None
@@ -309,8 +319,8 @@ class CodeRules:
         """Why an attribute of this name may not be touched, or None."""
         hidden = (
             allowed_names.is_dunder(name)
-            or name in allowed_names.FRAMES
-            or allowed_names.is_hook(name)
+            or name in allowed_names.FRAME_ATTRIBUTES
+            or allowed_names.is_restricted_python_hook(name)
             or name in self._exposed
         )
         if not hidden and not owned:
@@ -319,7 +329,7 @@ class CodeRules:
             hidden = name.startswith("__") or (name.startswith("_") and name != "_" and not owned)
         return f"Blocked attribute: '{name}'" if hidden else None
 
-    def _format(self, visit: Visit, node: ast.Attribute) -> Iterator[Violation]:
+    def _format(self, visit: NodeVisit, node: ast.Attribute) -> Iterator[Violation]:
         templates = _literals(node.value, visit.scope, self.walk)
         if templates is None:
             if not self._is_self(node.value, visit.scope):
@@ -327,12 +337,12 @@ class CodeRules:
         elif any(re.search(r"\{[^}]*[.\[]_|__|\b[fgct][bior]?_", text) for text in templates):
             yield _violation(visit, "format", f"Blocked pattern: '.{node.attr}(' that reads private attributes")
 
-    def _import(self, visit: Visit, node: ast.Import) -> Iterator[Violation]:
+    def _import(self, visit: NodeVisit, node: ast.Import) -> Iterator[Violation]:
         for alias in node.names:
             if not self.policy.may_import(alias.name):
                 yield _violation(visit, "import", f"Blocked import: '{alias.name}'")
 
-    def _import_from(self, visit: Visit, node: ast.ImportFrom) -> Iterator[Violation]:
+    def _import_from(self, visit: NodeVisit, node: ast.ImportFrom) -> Iterator[Violation]:
         if node.level or not node.module:
             yield _violation(visit, "import", f"Blocked import: '{'.' * node.level}{node.module or ''}'")
             return
@@ -341,7 +351,7 @@ class CodeRules:
                 whole = node.module if not self.policy.may_import(node.module) else f"{node.module}.{alias.name}"
                 yield _violation(visit, "import", f"Blocked import: '{whole}'")
 
-    def _call(self, visit: Visit, node: ast.Call) -> Iterator[Violation]:
+    def _call(self, visit: NodeVisit, node: ast.Call) -> Iterator[Violation]:
         is_print = isinstance(node.func, ast.Name) and node.func.id == "print"
         if self.strict and is_print and any(k.arg in ("file", None) for k in node.keywords):
             yield _violation(visit, "print-file", "Blocked pattern: 'print(file='")
@@ -349,25 +359,25 @@ class CodeRules:
         writing = allowed_names.WRITING_KEYWORDS.get(reference.dotted) if reference else None
         if writing and any(k.arg is None or k.arg in writing for k in node.keywords):
             yield _violation(visit, "write", f"Blocked write: '{reference.dotted if reference else ''}' to a file")
-        harmless = allowed_names.NAMED_ONLY.get(reference.dotted) if reference else None
+        harmless = allowed_names.HARMLESS_KEYWORDS.get(reference.dotted) if reference else None
         if reference and harmless is not None and not self.policy.trusts(reference.dotted):
             yield from _check_named_code(visit, node, reference.dotted, harmless)
         for name in (k.arg for k in node.keywords if k.arg in self._exposed):
             yield _violation(visit, "attribute", f"Blocked argument: '{name}'")
 
-    def _constant(self, visit: Visit, node: ast.Constant) -> Iterator[Violation]:
+    def _constant(self, visit: NodeVisit, node: ast.Constant) -> Iterator[Violation]:
         if not isinstance(node.value, str):
             return
-        if self.strict and (found := allowed_names.DUNDER_TEXT.search(node.value)):
+        if self.strict and (found := allowed_names.DUNDER_PATTERN.search(node.value)):
             yield _violation(visit, "dunder-text", f"Blocked text: '{found[0]}' in a string")
         elif ("(" in node.value or "__" in node.value) and _in_annotation(visit):
             # Libraries evaluate annotations that are strings.
             yield _violation(visit, "annotation", "Blocked annotation: a string that calls")
 
     def _definition(
-        self, visit: Visit, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        self, visit: NodeVisit, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     ) -> Iterator[Violation]:
-        methods = allowed_names.STRICT_METHODS if self.strict else allowed_names.METHODS
+        methods = allowed_names.STRICT_SPECIAL_METHODS if self.strict else allowed_names.SPECIAL_METHODS
         in_class = visit.scope.kind == "class" and not isinstance(node, ast.ClassDef)
         if in_class and allowed_names.is_dunder(node.name):
             if node.name not in methods:
@@ -375,38 +385,42 @@ class CodeRules:
             return
         yield from self._bad_identifier(visit, node.name)
 
-    def _identifier(self, visit: Visit, node: ast.AST) -> Iterator[Violation]:
+    def _identifier(self, visit: NodeVisit, node: ast.AST) -> Iterator[Violation]:
         for name in _identifiers(node):
             yield from self._bad_identifier(visit, name)
 
-    def _match_class(self, visit: Visit, node: ast.MatchClass) -> Iterator[Violation]:
+    def _match_class(self, visit: NodeVisit, node: ast.MatchClass) -> Iterator[Violation]:
         for name in node.kwd_attrs:
             if (message := self._attribute_name(name)) is not None:
                 yield _violation(visit, "attribute", message)
 
-    def _bad_identifier(self, visit: Visit, name: str) -> Iterator[Violation]:
+    def _bad_identifier(self, visit: NodeVisit, name: str) -> Iterator[Violation]:
         if (
             allowed_names.is_dunder(name)
-            or allowed_names.is_hook(name)
+            or allowed_names.is_restricted_python_hook(name)
             or (self.strict and name.startswith("__") and name != "__")
         ):
             yield _violation(visit, "name", f"Blocked name: '{name}'")
 
 
-_DIRECTLY = frozenset(allowed_names.NAMED_ONLY) | frozenset(allowed_names.WRITING_KEYWORDS)
+_DIRECTLY = frozenset(allowed_names.HARMLESS_KEYWORDS) | frozenset(allowed_names.WRITING_KEYWORDS)
 
 
-def _find_exposed_attributes(walk: Walk) -> frozenset[str]:
+def _find_exposed_attributes(walk: TreeWalk) -> frozenset[str]:
     """The attributes that objects of the imported modules do not give out."""
-    modules = {allowed_names.module_root(module) for module in walk.imported}
+    modules = {allowed_names.get_top_level_module(module) for module in walk.imported}
     nodes = (visit.node for visit in walk.visits)
     modules |= {
-        allowed_names.module_root(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.module
+        allowed_names.get_top_level_module(node.module)
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module
     }
-    return frozenset[str]().union(*(allowed_names.EXPOSED.get(module, frozenset[str]()) for module in modules))
+    return frozenset[str]().union(
+        *(allowed_names.EXPOSED_ATTRIBUTES.get(module, frozenset[str]()) for module in modules)
+    )
 
 
-def _check_named_code(visit: Visit, call: ast.Call, dotted: str, harmless: frozenset[str]) -> Iterator[Violation]:
+def _check_named_code(visit: NodeVisit, call: ast.Call, dotted: str, harmless: frozenset[str]) -> Iterator[Violation]:
     """`unittest.main()` imports and calls what its arguments name. `argv` is for the name of the program."""
     argv = next((k.value for k in call.keywords if k.arg == "argv"), None)
     plain = argv is None or (
@@ -443,7 +457,7 @@ def _identifiers(node: ast.AST) -> tuple[str, ...]:
             return ()
 
 
-def _opening(visit: Visit, call: ast.Call) -> Iterator[Violation]:
+def _opening(visit: NodeVisit, call: ast.Call) -> Iterator[Violation]:
     given: dict[str, ast.expr] = {k.arg: k.value for k in call.keywords if k.arg}
     mode = call.args[1] if len(call.args) > 1 else given.get("mode")
     if mode is not None and not (isinstance(mode, ast.Constant) and mode.value in _READING_MODES):
@@ -457,7 +471,7 @@ def _opening(visit: Visit, call: ast.Call) -> Iterator[Violation]:
         yield _violation(visit, "path", "Blocked path: 'open(' of a system or hidden file")
 
 
-def _literals(node: ast.expr, scope: NameScope, walk: Walk) -> list[str] | None:
+def _literals(node: ast.expr, scope: NameScope, walk: TreeWalk) -> list[str] | None:
     """The literal texts an expression may be, or None if one of them is not a literal."""
     match node:
         case ast.Constant(value=str(text)):
@@ -481,7 +495,7 @@ def _literals(node: ast.expr, scope: NameScope, walk: Walk) -> list[str] | None:
             return None
 
 
-def _in_annotation(visit: Visit) -> bool:
+def _in_annotation(visit: NodeVisit) -> bool:
     child, parent = visit.node, visit.parent
     while parent is not None and isinstance(child, ast.expr):
         if child in (getattr(parent.node, "annotation", None), getattr(parent.node, "returns", None)):
@@ -490,8 +504,8 @@ def _in_annotation(visit: Visit) -> bool:
     return False
 
 
-def _violation(visit: Visit, rule: str, message: str) -> Violation:
-    place: Visit | None = visit
+def _violation(visit: NodeVisit, rule: str, message: str) -> Violation:
+    place: NodeVisit | None = visit
     while place is not None and not hasattr(place.node, "lineno"):
         place = place.parent
     return Violation(rule, message, getattr(place.node, "lineno", None) if place else None)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from defserve.base.hidden_characters import HIDDEN_RANGES
+from defserve.base.hidden_characters import HIDDEN_CHARACTER_RANGES
 from defserve.guard.code import allowed_names
 from defserve.guard.code.allowed_names import CodeLevel
 from defserve.guard.verdict import Violation
@@ -83,12 +83,12 @@ class CodePolicy:
         if self.allow is not None and not _covers(self.allow, module) and module != "__future__":
             return False
         if name == "*":
-            return module in allowed_names.STARRED and not self.strict
+            return module in allowed_names.STAR_IMPORT_MODULES and not self.strict
         if allowed_names.find_exports(dotted, self.strict) is not None:
             return self.may_import(dotted)
         if (table := allowed_names.find_exports(module, self.strict)) is not None:
             return name in table
-        return self.may_import(module) and name not in allowed_names.REACHES and not name.startswith("_")
+        return self.may_import(module) and name not in allowed_names.BLOCKED_MODULE_MEMBERS and not name.startswith("_")
 
     def blocks_dotted(self, dotted: str) -> bool:
         return _covers(self.blocked_dotted, dotted)
@@ -98,9 +98,11 @@ class CodePolicy:
         allowed = self.allow
         if allowed is None:
             allowed = frozenset(
-                allowed_names.EXPORTS if self.strict else {**allowed_names.EXPORTS, **allowed_names.LOOSE_EXPORTS}
+                allowed_names.MODULE_EXPORTS
+                if self.strict
+                else {**allowed_names.MODULE_EXPORTS, **allowed_names.STANDARD_LEVEL_EXPORTS}
             )
-        blocked = self.blocked_modules | (allowed_names.DANGEROUS - self.trust)
+        blocked = self.blocked_modules | (allowed_names.DANGEROUS_MODULES - self.trust)
         return {
             "blocked_imports": sorted(blocked),
             "allowed_imports": sorted(m for m in allowed | self.trust if self.may_import(m)),
@@ -117,10 +119,10 @@ class CodePolicy:
         found: dict[str, Any] = {"max_code_size_bytes": self.max_bytes, "blocked_patterns": sorted(patterns)}
         blocked = self.blocked_modules
         if self.strict or self.allow is not None:
-            allowed = frozenset(allowed_names.EXPORTS) if self.allow is None else self.allow
+            allowed = frozenset(allowed_names.MODULE_EXPORTS) if self.allow is None else self.allow
             found["allowed_imports"] = sorted(m for m in allowed | self.trust if self.may_import(m))
         else:
-            known = (m for m in allowed_names.DANGEROUS | sys.stdlib_module_names if not m.startswith("_"))
+            known = (m for m in allowed_names.DANGEROUS_MODULES | sys.stdlib_module_names if not m.startswith("_"))
             blocked |= {m for m in known if not self.may_import(m)}
         if blocked:
             found["blocked_imports"] = sorted(blocked)
@@ -188,12 +190,12 @@ TOKEN = re.compile(
 )
 _COOKIE = re.compile(r"coding[:=][ \t]*([-\w.]+)")
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_BIDI = re.compile(f"[{HIDDEN_RANGES['direction control']}]")
+_BIDI = re.compile(f"[{HIDDEN_CHARACTER_RANGES['direction control']}]")
 _UTF8 = frozenset({"utf8", "utf_8"})
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
-def decode(source: str | bytes, max_bytes: int) -> str | Violation:
+def decode_source(source: str | bytes, max_bytes: int) -> str | Violation:
     """The text CPython would read from these bytes, or why it is refused."""
     try:
         data = source.encode() if isinstance(source, str) else bytes(source)
@@ -220,7 +222,7 @@ def _honest(text: str) -> str | Violation:
     return text
 
 
-def measure(text: str, bounds: SourceBounds) -> Violation | None:
+def check_source_bounds(text: str, bounds: SourceBounds) -> Violation | None:
     """Why the text is too much to parse, if it is."""
     count = depth = 0
     for token in TOKEN.finditer(text):
@@ -240,7 +242,7 @@ def measure(text: str, bounds: SourceBounds) -> Violation | None:
     return None
 
 
-def without_text(text: str) -> str:
+def strip_comments_and_strings(text: str) -> str:
     """The code without comments and plain strings, with single spaces. f-strings stay, because they hold code."""
 
     def reduce_token(token: re.Match[str]) -> str:

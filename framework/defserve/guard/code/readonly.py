@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from defserve.guard.code.allowed_names import MUTATORS, words
-from defserve.guard.code.syntax_tree import Binding, NameScope, References, Visit
+from defserve.guard.code.allowed_names import MUTATING_METHODS, split_names
+from defserve.guard.code.syntax_tree import ImportReferences, NameBinding, NameScope, NodeVisit
 from defserve.guard.verdict import Violation
 
 _SYMBOLS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "BitOr": "|", "BitAnd": "&", "BitXor": "^"}
@@ -15,7 +15,7 @@ _SYMBOLS = {"Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "BitOr": "|", "BitA
 class ReadonlyRules:
     """The violations of R4 in one walked tree."""
 
-    def __init__(self, references: References) -> None:
+    def __init__(self, references: ImportReferences) -> None:
         self.references, self.walk = references, references.walk
         self._own = Ownership(references).own
 
@@ -23,7 +23,7 @@ class ReadonlyRules:
         for visit in self.walk.visits:
             node = visit.node
             match node:
-                case ast.Attribute(ctx=ast.Load()) if node.attr in MUTATORS:
+                case ast.Attribute(ctx=ast.Load()) if node.attr in MUTATING_METHODS:
                     # A module's function of that name (`heapq.merge`, `operator.add`) changes no object by itself.
                     base = self.references.refer(node.value, visit.scope)
                     if not self._own(node.value, visit.scope) and not (base is not None and base.is_module):
@@ -39,7 +39,7 @@ class ReadonlyRules:
                 case _:
                     pass
 
-    def _argument(self, visit: Visit, node: ast.Name | ast.Attribute) -> Iterator[Violation]:
+    def _argument(self, visit: NodeVisit, node: ast.Name | ast.Attribute) -> Iterator[Violation]:
         reference = self.references.refer(node, visit.scope)
         if reference is None or reference.dotted not in ARGUMENT_MUTATORS:
             return
@@ -79,7 +79,7 @@ ARGUMENT_MUTATORS = frozenset(
         "csv.DictWriter",
     }
 )
-_FRESH_BUILTINS = words(
+_FRESH_BUILTINS = split_names(
     "list dict set frozenset tuple bytearray bytes str int float complex bool sorted len abs round ord chr hash hex oct"
     " bin repr ascii range enumerate zip divmod format sum any all isinstance object"
 )
@@ -113,7 +113,7 @@ _FRESH_MEMBERS = frozenset(
     }
     | {f"hashlib.{name}" for name in ("md5", "sha1", "sha256", "sha512", "blake2b", "blake2s", "new")}
 )
-_FRESH_METHODS = words(
+_FRESH_METHODS = split_names(
     "split rsplit splitlines strip lstrip rstrip lower upper title capitalize replace join encode decode copy count"
     " index find most_common strftime isoformat total_seconds"
 )
@@ -136,12 +136,12 @@ _LITERALS = (
 
 # Which argument of a method is the thing it adds. Methods that only remove or reorder add nothing.
 _ADDED = {"append": 0, "appendleft": 0, "add": 0, "insert": 1, "setdefault": 1}
-_TAKING = words("pop popleft popitem remove discard clear sort reverse rotate move_to_end")
-_PUTTING = MUTATORS - _TAKING
+_TAKING = split_names("pop popleft popitem remove discard clear sort reverse rotate move_to_end")
+_PUTTING = MUTATING_METHODS - _TAKING
 
-_EMPTY_BUILTINS = words("list dict set")
+_EMPTY_BUILTINS = split_names("list dict set")
 _EMPTY_MEMBERS = frozenset(f"collections.{name}" for name in ("deque", "OrderedDict", "Counter", "defaultdict"))
-_FACTORIES = words("list dict set int float str bool tuple bytearray")
+_FACTORIES = split_names("list dict set int float str bool tuple bytearray")
 
 NameKey = tuple[int, str]
 
@@ -149,7 +149,7 @@ NameKey = tuple[int, str]
 class Ownership:
     """What one program owns."""
 
-    def __init__(self, references: References) -> None:
+    def __init__(self, references: ImportReferences) -> None:
         self.references, self.walk = references, references.walk
         # A program that defines a `copy` of its own may return anything from it.
         self._redefined = {name for scope in self.walk.scopes for name in scope.bindings}
@@ -188,10 +188,10 @@ class Ownership:
             )
         return self._own_names[key]
 
-    def _new(self, binding: Binding, home: NameScope) -> bool:
+    def _new(self, binding: NameBinding, home: NameScope) -> bool:
         return binding.value is not None and self._fresh(binding.value, home)
 
-    def _item(self, binding: Binding) -> bool:
+    def _item(self, binding: NameBinding) -> bool:
         """Whether a loop gives the name what a list of the program's own keeps. (A dictionary gives its keys.)"""
         rows = binding.each_of
         if not isinstance(rows, ast.Name) or not self._keeps(rows, self._scopes[id(rows)]):
@@ -228,7 +228,7 @@ class Ownership:
             )
         return self._keeping[key]
 
-    def _mixes(self, visit: Visit) -> Iterator[NameKey]:
+    def _mixes(self, visit: NodeVisit) -> Iterator[NameKey]:
         """The names of containers that may hold objects not made here, because of this node."""
         node, scope = visit.node, visit.scope
         parent = visit.parent.node if visit.parent else None

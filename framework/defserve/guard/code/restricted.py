@@ -27,14 +27,14 @@ from RestrictedPython.compile import CompileResult, compile_restricted_exec
 from RestrictedPython.transformer import INSPECT_ATTRIBUTES, IOPERATOR_TO_STR, RestrictingNodeTransformer
 
 from defserve.guard.code.allowed_names import (
-    EXPORTS,
-    FRAMES,
-    MUTATORS,
-    STRICT_METHODS,
+    FRAME_ATTRIBUTES,
+    MODULE_EXPORTS,
+    MUTATING_METHODS,
+    STRICT_SPECIAL_METHODS,
     RestrictedLevel,
-    is_private,
-    module_root,
-    words,
+    get_top_level_module,
+    is_private_name,
+    split_names,
 )
 
 _BUILTINS = (
@@ -54,14 +54,14 @@ _COMPLAINT = re.compile(r"Line (\d+|None): (.*)", re.DOTALL)
 
 
 def compile_restricted(source: str | ast.Module) -> types.CodeType:
-    """Code to `exec` with `namespace(level, …)`. Raises ValueError with what RestrictedPython refuses."""
+    """Code to `exec` with `make_restricted_globals(level, …)`. Raises ValueError with what RestrictedPython refuses."""
     result = _compile(source)
     if result.code is None:
         raise ValueError("; ".join(result.errors))
     return result.code
 
 
-def complaints(source: str | ast.Module) -> list[tuple[int | None, str]]:
+def find_restriction_errors(source: str | ast.Module) -> list[tuple[int | None, str]]:
     """What RestrictedPython refuses, as line and message. Raises RecursionError or MemoryError on absurd depth."""
     found: list[tuple[int | None, str]] = []
     for error in _compile(source).errors:
@@ -75,7 +75,7 @@ def _compile(source: str | ast.Module) -> CompileResult:
     return compile_restricted_exec(source, filename="<code>", policy=RestrictedDialect)
 
 
-def namespace(
+def make_restricted_globals(
     level: RestrictedLevel = "strict",
     allow: Collection[str] | None = None,
     *,
@@ -152,9 +152,9 @@ class RestrictedDialect(RestrictingNodeTransformer):
     """The compile policy. Method names are RestrictedPython's."""
 
     def check_name(self, node: Any, name: str | None, allow_magic_methods: bool = False) -> None:
-        if name is None or is_private(name) or name in ("print", "printed"):
+        if name is None or is_private_name(name) or name in ("print", "printed"):
             return
-        if allow_magic_methods and name in STRICT_METHODS and node.col_offset != 0:
+        if allow_magic_methods and name in STRICT_SPECIAL_METHODS and node.col_offset != 0:
             return
         super().check_name(node, name, False)
 
@@ -165,7 +165,7 @@ class RestrictedDialect(RestrictingNodeTransformer):
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if not is_private(node.attr) or node.attr in INSPECT_ATTRIBUTES:
+        if not is_private_name(node.attr) or node.attr in INSPECT_ATTRIBUTES:
             return self._node(super().visit_Attribute(node))
         # Guarded at run time: `_getattr_` gives private attributes of the program's own objects only.
         name, node.attr = node.attr, "x"
@@ -263,7 +263,7 @@ def _list_annotated_names(cls: type) -> Iterable[object]:
 
 
 # What a class statement sets by itself.
-_SET_BY_PYTHON = words(
+_SET_BY_PYTHON = split_names(
     "__module__ __qualname__ __doc__ __annotations__ __classcell__ __firstlineno__ __static_attributes__ __annotate__"
     " __annotate_func__ __conditional_annotations__ __classdictcell__"
 )
@@ -274,7 +274,7 @@ class _PlainMembers(enum.EnumMeta):
 
     def __new__(metacls, cls: str, bases: tuple[type, ...], classdict: Any, **keywords: Any) -> Any:
         for name in classdict:
-            if name[:2] == "__" and name not in STRICT_METHODS and name not in _SET_BY_PYTHON:
+            if name[:2] == "__" and name not in STRICT_SPECIAL_METHODS and name not in _SET_BY_PYTHON:
                 raise TypeError(f"{name!r} is not a name of a member")
         return super().__new__(metacls, cls, bases, classdict, **keywords)
 
@@ -324,13 +324,18 @@ class FacadeImporter:
             parent, _, child = parent.rpartition(".")
             setattr(self._module(parent), child, self._made[f"{parent}.{child}"])
         for child in fromlist or ():
-            if f"{name}.{child}" in EXPORTS and self._is_allowed(f"{name}.{child}"):
+            if f"{name}.{child}" in MODULE_EXPORTS and self._is_allowed(f"{name}.{child}"):
                 setattr(module, child, self._module(f"{name}.{child}"))
-        return module if fromlist else self._module(module_root(name))
+        return module if fromlist else self._module(get_top_level_module(name))
 
     def _is_allowed(self, name: str) -> bool:
-        listed = self._allow is None or name == "__future__" or name in self._allow or module_root(name) in self._allow
-        return (listed and name in EXPORTS) or name in self._trust
+        listed = (
+            self._allow is None
+            or name == "__future__"
+            or name in self._allow
+            or get_top_level_module(name) in self._allow
+        )
+        return (listed and name in MODULE_EXPORTS) or name in self._trust
 
     def _module(self, name: str) -> types.ModuleType:
         if name not in self._made:
@@ -339,9 +344,11 @@ class FacadeImporter:
 
     def _facade(self, name: str) -> types.ModuleType:
         facade = types.ModuleType(name)
-        if name in EXPORTS and self._is_allowed(name):
+        if name in MODULE_EXPORTS and self._is_allowed(name):
             real = import_module(name)
-            facade.__dict__.update({export: getattr(real, export) for export in EXPORTS[name] if hasattr(real, export)})
+            facade.__dict__.update(
+                {export: getattr(real, export) for export in MODULE_EXPORTS[name] if hasattr(real, export)}
+            )
             facade.__dict__.update(STAND_INS.get(name, {}))
         return facade
 
@@ -390,13 +397,13 @@ class RuntimeHooks:
         self.build = ClassBuilder(self._own)
 
     def getattr(self, ob: Any, name: str, *default: Any) -> Any:
-        if type(name) is str and is_private(name) and self._is_own(ob):
+        if type(name) is str and is_private_name(name) and self._is_own(ob):
             return getattr(ob, name, *default)
         if name == "format" and type(ob) is str:
             return _Format(self.getattr, ob)
-        if name in FRAMES:
+        if name in FRAME_ATTRIBUTES:
             raise AttributeError(f"{name!r} is not an attribute restricted code may read")
-        if self._readonly and name in MUTATORS and (id(ob) in self._frozen or isinstance(ob, type)):
+        if self._readonly and name in MUTATING_METHODS and (id(ob) in self._frozen or isinstance(ob, type)):
             raise TypeError(f"readonly: {name!r} would change an object the code did not make")
         return _guarded_getattr(ob, name, *default)
 

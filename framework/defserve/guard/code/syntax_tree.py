@@ -38,11 +38,11 @@ class TreeTooDeep(ValueError):
 
 
 @dataclass(slots=True, eq=False)
-class Visit:
+class NodeVisit:
     """A node and its place in the tree."""
 
     node: ast.AST
-    parent: Visit | None
+    parent: NodeVisit | None
     scope: NameScope
     path: BlockPath
     """The blocks around it, outermost first."""
@@ -53,26 +53,26 @@ class Visit:
 
 @dataclass(slots=True, eq=False)
 class _Mentions:
-    first: Visit
+    first: NodeVisit
     paths: list[BlockPath]
     deleted: bool = False
 
 
-class Walk:
+class TreeWalk:
     """All visits of a module, in source order, and its scopes. Raises TreeTooDeep."""
 
     def __init__(self, tree: ast.Module, max_depth: int) -> None:
         self.module = NameScope("module")
-        self.visits: list[Visit] = []
+        self.visits: list[NodeVisit] = []
         self.scopes = [self.module]
         self.imported: set[str] = set()
         """Every module an `import` names, and every package above one."""
         self._blocks = 0
         self._max_depth = max_depth
         self._mentions: dict[str, _Mentions] = {}
-        self._definitions: dict[str, Visit] = {}
+        self._definitions: dict[str, NodeVisit] = {}
         self._counts: dict[int, int] = {}
-        stack = [Visit(tree, None, self.module, (), 0)]
+        stack = [NodeVisit(tree, None, self.module, (), 0)]
         while stack:
             visit = stack.pop()
             self.visits.append(visit)
@@ -104,7 +104,7 @@ class Walk:
         home = self._definition(name, mentions.first)
         return home is not None and not mentions.deleted and all(p[: len(home)] == home for p in mentions.paths)
 
-    def _definition(self, name: str, first: Visit) -> BlockPath | None:
+    def _definition(self, name: str, first: NodeVisit) -> BlockPath | None:
         """The block of the statement that surely defines the name before its first mention."""
         node, parent = first.node, first.parent
         while parent is not None and isinstance(parent.node, (ast.Tuple, ast.List)):
@@ -120,7 +120,7 @@ class Walk:
             return definition.path
         return None
 
-    def _mention(self, visit: Visit, node: ast.Name) -> None:
+    def _mention(self, visit: NodeVisit, node: ast.Name) -> None:
         if visit.scope.find(node.id) not in (None, self.module):
             return
         if (known := self._mentions.get(node.id)) is None:
@@ -128,7 +128,7 @@ class Walk:
         known.paths.append(visit.path)
         known.deleted |= isinstance(node.ctx, ast.Del)
 
-    def _enter(self, visit: Visit) -> list[Visit]:
+    def _enter(self, visit: NodeVisit) -> list[NodeVisit]:
         """The visits of a node's children, in source order, each in its scope."""
         if visit.depth > self._max_depth:
             raise TreeTooDeep
@@ -139,7 +139,7 @@ class Walk:
             inner = NameScope(_kind(node), visit.scope)
             self.scopes.append(inner)
         outside = _outer_parts(node)
-        children: list[Visit] = []
+        children: list[NodeVisit] = []
         for name in node._fields:
             value = getattr(node, name, None)
             if not isinstance(value, (ast.AST, list)):
@@ -151,13 +151,13 @@ class Walk:
             if isinstance(value, ast.AST):
                 if isinstance(value, _SIGNS):
                     continue
-                children.append(Visit(value, visit, scope, path, visit.depth + 1))
+                children.append(NodeVisit(value, visit, scope, path, visit.depth + 1))
                 continue
             if name in _BLOCKS:
                 self._blocks += 1
                 path = (*path, self._blocks)
             children += [
-                Visit(item, visit, scope, path, visit.depth + 1, index)
+                NodeVisit(item, visit, scope, path, visit.depth + 1, index)
                 for index, item in enumerate(cast(list[object], value))
                 if isinstance(item, ast.AST) and not isinstance(item, _SIGNS)
             ]
@@ -165,7 +165,7 @@ class Walk:
             self._rescope_first_iterable(visit, children)
         return children
 
-    def _rescope_first_iterable(self, visit: Visit, children: list[Visit]) -> None:
+    def _rescope_first_iterable(self, visit: NodeVisit, children: list[NodeVisit]) -> None:
         # The first iterable of a comprehension is evaluated outside it: `[eval for eval in [eval]]`.
         owner = visit.parent.node if visit.parent else None
         if isinstance(owner, COMPREHENSIONS) and owner.generators[0] is visit.node and visit.scope.parent:
@@ -173,29 +173,29 @@ class Walk:
                 if child.node is getattr(visit.node, "iter", None):
                     child.scope = visit.scope.parent
 
-    def _bind(self, visit: Visit) -> None:
+    def _bind(self, visit: NodeVisit) -> None:
         node, scope = visit.node, visit.scope
         match node:
             case ast.Name(id=name, ctx=ast.Store()):
                 self._bind_store(visit, name)
             case ast.arg(arg=name):
-                scope.bind(name, Binding())
+                scope.bind(name, NameBinding())
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 self._define(name, visit)
-                scope.bind(name, Binding())
+                scope.bind(name, NameBinding())
             case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                scope.bind(name, Binding())
+                scope.bind(name, NameBinding())
             case ast.MatchMapping(rest=str(name)):
-                scope.bind(name, Binding())
+                scope.bind(name, NameBinding())
             case ast.Import(names=names):
                 for alias in names:
                     self._import(alias.name)
                     bound = alias.asname or alias.name.partition(".")[0]
-                    scope.bind(bound, Binding(module=alias.name if alias.asname else bound))
+                    scope.bind(bound, NameBinding(module=alias.name if alias.asname else bound))
             case ast.ImportFrom(names=names, module=module):
                 for alias in names:
                     self._define(alias.asname or alias.name, visit)
-                    scope.bind(alias.asname or alias.name, Binding(member=f"{module}.{alias.name}"))
+                    scope.bind(alias.asname or alias.name, NameBinding(member=f"{module}.{alias.name}"))
             case _:
                 pass
 
@@ -204,11 +204,11 @@ class Walk:
             self.imported.add(module)
             module = module.rpartition(".")[0]
 
-    def _define(self, name: str, visit: Visit) -> None:
+    def _define(self, name: str, visit: NodeVisit) -> None:
         if visit.scope is self.module:
             self._definitions.setdefault(name, visit)
 
-    def _bind_store(self, visit: Visit, name: str) -> None:
+    def _bind_store(self, visit: NodeVisit, name: str) -> None:
         parent = visit.parent.node if visit.parent else None
         scope = visit.scope
         value: ast.expr | None = None
@@ -228,9 +228,9 @@ class Walk:
                     scope = scope.parent
             case _:
                 pass
-        scope.bind(name, Binding(value=value, each_of=each_of))
+        scope.bind(name, NameBinding(value=value, each_of=each_of))
 
-    def find_assigned_value(self, target: Visit) -> ast.expr | None:
+    def find_assigned_value(self, target: NodeVisit) -> ast.expr | None:
         """What a plain assignment gives this target: in `a, b = [], {}`, each its own. None if that is unknown."""
         places: list[tuple[int, int]] = []
         visit = target
@@ -253,7 +253,7 @@ class Walk:
         return self._counts[id(items)]
 
 
-def _declare(visit: Visit) -> None:
+def _declare(visit: NodeVisit) -> None:
     match visit.node:
         case ast.Global(names=names):
             visit.scope.elsewhere.update(dict.fromkeys(names, "global"))
@@ -300,11 +300,11 @@ def _before(definition: ast.AST, use: ast.AST) -> bool:
 #
 # A name bound in a function is never the built-in or the host's: function scopes `shield`. In a class or module, a name
 # that is not bound yet may still mean those. So a module's own name counts only from its first mention
-# (`Walk.settled`).
+# (`TreeWalk.settled`).
 
 
 @dataclass(slots=True, eq=False)
-class Binding:
+class NameBinding:
     """One place that gives a name a value."""
 
     value: ast.expr | None = None
@@ -321,15 +321,15 @@ class Binding:
 class NameScope:
     kind: Literal["module", "function", "comprehension", "class"]
     parent: NameScope | None = None
-    bindings: dict[str, list[Binding]] = field(default_factory=dict[str, list[Binding]])
+    bindings: dict[str, list[NameBinding]] = field(default_factory=dict[str, list[NameBinding]])
     elsewhere: dict[str, Literal["global", "nonlocal"]] = field(
         default_factory=dict[str, Literal["global", "nonlocal"]]
     )
 
-    imports: dict[str, Binding] = field(default_factory=dict[str, Binding])
+    imports: dict[str, NameBinding] = field(default_factory=dict[str, NameBinding])
     """The names that an import binds. Whatever else binds them, they may be that import."""
 
-    def bind(self, name: str, binding: Binding) -> None:
+    def bind(self, name: str, binding: NameBinding) -> None:
         home = self.home(name)
         home.bindings.setdefault(name, []).append(binding)
         if binding.module is not None or binding.member is not None:
@@ -367,21 +367,21 @@ class NameScope:
 # -- What a name in judged code stands for: a built-in, an imported module, a member of one. Aliases are resolved.
 
 
-class Reference(NamedTuple):
+class ImportReference(NamedTuple):
     """What a name or attribute chain stands for, import aliases resolved."""
 
     dotted: str
     is_module: bool
 
 
-class References:
+class ImportReferences:
     """The references of one walked tree, each resolved once."""
 
-    def __init__(self, walk: Walk, strict: bool) -> None:
+    def __init__(self, walk: TreeWalk, strict: bool) -> None:
         self.walk, self.strict = walk, strict
-        self._known: dict[int, Reference | None] = {}
+        self._known: dict[int, ImportReference | None] = {}
 
-    def refer(self, node: ast.expr, scope: NameScope) -> Reference | None:
+    def refer(self, node: ast.expr, scope: NameScope) -> ImportReference | None:
         """What an expression refers to, if it is an imported module or a member of one."""
         chain: list[ast.Attribute] = []
         while isinstance(node, ast.Attribute) and id(node) not in self._known:
@@ -394,18 +394,18 @@ class References:
         for link in reversed(chain):
             if reference is not None:
                 dotted = f"{reference.dotted}.{link.attr}"
-                reference = Reference(dotted, reference.is_module and self.is_submodule(dotted))
+                reference = ImportReference(dotted, reference.is_module and self.is_submodule(dotted))
             self._known[id(link)] = reference
         return reference
 
-    def _find_import(self, name: str, scope: NameScope) -> Reference | None:
+    def _find_import(self, name: str, scope: NameScope) -> ImportReference | None:
         home = scope.find(name)
         binding = home.imports.get(name) if home else None
         if binding is None:
             return None
         if binding.module is not None:
-            return Reference(binding.module, True)
-        return Reference(binding.member or "", self.is_submodule(binding.member or ""))
+            return ImportReference(binding.module, True)
+        return ImportReference(binding.member or "", self.is_submodule(binding.member or ""))
 
     def is_submodule(self, dotted: str) -> bool:
         """Whether a dotted name is a module: one with an export table, or one that the code imports."""

@@ -14,8 +14,8 @@ from difflib import get_close_matches
 from functools import cache
 from typing import TypeAlias
 
-from defserve.guard.shell.kinds import kind_of
-from defserve.guard.shell.places import Places
+from defserve.guard.shell.kinds import find_word_kind
+from defserve.guard.shell.places import PathRules
 from defserve.guard.verdict import Violation
 
 _SHOWN_ALONE = frozenset("--version -V -v --help -h".split())
@@ -61,7 +61,7 @@ class Words:
 
 
 def find_violations(
-    entry: str | Table, words: Sequence[str], title: str, places: Places, depth: int = 0
+    entry: str | SpecTable, words: Sequence[str], title: str, places: PathRules, depth: int = 0
 ) -> Iterator[Violation]:
     """What the words after a program's name break. `entry` is what a table (`split_shared_keys`) says of it."""
     if isinstance(entry, str):
@@ -179,12 +179,12 @@ def _take_option(name: str, option: Option, rest: list[str], title: str, read: W
         read.problems.append(Violation("flag", f"Blocked flag of {title}: '{name}' needs a value"))
     for kind, value in zip(option.kinds, values, strict=False):
         # Where a program reads the option in another way, its value would be taken for a flag.
-        if len(value) > 1 and value[0] == "-" and not kind_of(kind).dashed:
+        if len(value) > 1 and value[0] == "-" and not find_word_kind(kind).dashed:
             read.problems.append(Violation("flag", f"Blocked value of {title} {name}: '{value}' starts with a dash"))
     read.options.append((name, option, values))
 
 
-def _judge_words(read: Words, rules: Grammar, title: str, places: Places) -> Iterator[Violation]:
+def _judge_words(read: Words, rules: Grammar, title: str, places: PathRules) -> Iterator[Violation]:
     yield from read.problems
     yield from _values(read.options, title, places)
     yield from (_effect(effect, title) for effect in rules.effects)
@@ -212,7 +212,7 @@ def _judge_words(read: Words, rules: Grammar, title: str, places: Places) -> Ite
             yield Violation("place", f"Blocked write: {title} {flag} writes outside the working directory")
 
 
-def _backups(read: Words, places: Places) -> Iterator[Violation]:
+def _backups(read: Words, places: PathRules) -> Iterator[Violation]:
     """A file that is kept as a copy gets its name and the suffix (`sed -i.conf`, `cp -b -S .py`)."""
     for _, option, values in read.options:
         for kind, suffix in zip(option.kinds, values, strict=False):
@@ -226,20 +226,20 @@ def _clash(title: str, flags: Sequence[str]) -> Violation:
     return Violation("flag", f"Blocked flags of {title}: {named} together")
 
 
-def _values(options: Iterable[tuple[str, Option, list[str]]], title: str, places: Places) -> Iterator[Violation]:
+def _values(options: Iterable[tuple[str, Option, list[str]]], title: str, places: PathRules) -> Iterator[Violation]:
     for name, option, values in options:
         if option.effect and option.effect != "home":
             yield _effect(option.effect, title, name)
         for kind, value in zip(option.kinds, values, strict=False):
-            if kind_of(kind).effect:
-                yield _effect(kind_of(kind).effect, title, name)
-            for found in kind_of(kind).problems(value, places):
+            if find_word_kind(kind).effect:
+                yield _effect(find_word_kind(kind).effect, title, name)
+            for found in find_word_kind(kind).problems(value, places):
                 yield found or Violation(
                     "value", f"Blocked value of {title} {name}: '{value}' is not {_describe_kind(kind)}"
                 )
 
 
-def _operands(words: Sequence[str], shape: Sequence[Shape], title: str, places: Places) -> Iterator[Violation]:
+def _operands(words: Sequence[str], shape: Sequence[Shape], title: str, places: PathRules) -> Iterator[Violation]:
     """Judge by the first alternative that nothing speaks against, or by the first that has the right number."""
     fitting = [(one, kinds) for one in shape if (kinds := _dealt(len(words), one)) is not None]
     if not fitting:
@@ -249,13 +249,13 @@ def _operands(words: Sequence[str], shape: Sequence[Shape], title: str, places: 
     judged = [(one, list(_judge_operands(words, kinds, title, places)), kinds) for one, kinds in fitting]
     one, found, kinds = next((case for case in judged if not case[1]), judged[0])
     yield from found
-    effects = {one.effect, *(kind_of(kind).effect for kind in kinds)} - {""}
+    effects = {one.effect, *(find_word_kind(kind).effect for kind in kinds)} - {""}
     yield from (_effect(effect, title) for effect in sorted(effects))
 
 
-def _judge_operands(words: Sequence[str], kinds: Sequence[str], title: str, places: Places) -> Iterator[Violation]:
+def _judge_operands(words: Sequence[str], kinds: Sequence[str], title: str, places: PathRules) -> Iterator[Violation]:
     for word, kind in zip(words, kinds, strict=True):
-        for found in kind_of(kind).problems(word, places):
+        for found in find_word_kind(kind).problems(word, places):
             yield found or Violation("operand", f"Blocked operand of {title}: '{word}' is not {_describe_kind(kind)}")
 
 
@@ -294,10 +294,10 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _describe_kind(kind: str) -> str:
-    return kind_of(kind).says
+    return find_word_kind(kind).says
 
 
-Table: TypeAlias = Mapping[str, "str | Table"]
+SpecTable: TypeAlias = Mapping[str, "str | SpecTable"]
 """Names (several in one key share an entry) → a spec, or the table of sub-commands, where "" has what precedes them."""
 
 EFFECTS: Mapping[str, str] = {"w": "write", "n": "network-use", "x": "run", "o": "operands", "e": "editor", "h": "home"}
@@ -400,19 +400,19 @@ def _alternative(tokens: list[str]) -> Shape:
     return shape
 
 
-def with_groups(table: Table, groups: Mapping[str, str]) -> Table:
+def expand_table_groups(table: SpecTable, groups: Mapping[str, str]) -> SpecTable:
     """The table with every `+group` written out."""
 
     def expand_groups(spec: str) -> str:
         return re.sub(r"(?<!\S)\+(\w+)", lambda found: expand_groups(groups[found[1]]), spec)
 
     return {
-        names: expand_groups(entry) if isinstance(entry, str) else with_groups(entry, groups)
+        names: expand_groups(entry) if isinstance(entry, str) else expand_table_groups(entry, groups)
         for names, entry in table.items()
     }
 
 
-def split_shared_keys(table: Table) -> dict[str, str | Table]:
+def split_shared_keys(table: SpecTable) -> dict[str, str | SpecTable]:
     """The table with one name a key, at every depth."""
     return {
         name: entry if isinstance(entry, str) else split_shared_keys(entry)

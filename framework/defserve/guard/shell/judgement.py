@@ -27,21 +27,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
-from defserve.base.hidden_characters import describe_hidden
+from defserve.base.hidden_characters import describe_hidden_characters
 from defserve.guard.shell import grammar
-from defserve.guard.shell.grammar import Table
+from defserve.guard.shell.grammar import SpecTable
 from defserve.guard.shell.grammar import parse_grammar as grammar_of
-from defserve.guard.shell.places import Places
+from defserve.guard.shell.places import PathRules
 from defserve.guard.shell.tables import (
-    CHECKS,
-    HELPING,
-    KINDS,
-    NEVER_OPEN,
-    ON_REQUEST,
-    PROGRAMS,
-    TAR,
-    UNKNOWN_DANGERS,
-    VERSIONED,
+    DANGEROUS_OPTIONS,
+    OPT_IN_PROGRAM_TABLE,
+    PROGRAM_TABLE,
+    PROGRAMS_WITH_HELP,
+    REFUSED_PROGRAM_KINDS,
+    SYNTAX_CHECK_TABLE,
+    TAR_TABLE,
+    VERSION_ARGUMENTS,
+    WHOLE_COMMAND_KINDS,
 )
 from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
 
@@ -77,7 +77,7 @@ def judge(
     argv, found = split_words(command)
     if found:
         return make_refused_verdict(found, {"form": _FORM})
-    places, listed = Places(root or ""), None if allowed is None else parse_allow_list(allowed)
+    places, listed = PathRules(root or ""), None if allowed is None else parse_allow_list(allowed)
     refusing = REFUSED_EFFECTS[mode] if listed is None else REFUSED_EFFECTS[mode] & {"write"}
     judged = _by_rules(argv, places) if listed is None else _by_list(argv, places, listed)
     # Two words may break the same rule: it is named once.
@@ -87,13 +87,13 @@ def judge(
     return Verdict(True, argv=tuple(argv))
 
 
-def _by_rules(argv: Sequence[str], places: Places) -> Iterator[Violation]:
+def _by_rules(argv: Sequence[str], places: PathRules) -> Iterator[Violation]:
     """The author listed nothing: known programs only."""
     if name_problem := _name_problem(argv[0]):
         yield name_problem
     elif _tells_version(argv):
         return
-    elif entry := PROGRAMS.get(argv[0]):
+    elif entry := PROGRAM_TABLE.get(argv[0]):
         yield from _arguments(argv, entry, places)
     elif judged := _judge_check_command(argv, places):
         yield from judged
@@ -103,12 +103,12 @@ def _by_rules(argv: Sequence[str], places: Places) -> Iterator[Violation]:
         yield _not_run(argv[0])
 
 
-def _judge_check_command(argv: Sequence[str], places: Places) -> Iterator[Violation] | None:
+def _judge_check_command(argv: Sequence[str], places: PathRules) -> Iterator[Violation] | None:
     """An interpreter that checks a file, or runs a module of its own: None if it does not."""
     if tuple(argv[1:3]) == ("-m", "pip") and argv[0] in ("python", "python3"):
-        return grammar.find_violations(PROGRAMS["pip"], argv[3:], "pip", places)
+        return grammar.find_violations(PROGRAM_TABLE["pip"], argv[3:], "pip", places)
     for size in (3, 2):
-        if rules := CHECKS.get(tuple(argv[:size])):
+        if rules := SYNTAX_CHECK_TABLE.get(tuple(argv[:size])):
             return grammar.find_violations(rules, argv[size:], " ".join(argv[:size]), places)
     return None
 
@@ -125,26 +125,26 @@ def unwrap_limiter(argv: Sequence[str]) -> Sequence[str]:
     return rest if rest and rest[0][:1] != "-" else ()
 
 
-def _arguments(argv: Sequence[str], entry: str | Table, places: Places) -> Iterator[Violation]:
-    if entry is PROGRAMS["tar"]:
+def _arguments(argv: Sequence[str], entry: str | SpecTable, places: PathRules) -> Iterator[Violation]:
+    if entry is PROGRAM_TABLE["tar"]:
         return find_tar_violations(argv[1:], places)
     return grammar.find_violations(entry, argv[1:], argv[0], places)
 
 
 def _tells_version(argv: Sequence[str]) -> bool:
     """Whether a program is only asked for its version or usage: whatever else it does, it does not do now."""
-    entry = PROGRAMS.get(argv[0])
+    entry = PROGRAM_TABLE.get(argv[0])
     if isinstance(entry, str) and len(argv) == 2 and argv[1] in ("--version", "--help"):
         return argv[1] in grammar_of(entry).options and "plain" not in grammar_of(entry).style
     if argv[0] == "git" and len(argv) == 3 and argv[2] == "-h" and not isinstance(entry, str) and entry is not None:
         # Alone, it is the usage of every sub-command. An alias would be run.
         return argv[1] != "" and argv[1] in " ".join(entry).split()
-    if argv[-1] == "--help" and argv[0] in HELPING:
+    if argv[-1] == "--help" and argv[0] in PROGRAMS_WITH_HELP:
         return _is_subcommand(entry, argv[1:-1])
-    return " ".join(argv[1:]) in VERSIONED.get(_plain(argv[0]), ()) and not any(" " in word for word in argv)
+    return " ".join(argv[1:]) in VERSION_ARGUMENTS.get(_plain(argv[0]), ()) and not any(" " in word for word in argv)
 
 
-def _is_subcommand(entry: str | Table | None, words: Sequence[str]) -> bool:
+def _is_subcommand(entry: str | SpecTable | None, words: Sequence[str]) -> bool:
     """Whether the table of a program knows a sub-command by these words: `pip install`, `uv pip list`."""
     for word in words:
         if entry is None or isinstance(entry, str) or word == "":
@@ -158,7 +158,7 @@ def _name_problem(name: str) -> Violation | None:
         return Violation("path", f"Blocked program: '{name}' is named by a path")
     if "=" in name:
         return Violation("assignment", f"Blocked assignment: '{name}'")
-    if not _PLAIN_NAME.fullmatch(name) and name not in KINDS and name not in PROGRAMS:
+    if not _PLAIN_NAME.fullmatch(name) and name not in REFUSED_PROGRAM_KINDS and name not in PROGRAM_TABLE:
         return Violation("program-name", f"Blocked program: {name!r} is not a plain name")
     return None
 
@@ -166,26 +166,30 @@ def _name_problem(name: str) -> Violation | None:
 def _plain(name: str) -> str:
     """The name by which rules are looked up: `/usr/bin/python3.12` is `python`."""
     base = name.rpartition("/")[2]
-    return base if base in KINDS or base in PROGRAMS else re.sub(r"[\d.-]+$", "", base)
+    return base if base in REFUSED_PROGRAM_KINDS or base in PROGRAM_TABLE else re.sub(r"[\d.-]+$", "", base)
 
 
 def _not_run(name: str) -> Violation:
-    kind = KINDS.get(_plain(name)) or KINDS.get(name.partition(".")[0]) or "unknown-program"
+    kind = (
+        REFUSED_PROGRAM_KINDS.get(_plain(name))
+        or REFUSED_PROGRAM_KINDS.get(name.partition(".")[0])
+        or "unknown-program"
+    )
     return Violation(kind, f"Blocked program: '{name}'")
 
 
-def _by_list(argv: Sequence[str], places: Places, listed: AllowList) -> Iterator[Violation]:
+def _by_list(argv: Sequence[str], places: PathRules, listed: AllowList) -> Iterator[Violation]:
     """The author listed what may run."""
     name, rest = argv[0], argv[1:]
     if not listed.names(name):
         yield _name_problem(name) or Violation("not-allowed", f"Blocked program: '{name}' is not on the list")
         return
-    entry = PROGRAMS.get(_plain(name)) or ON_REQUEST.get(_plain(name))
+    entry = PROGRAM_TABLE.get(_plain(name)) or OPT_IN_PROGRAM_TABLE.get(_plain(name))
     first = _first(rest, entry)
     if tuple(argv) in listed.lines:
         # The author vouches for the whole line, but readonly is a promise to the caller.
         yield from (found for found in _arguments(argv, entry, places) if found.rule == "write") if entry else ()
-    elif (kind := KINDS.get(_plain(name))) in NEVER_OPEN:
+    elif (kind := REFUSED_PROGRAM_KINDS.get(_plain(name))) in WHOLE_COMMAND_KINDS:
         yield Violation(kind, f"Blocked program: '{name}' can run any program; only whole lines of it can be allowed")
     elif name not in listed.open and first not in listed.firsts.get(name, ()):
         yield Violation("not-allowed", f"Blocked command: '{f'{name} {first}'.strip()}' is not on the list")
@@ -195,7 +199,7 @@ def _by_list(argv: Sequence[str], places: Places, listed: AllowList) -> Iterator
         yield from _judge_known_program(argv, entry, places, listed)
 
 
-def _first(rest: Sequence[str], entry: str | Table | None) -> str:
+def _first(rest: Sequence[str], entry: str | SpecTable | None) -> str:
     """The word that says what the program should do: behind options that leave its meaning alone (`git --no-pager`)."""
     before = entry.get("", "") if entry and not isinstance(entry, str) else ""
     options = grammar_of(before if isinstance(before, str) else "", True).options
@@ -208,12 +212,12 @@ def _unknown(argv: Sequence[str], listed: AllowList) -> Iterator[Violation]:
         yield from _find_unlisted_flags(argv, listed.firsts.get(argv[0], set()))
         return
     for flag in (word.partition("=")[0] for word in argv[1:] if word.startswith("--") and len(word) > 2):
-        if any(danger.startswith(flag) for danger in UNKNOWN_DANGERS):
+        if any(danger.startswith(flag) for danger in DANGEROUS_OPTIONS):
             yield Violation("flag", f"Blocked flag of {argv[0]}: '{flag}'")
 
 
 def _judge_known_program(
-    argv: Sequence[str], entry: str | Table, places: Places, listed: AllowList
+    argv: Sequence[str], entry: str | SpecTable, places: PathRules, listed: AllowList
 ) -> Iterator[Violation]:
     """A program with rules. A sub-command that has none is the author's word: with the listed flags only."""
     found, firsts = list(_arguments(argv, entry, places)), listed.firsts.get(argv[0], set[str]())
@@ -241,15 +245,17 @@ def _hints(
     if listed is not None:
         return {"form": _FORM, "allowed": listed.readable()}
     hints: dict[str, Any] = {"form": _FORM}
-    if name not in PROGRAMS:
-        hints["programs"] = sorted(known for known, entry in PROGRAMS.items() if mode == "sandbox" or _looks(entry))
+    if name not in PROGRAM_TABLE:
+        hints["programs"] = sorted(
+            known for known, entry in PROGRAM_TABLE.items() if mode == "sandbox" or _looks(entry)
+        )
         hints["author"] = "other programs run when the tool lists them: allowed={'program': ['first-word']}"
     elif any(one.rule == "run" for one in found):
         hints["author"] = "what runs the project's own code runs when the tool lists it: allowed={'npm': ['test']}"
     return hints
 
 
-def _looks(entry: str | Table) -> bool:
+def _looks(entry: str | SpecTable) -> bool:
     """Whether a program has a form without effects."""
     return not (isinstance(entry, str) and entry.lstrip().startswith("!"))
 
@@ -307,7 +313,7 @@ def _unreadable(command: str) -> Iterator[Violation]:
     if len(command) > MAX_BYTES or len(command.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         yield Violation("length", f"Blocked command: longer than {MAX_BYTES} bytes")
         return
-    for index, what in describe_hidden(command):
+    for index, what in describe_hidden_characters(command):
         yield Violation("hidden-text", f"Blocked {what} at position {index}")
         return
 
@@ -395,13 +401,13 @@ def _split(text: str) -> list[str]:
 _TAR_VALUED = "fC"
 
 
-def find_tar_violations(words: Sequence[str], places: Places) -> Iterator[Violation]:
+def find_tar_violations(words: Sequence[str], places: PathRules) -> Iterator[Violation]:
     """What the words after `tar` break."""
     words = _add_dashes(words)
     letters = {f"-{letter}" for word in words if word[:2] != "--" for letter in _cluster(word)}
-    chosen = list(dict.fromkeys(str(TAR[name]) for name in letters | set(words) if name in TAR))
-    if chosen == [str(TAR["-x"])] and ("-O" in letters or "--to-stdout" in words):
-        chosen = [str(TAR["print"])]
+    chosen = list(dict.fromkeys(str(TAR_TABLE[name]) for name in letters | set(words) if name in TAR_TABLE))
+    if chosen == [str(TAR_TABLE["-x"])] and ("-O" in letters or "--to-stdout" in words):
+        chosen = [str(TAR_TABLE["print"])]
     if len(chosen) == 1:
         yield from grammar.find_violations(chosen[0], words, "tar", places)
     elif list(words) not in (["--version"], ["--help"]):

@@ -11,10 +11,10 @@ from urllib.parse import unquote
 
 from defserve.guard import network
 from defserve.guard.shell import languages
-from defserve.guard.shell.places import Places
+from defserve.guard.shell.places import PathRules
 from defserve.guard.verdict import Violation
 
-Check: TypeAlias = Callable[[str, Places], "Violation | bool | None"]
+Check: TypeAlias = Callable[[str, PathRules], "Violation | bool | None"]
 """A violation, or True if the word is not of the kind."""
 
 
@@ -26,7 +26,7 @@ class Kind:
     dashed: bool = False
     """Whether a value in a word of its own may start with a dash."""
 
-    def problems(self, word: str, places: Places) -> Iterator[Violation | None]:
+    def problems(self, word: str, places: PathRules) -> Iterator[Violation | None]:
         """At most one: a violation, or None if the word is simply not of this kind."""
         found = self.check(word, places)
         if found:
@@ -39,15 +39,17 @@ def _spelt(pattern: str, says: str, dashed: bool = False) -> Kind:
 
 
 def _language(name: str, problem: Callable[[str], str | None]) -> Kind:
-    def check(word: str, places: Places) -> Violation | None:
+    def check(word: str, places: PathRules) -> Violation | None:
         found = problem(word)
         return Violation("script", f"Blocked {name}: {found}") if found else None
 
     return Kind(f"a {name}", check)
 
 
-def _where(words: str, check: Callable[[Places, str], Violation | None], effect: str = "", local: bool = False) -> Kind:
-    def check_word(word: str, places: Places) -> Violation | None:
+def _where(
+    words: str, check: Callable[[PathRules, str], Violation | None], effect: str = "", local: bool = False
+) -> Kind:
+    def check_word(word: str, places: PathRules) -> Violation | None:
         if local and ":" in word:
             return Violation("remote", f"Blocked remote: '{word}'")
         return check(places, word)
@@ -57,35 +59,35 @@ def _where(words: str, check: Callable[[Places, str], Violation | None], effect:
 
 def _is_wide(word: str) -> bool:
     """`%1000000000d`, or `1000000000/1 "x"` of hexdump, which repeats it so often."""
-    return languages.is_wide(word) or re.search(r"\d{4}/", word) is not None
+    return languages.has_large_width(word) or re.search(r"\d{4}/", word) is not None
 
 
-def _here(places: Places, word: str) -> Violation | None:
+def _here(places: PathRules, word: str) -> Violation | None:
     """A repository elsewhere brings its own settings, and some of them name programs."""
     if word.rstrip("/") in (".", places.root.rstrip("/") or "."):
         return None
     return Violation("place", f"Blocked directory: '{word}' may be a repository with settings of its own")
 
 
-def _object(places: Places, word: str) -> Violation | None:
+def _object(places: PathRules, word: str) -> Violation | None:
     """The programs of binutils take further options from `@file`, one of which loads a plug-in."""
     return Violation("flag", f"Blocked operand: '{word}'") if word[:1] in ("@", "+", "-") else places.check_read(word)
 
 
-def _script(places: Places, word: str) -> Violation | None:
+def _script(places: PathRules, word: str) -> Violation | None:
     """A file, not a sub-command that takes code (`deno eval`), nor standard input."""
     named = "." in word.strip(".-") or "/" in word
     return _object(places, word) if named else Violation("interpreter", f"Blocked code for an interpreter: '{word}'")
 
 
-def _check_copy(places: Places, word: str) -> Violation | None:
+def _check_copy(places: PathRules, word: str) -> Violation | None:
     """An empty or endless device copied over a file destroys the file, or the disk."""
     return (
         Violation("place", f"Blocked copy: '{word}' is a device") if "/dev/" in f"{word}/" else places.check_read(word)
     )
 
 
-def _check_named_copy(places: Places, word: str) -> Violation | None:
+def _check_named_copy(places: PathRules, word: str) -> Violation | None:
     """A copy in a directory has the name of its original."""
     return _check_copy(places, word) or places.check_copy_name(word)
 
@@ -94,61 +96,61 @@ def _check_named_copy(places: Places, word: str) -> Violation | None:
 _PACKED = re.compile(r"(?:\.(?:t?gz|t?xz|t?bz2?|tbz2|t?lzma|tlz|lz4?|t?zst|taz|t?z|br)|[-_]g?z)\Z", re.IGNORECASE)
 
 
-def _check_pack(places: Places, word: str) -> Violation | None:
+def _check_pack(places: PathRules, word: str) -> Violation | None:
     """A file that is packed or unpacked in place: the name that it gets is written, too."""
     return places.check_write(word) or places.check_write(_PACKED.sub("", word))
 
 
-def _member(word: str, places: Places) -> Violation | None:
+def _member(word: str, places: PathRules) -> Violation | None:
     """What is taken out of an archive, under its own name."""
     return _check_undashed(word, places) or places.check_trusted_name(word)
 
 
-def _check_download(word: str, places: Places) -> Violation | None:
+def _check_download(word: str, places: PathRules) -> Violation | None:
     """A file gets the last name of its URL."""
     return _url(word, places) or places.check_trusted_name(unquote(re.split(r"[?#]", word)[0]).rpartition("/")[2])
 
 
-def _check_clone(word: str, places: Places) -> Violation | None:
+def _check_clone(word: str, places: PathRules) -> Violation | None:
     """A directory gets the last name of its remote."""
     name = re.split(r"[/:]", unquote(word).rstrip("/"))[-1]
     return _remote(word, places) or places.check_trusted_name(name.removesuffix(".git") or name)
 
 
-def _rewritten(places: Places, word: str) -> Violation | None:
+def _rewritten(places: PathRules, word: str) -> Violation | None:
     """A file that sed changes in place. Where `-i` takes the next word, the file is read as a script."""
     if re.search(r"[\s;{}]|(?:^|/)[gpiImM\d,$!~+]*[wWrR]/", word):
         return Violation("script", f"Blocked file of sed -i: some seds read '{word}' as a script; write -i.bak")
     return places.check_write(word)
 
 
-def _check_delete(places: Places, word: str) -> Violation | None:
+def _check_delete(places: PathRules, word: str) -> Violation | None:
     if set(word) <= {".", "/", "*"}:
         return Violation("delete", f"Blocked delete: '{word}' is everything here")
     return places.check_write(word)
 
 
-def _whole_tree(word: str, places: Places) -> Violation | None:
+def _whole_tree(word: str, places: PathRules) -> Violation | None:
     """Throwing away one file's changes is an edit; throwing away all of them is a deletion."""
     if re.fullmatch(r"[./]+|:[/!(^].*|[^*]*+\*.*", word):
         return Violation("delete", f"Blocked path: '{word}' throws away every change")
     return _check_undashed(word, places) or places.check_trusted_name(word)
 
 
-def _check_undashed(word: str, places: Places) -> Violation | None:
+def _check_undashed(word: str, places: PathRules) -> Violation | None:
     """A revision or a path of the repository: git compares files that lie outside of it, too."""
     if word.startswith("-") and len(word) > 1:
         return Violation("flag", f"Blocked operand: '{word}' looks like a flag")
     return places.check_read(word)
 
 
-def _refspec(word: str, places: Places) -> Violation | None:
+def _refspec(word: str, places: PathRules) -> Violation | None:
     if word[:1] in ("+", ":"):
         return Violation("delete", f"Blocked refspec: '{word}' overwrites or deletes")
     return _check_undashed(word, places)
 
 
-def _mode(word: str, places: Places) -> Violation | bool:
+def _mode(word: str, places: PathRules) -> Violation | bool:
     """No set-user-id and no set-group-id bit: they let others run a file with its owner's rights."""
     if re.fullmatch(r"0*[2-7][0-7]{3}", word) or re.search(r"(?:^|[,=])[ugoa]*[+=][rwxXt]*s", word):
         return Violation("mode", f"Blocked mode: '{word}' lends its owner's rights")
@@ -164,7 +166,7 @@ _REMOTE = re.compile(
 _GIT_PORTS: Mapping[str, str] = {"git": "9418", "ssh": "22"}
 
 
-def _remote(word: str, places: Places) -> Violation | None:
+def _remote(word: str, places: PathRules) -> Violation | None:
     """A remote may name a helper (`ext::sh -c id`), hide a flag for ssh (`ssh://-oProxyCommand=…`), or be a service."""
     if word.startswith(("http://", "https://")):
         return _url(word, places)
@@ -179,7 +181,7 @@ def _remote(word: str, places: Places) -> Violation | None:
     return _url(f"https://{host}/", places) if host else None
 
 
-def _url(word: str, places: Places) -> Violation | None:
+def _url(word: str, places: PathRules) -> Violation | None:
     # curl expands brackets and braces to further URLs.
     if re.search(r"[][{}]", word):
         return Violation("remote", f"Blocked URL: '{word}' has brackets")
@@ -318,30 +320,30 @@ KINDS: Mapping[str, Kind] = {
     "cloned": Kind("a remote", _check_clone, "network-use"),
     "url": Kind("a URL", _url, "network-use"),
     "downloaded": Kind("a URL", _check_download, "network-use"),
-    "read": _where("a file to read", Places.check_read),
-    "inside": _where("a directory here", Places.inside),
+    "read": _where("a file to read", PathRules.check_read),
+    "inside": _where("a directory here", PathRules.inside),
     "here": _where("the working directory", _here),
     "object": _where("a file to read", _object),
-    "local": _where("a file to read", Places.check_read, local=True),
+    "local": _where("a file to read", PathRules.check_read, local=True),
     "source": _where("a file to copy", _check_copy),
     "copied": _where("a file to copy", _check_named_copy),
     "local-copied": _where("a file to copy", _check_named_copy, local=True),
-    "listed": _where("a file to look at", Places.check_list),
-    "walked": _where("a directory to walk", Places.check_walk),
-    "write": _where("a file to write", Places.check_write, "write"),
-    "touched": _where("a file or directory to make", Places.check_touch, "write"),
+    "listed": _where("a file to look at", PathRules.check_list),
+    "walked": _where("a directory to walk", PathRules.check_walk),
+    "write": _where("a file to write", PathRules.check_write, "write"),
+    "touched": _where("a file or directory to make", PathRules.check_touch, "write"),
     "packed": _where("a file to pack or unpack", _check_pack, "write"),
     "rewritten": _where("a file to change", _rewritten, "write"),
-    "prefix": _where("the beginning of the names to write", Places.check_prefix, "write"),
+    "prefix": _where("the beginning of the names to write", PathRules.check_prefix, "write"),
     "member": Kind("a file of the archive", _member),
-    "local-write": _where("a file to write", Places.check_write, "write", local=True),
+    "local-write": _where("a file to write", PathRules.check_write, "write", local=True),
     "delete": _where("a file to delete", _check_delete, "write"),
     "nothing": Kind("allowed", lambda word, places: True),
 }
 
 
 @cache
-def kind_of(name: str) -> Kind:
+def find_word_kind(name: str) -> Kind:
     """The kind of this name. `a|b` and `=a` are choices."""
     if "|" not in name and name[:1] != "=":
         return KINDS[name]

@@ -150,7 +150,7 @@ def find_awk_problem(script: str) -> str | None:
         return "it is empty"
     if _has_endless_loop(_AWK_TEXT.sub('""', script)):
         return "a loop without an end"
-    if any(is_wide(text) for text in _AWK_TEXT.findall(script)):
+    if any(has_large_width(text) for text in _AWK_TEXT.findall(script)):
         return "a format with a large width"
     return next(_find_awk_problems(script), None)
 
@@ -476,7 +476,7 @@ def _read_sql_words(text: str) -> tuple[list[str], str | None]:
         if not found:
             return [], f"'{text[at]}' at position {at}"
         at = found.end()
-        if found["text"] and is_wide(found["text"]):
+        if found["text"] and has_large_width(found["text"]):
             return [], "a format with a large width"
         if found["quoted"]:
             words.append(found["quoted"][1:-1].lower())
@@ -519,7 +519,7 @@ _SPEC = re.compile(r"%([^A-Za-z%]*+)")
 _LARGE = re.compile(r"\d{9}|\d[eE]\+?(?:[7-9]|\d\d)")
 
 
-def is_wide(text: str) -> bool:
+def has_large_width(text: str) -> bool:
     """Whether a format (`%5d`) asks for a width of four digits or more, or takes its width from elsewhere (`%*d`)."""
     return any("*" in found[1] or re.search(r"\d{4}", found[1]) for found in _SPEC.finditer(text))
 

@@ -72,7 +72,7 @@ _LISTED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PathRules:
     """What may be touched. Without a `root`, every absolute path is outside."""
 
     root: str = ""
@@ -165,7 +165,7 @@ def find_link(argv: Sequence[str], root: str) -> Violation | None:
     """
     try:
         top = os.path.realpath(root)
-        places, walk = Places(top), _LinkWalk() if _follows_links(argv) else None
+        places, walk = PathRules(top), _LinkWalk() if _follows_links(argv) else None
         for word in argv[1:]:
             for path in _paths(word, root):
                 full = os.path.join(root, path)
@@ -368,7 +368,7 @@ _OTHERS: Mapping[str, str] = {
 _READING: Mapping[str, str] = {"npm_config_cache": os.devnull, "XDG_CONFIG_HOME": os.devnull}
 
 
-def environment(writing: bool = False) -> dict[str, str]:
+def make_environment(writing: bool = False) -> dict[str, str]:
     """The variables: a search path, a language, and what keeps programs from running, asking and writing unasked.
 
     `writing`: the command may write, so package managers have a cache.

@@ -1,18 +1,18 @@
 """The tables of programs, as data in the notation of `grammar`: refused, on request, package managers, and all.
 
 First come well-known programs that are not run, by the rule that a refusal names, and those that may tell their
-version. The whole table, `PROGRAMS`, is put together at the end.
+version. The whole table, `PROGRAM_TABLE`, is put together at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from defserve.guard.shell.developer_programs import CHECKS as _CHECKS
-from defserve.guard.shell.developer_programs import GIT, TOOLS
-from defserve.guard.shell.everyday_programs import FILES, SYSTEM, TEXT
-from defserve.guard.shell.everyday_programs import TAR as _TAR
-from defserve.guard.shell.grammar import Table, split_shared_keys, with_groups
+from defserve.guard.shell.developer_programs import DEVELOPER_TOOL_SPECS, GIT_SPECS
+from defserve.guard.shell.developer_programs import SYNTAX_CHECK_SPECS as _CHECKS
+from defserve.guard.shell.everyday_programs import FILE_PROGRAM_SPECS, SYSTEM_PROGRAM_SPECS, TEXT_PROGRAM_SPECS
+from defserve.guard.shell.everyday_programs import TAR_SPECS as _TAR
+from defserve.guard.shell.grammar import SpecTable, expand_table_groups, split_shared_keys
 
 _NAMES = {
     "interpreter": """
@@ -40,10 +40,10 @@ _NAMES = {
     """,
 }
 
-KINDS: Mapping[str, str] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+REFUSED_PROGRAM_KINDS: Mapping[str, str] = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 """Why a well-known program is not run: the rule that a refusal names."""
 
-NEVER_OPEN = frozenset({"wrapper", "shell", "interactive"})
+WHOLE_COMMAND_KINDS = frozenset({"wrapper", "shell", "interactive"})
 """Kinds that can run any program, so an author can only allow whole command lines of them."""
 
 # Not those that load the project's plug-ins or settings first, or run its own copy of themselves: pytest, tox, flake8,
@@ -74,7 +74,7 @@ _VERSION = """
 """
 _PYTHONS = "python python2 python3 pypy pypy3"
 
-VERSIONED: Mapping[str, frozenset[str]] = {
+VERSION_ARGUMENTS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(_VERSION.split(), frozenset({"--version"})),
     **dict.fromkeys(_PYTHONS.split(), frozenset({"--version", "-V", "-VV", "--help", "-h"})),
     **dict.fromkeys("node nodejs".split(), frozenset({"--version", "-v", "--help", "-h"})),
@@ -126,7 +126,7 @@ VERSIONED: Mapping[str, frozenset[str]] = {
 """Programs that tell their version or usage, and the words with which they do nothing else."""
 
 # Not git, cargo and gem: they start a program that shows the manual, or read settings of the project first.
-HELPING: frozenset[str] = frozenset("pip pip3 npm uv apt apt-get".split())
+PROGRAMS_WITH_HELP: frozenset[str] = frozenset("pip pip3 npm uv apt apt-get".split())
 """Programs whose sub-commands print their usage for `--help`, and do nothing else."""
 
 
@@ -135,10 +135,12 @@ HELPING: frozenset[str] = frozenset("pip pip3 npm uv apt apt-get".split())
 
 # These take code in their operands, or options behind them.
 _TAKES_CODE = "psql mysql gdb bc dc m4 erl ghci ipython irb octave swipl sbcl R expect"
-_SCRIPT = " ".join(name for name, kind in KINDS.items() if kind == "interpreter" and name not in _TAKES_CODE.split())
+_SCRIPT = " ".join(
+    name for name, kind in REFUSED_PROGRAM_KINDS.items() if kind == "interpreter" and name not in _TAKES_CODE.split()
+)
 _TASKS = "ninja just rake gradle gradlew mvn ant task"
 
-_ON_REQUEST_SPECS: Table = {
+_ON_REQUEST_SPECS: SpecTable = {
     _TAKES_CODE: "%never",
     # The script is a file; what follows is for the script. Code in an option or on standard input is refused.
     _SCRIPT: "!x %leading | script pattern*",
@@ -175,7 +177,7 @@ _ON_REQUEST_SPECS: Table = {
     _TASKS: "!x %tasks -qvn --quiet --verbose --dry-run --info --list -l | task*",
 }
 
-UNKNOWN_DANGERS = frozenset(
+DANGEROUS_OPTIONS = frozenset(
     """
     --exec --exec-path --exec-batch --execute --command --eval --output --output-file --output-directory --out --pager
     --editor --shell --script-shell --upload-pack --receive-pack --rsh --rsh-command --rsync-path --pre --to-command
@@ -220,7 +222,7 @@ _PACKAGE_GROUPS = {
     """,
 }
 
-PACKAGES: Table = with_groups(
+PACKAGES: SpecTable = expand_table_groups(
     {
         "pip pip3": {
             "": "-Vhqv --version --help --quiet --verbose --no-input --no-color --disable-pip-version-check",
@@ -352,16 +354,33 @@ PACKAGES: Table = with_groups(
 
 # -- What is known of programs, as data in the notation of `specs`. Whatever stands here is known to be harmless.
 #
-# `PROGRAMS` run without an author's list, `ON_REQUEST` only with one. What is missing is refused: a program, an option,
-# a form of its operands. Add an option only after reading its manual page: can it write, run, read elsewhere, talk to
-# somebody, or take a file of further options?
+# Those of `PROGRAM_TABLE` run without an author's list, `OPT_IN_PROGRAM_TABLE` only with one. What is missing is
+# refused: a program, an option, a form of its operands. Add an option only after reading its manual page: can it write,
+# run, read elsewhere, talk to somebody, or take a file of further options?
 
 
-PROGRAMS: dict[str, str | Table] = split_shared_keys(
-    {**TEXT, **FILES, **SYSTEM, **GIT, **PACKAGES, **TOOLS, "tar": "%tar"}
+PROGRAM_TABLE: dict[str, str | SpecTable] = split_shared_keys(
+    {
+        **TEXT_PROGRAM_SPECS,
+        **FILE_PROGRAM_SPECS,
+        **SYSTEM_PROGRAM_SPECS,
+        **GIT_SPECS,
+        **PACKAGES,
+        **DEVELOPER_TOOL_SPECS,
+        "tar": "%tar",
+    }
 )
-CHECKS: dict[tuple[str, ...], str] = {tuple(words.split()): str(rules) for words, rules in _CHECKS.items()}
-TAR: dict[str, str | Table] = split_shared_keys(_TAR)
-ON_REQUEST: dict[str, str | Table] = split_shared_keys(_ON_REQUEST_SPECS)
+SYNTAX_CHECK_TABLE: dict[tuple[str, ...], str] = {tuple(words.split()): str(rules) for words, rules in _CHECKS.items()}
+TAR_TABLE: dict[str, str | SpecTable] = split_shared_keys(_TAR)
+OPT_IN_PROGRAM_TABLE: dict[str, str | SpecTable] = split_shared_keys(_ON_REQUEST_SPECS)
 
-__all__ = ["CHECKS", "KINDS", "NEVER_OPEN", "ON_REQUEST", "PROGRAMS", "TAR", "UNKNOWN_DANGERS", "VERSIONED"]
+__all__ = [
+    "SYNTAX_CHECK_TABLE",
+    "REFUSED_PROGRAM_KINDS",
+    "WHOLE_COMMAND_KINDS",
+    "OPT_IN_PROGRAM_TABLE",
+    "PROGRAM_TABLE",
+    "TAR_TABLE",
+    "DANGEROUS_OPTIONS",
+    "VERSION_ARGUMENTS",
+]

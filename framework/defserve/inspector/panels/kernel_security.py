@@ -11,15 +11,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, cast
 
 from defserve.client.client import Client
-from defserve.client.mgp.permissions import risk_of
-from defserve.client.mgp.server_claims import tool_security
-from defserve.client.server_requests import AccessEntry
+from defserve.client.mgp.permissions import get_permission_risk
+from defserve.client.mgp.server_claims import parse_tool_security
+from defserve.client.server_requests import ToolAccessEntry
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, PeerError
-from defserve.inspector.inspection import Inspection, Verb, asking, era_of
-from defserve.inspector.kernels import InspectedKernel, KernelByMethods, list_buttons
-from defserve.inspector.protocol import BadMessage, Json, Request, error_of
-from defserve.kernel.verbs import KERNEL_VERBS, read_request
+from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
+from defserve.inspector.kernels import InspectedKernel, KernelOverClient, list_buttons
+from defserve.inspector.protocol import BadMessage, Json, PageRequest, describe_wire_error
+from defserve.kernel.verbs import KERNEL_VERBS, parse_verb_request
 
 SAID: Final[Mapping[str, bool | None]] = {"grant": True, "deny": False, "ask": None}
 DECISIONS: Final = {True: "approved", False: "denied", None: "deferred"}
@@ -29,9 +29,9 @@ EVERY_SECONDS: Final = 1.0
 MAX_GRANT_SECONDS: Final = 10 * 365 * 86_400
 
 
-async def overview(inspection: Inspection, request: Request) -> Any:
+async def overview(inspection: Inspection, request: PageRequest) -> Any:
     """What the server speaks of MGP, and every permission: what needs it, what the person says, what follows."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         needed = await _find_needed_permissions(client)
     mgp = client.mgp
     assert mgp is not None
@@ -39,7 +39,7 @@ async def overview(inspection: Inspection, request: Request) -> Any:
     permissions = [
         {
             "name": name,
-            "risk": risk_of(name),
+            "risk": get_permission_risk(name),
             "tools": needed.get(name, []),
             "say": next(word for word, said in SAID.items() if said is inspection.granted.get(name)),
             "decision": held.get(name, "deferred"),
@@ -56,7 +56,7 @@ async def overview(inspection: Inspection, request: Request) -> Any:
     }
 
 
-async def permit(inspection: Inspection, request: Request) -> Any:
+async def permit(inspection: Inspection, request: PageRequest) -> Any:
     """Grant a permission, deny it, or have it asked for with the next call. It counts at once, in every era."""
     name, said = request.text("permission"), request.text("say")
     if said not in SAID:
@@ -65,7 +65,7 @@ async def permit(inspection: Inspection, request: Request) -> Any:
     return await overview(inspection, request)
 
 
-async def reset(inspection: Inspection, request: Request) -> Any:
+async def reset(inspection: Inspection, request: PageRequest) -> Any:
     """Take back whatever was said about permissions."""
     for name in tuple(inspection.granted):
         await _decide(inspection, name, None)
@@ -89,71 +89,71 @@ async def _decide(inspection: Inspection, name: str, said: bool | None) -> None:
 
 
 # -- who may use what ------------------------------------------------------------------------------------
-async def access(inspection: Inspection, request: Request) -> Any:
+async def access(inspection: Inspection, request: PageRequest) -> Any:
     """Whether an agent may use a tool, or the server if no tool is named."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         return await client.access_query(_agent(request), _tool(request))
 
 
-async def grant(inspection: Inspection, request: Request) -> Any:
+async def grant(inspection: Inspection, request: PageRequest) -> Any:
     """Set an entry that allows or denies, for so many `seconds`, or for ever."""
     permission = request.text("permission", "allow")
     if permission not in ("allow", "deny"):
         raise BadMessage("'permission' is allow or deny")
-    more: AccessEntry = {"permission": permission}
+    more: ToolAccessEntry = {"permission": permission}
     if (seconds := request.number("seconds")) is not None:
         if not 1 <= seconds <= MAX_GRANT_SECONDS:
             raise BadMessage(
                 f"an entry holds from 1 to {MAX_GRANT_SECONDS} seconds", fix="leave 'seconds' out for ever"
             )
         more["expires_at"] = datetime.now(UTC) + timedelta(seconds=seconds)
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         return await client.access_grant(_agent(request), _tool(request), **more)
 
 
-async def revoke(inspection: Inspection, request: Request) -> Any:
+async def revoke(inspection: Inspection, request: PageRequest) -> Any:
     """Remove an entry."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         return await client.access_revoke(_agent(request), _tool(request))
 
 
-def _agent(request: Request) -> str:
+def _agent(request: PageRequest) -> str:
     if not (agent := request.text("agent", "").strip()):
         raise BadMessage("an entry is about an agent", fix="give the id of one, such as agent.helper")
     return agent
 
 
-def _tool(request: Request) -> str | None:
+def _tool(request: PageRequest) -> str | None:
     return request.text("tool", "").strip() or None
 
 
 # -- what was written down -------------------------------------------------------------------------------
-async def audit(inspection: Inspection, request: Request) -> Any:
+async def audit(inspection: Inspection, request: PageRequest) -> Any:
     """`log`: the newest lines of the server's log, if it can be read. `seen`: what our own side wrote down."""
     seen = list(inspection.audit.events)[-MAX_SHOWN_EVENTS:]
     found: Json = {"seen": seen[::-1], "log": None, "remote": inspection.server_log.is_elsewhere}
     try:
         found["log"] = await asyncio.to_thread(inspection.server_log.lines)
     except DefserveError as error:
-        found["error"] = error_of(error)
+        found["error"] = describe_wire_error(error)
     return found
 
 
-async def verify(inspection: Inspection, request: Request) -> Any:
+async def verify(inspection: Inspection, request: PageRequest) -> Any:
     """Check the chain of the server's log."""
     return await asyncio.to_thread(inspection.server_log.verify)
 
 
 # -- how it does -----------------------------------------------------------------------------------------
-async def health(inspection: Inspection, request: Request) -> Any:
+async def health(inspection: Inspection, request: PageRequest) -> Any:
     """The health of the server, with its checks."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         return asdict(await client.health())
 
 
-async def events(inspection: Inspection, request: Request) -> Any:
+async def events(inspection: Inspection, request: PageRequest) -> Any:
     """The events of the channels that fit a pattern, as parts until it is cancelled. The first names the channels."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         if client.mgp is None or "events" not in client.mgp.sections:
             raise PeerError("this server offers no event channels to this client")
         async with client.subscribe_events([request.text("pattern", "*")], every=EVERY_SECONDS) as stream:
@@ -170,7 +170,7 @@ async def _find_needed_permissions(client: Client) -> dict[str, list[str]]:
     listed = await client.tools() if "tools" in client.capabilities else []
     for tool in listed:
         if is_object(tool) and isinstance(name := tool.get("name"), str):
-            for permission in tool_security(name, tool).permissions or ():
+            for permission in parse_tool_security(name, tool).permissions or ():
                 found.setdefault(permission, []).append(name)
     return found
 
@@ -178,7 +178,7 @@ async def _find_needed_permissions(client: Client) -> dict[str, list[str]]:
 # -- The Kernel panel: the servers behind a kernel, what they do, and what an operator does with them.
 
 
-async def follow(inspection: Inspection, request: Request) -> Any:
+async def follow(inspection: Inspection, request: PageRequest) -> Any:
     """The servers as parts, whenever something has changed, until it is cancelled.
 
     Each part has the `way` to the kernel (None: the server is none), its `status` and its `servers`.
@@ -193,7 +193,7 @@ async def follow(inspection: Inspection, request: Request) -> Any:
     request.part_if_changed({"way": None})
 
 
-async def logs(inspection: Inspection, request: Request) -> Any:
+async def logs(inspection: Inspection, request: PageRequest) -> Any:
     """The lines of a server as parts, until it is cancelled."""
     way = await _kernel(inspection, request)
     async with aclosing(way.logs(request.text("server"))) as lines:
@@ -201,19 +201,19 @@ async def logs(inspection: Inspection, request: Request) -> Any:
             request.part(line)
 
 
-async def list_held_tools(inspection: Inspection, request: Request) -> Any:
+async def list_held_tools(inspection: Inspection, request: PageRequest) -> Any:
     """The definitions of a server that are held, each with what has changed."""
     return await (await _kernel(inspection, request)).list_held_tools(request.text("server"))
 
 
-async def do(inspection: Inspection, request: Request) -> Any:
+async def do(inspection: Inspection, request: PageRequest) -> Any:
     """Do what a button of the page stands for: a verb of the kernel, with its fields. Its server is `server`."""
     name = request.text("verb")
     if name not in (buttons := list_buttons()):
         raise BadMessage(f"a kernel cannot {name[:60]!r}", fix=f"use one of {', '.join(buttons)}")
     given = {**request.arguments, "id": request.arguments.get("server")}
     known = (parameter.name for parameter in KERNEL_VERBS[name].parameters)
-    verb, fields = read_request({"verb": name} | {field: given[field] for field in known if given.get(field)})
+    verb, fields = parse_verb_request({"verb": name} | {field: given[field] for field in known if given.get(field)})
     way = await _kernel(inspection, request)
     try:
         return await way.do(verb, fields)
@@ -222,27 +222,27 @@ async def do(inspection: Inspection, request: Request) -> Any:
         raise
 
 
-async def _way(inspection: Inspection, request: Request) -> InspectedKernel | None:
+async def _way(inspection: Inspection, request: PageRequest) -> InspectedKernel | None:
     if (control := inspection.target.kernel) is not None:
         # Its socket is there as soon as the first conversation is.
         await inspection.client()
         return control
-    client = await inspection.client(era_of(request))
-    return KernelByMethods(client) if KernelByMethods.is_kernel(client) else None
+    client = await inspection.client(get_request_era(request))
+    return KernelOverClient(client) if KernelOverClient.is_kernel(client) else None
 
 
-async def _kernel(inspection: Inspection, request: Request) -> InspectedKernel:
+async def _kernel(inspection: Inspection, request: PageRequest) -> InspectedKernel:
     if (way := await _way(inspection, request)) is None:
         raise BadMessage("this server is no kernel", fix="start one: defserve kernel --config mgp.toml")
     return way
 
 
-def _on_kernel_error(inspection: Inspection, request: Request, way: InspectedKernel, error: PeerError) -> None:
-    if isinstance(way, KernelByMethods):
-        inspection.on_request_failed(era_of(request), error)
+def _on_kernel_error(inspection: Inspection, request: PageRequest, way: InspectedKernel, error: PeerError) -> None:
+    if isinstance(way, KernelOverClient):
+        inspection.on_request_failed(get_request_era(request), error)
 
 
-VERBS: Final[Mapping[str, Verb]] = {
+PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "security.overview": overview,
     "security.permit": permit,
     "security.reset": reset,

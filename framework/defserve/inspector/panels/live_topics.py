@@ -9,27 +9,27 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from defserve.client.mcpl.hooks import AFTER, BEFORE
+from defserve.client.mcpl.hooks import AFTER_INFERENCE, BEFORE_INFERENCE
 from defserve.client.mcpl.peer import McplPeer
-from defserve.client.replies import object_of
+from defserve.client.replies import object_or_empty
 from defserve.client.topic_client import join_topic
 from defserve.core.json_values import is_array
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.inspector.inspection import Inspection, Verb, asking, era_of
-from defserve.inspector.joined_topic import JoinedTopic, address_of
-from defserve.inspector.protocol import BadMessage, Json, Request
+from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
+from defserve.inspector.joined_topic import JoinedTopic, make_topic_address
+from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.protocols.mcpl.channels.messages import Channel
-from defserve.protocols.mcpl.vocabulary import AFTER as AFTER_USE
-from defserve.protocols.mcpl.vocabulary import LiveRefusal
+from defserve.protocols.mcpl.vocabulary import AFTER_INFERENCE_USE as AFTER_USE
+from defserve.protocols.mcpl.vocabulary import McplRefusal
 
 MAX_PATTERNS: Final = 100
 MAX_CHANNELS: Final = 200
 LIFECYCLE: Final = "channels.lifecycle"
 
 
-async def overview(inspection: Inspection, request: Request) -> Any:
+async def overview(inspection: Inspection, request: PageRequest) -> Any:
     """Feature sets, scopes that are asked for, events, channels and messages. `version` is None without MCPL."""
-    client = await inspection.client(era_of(request))
+    client = await inspection.client(get_request_era(request))
     mcpl, feed = client.mcpl, inspection.live
     if mcpl is None or mcpl.version is None:
         return {"version": None}
@@ -62,7 +62,7 @@ def _describe_terms(mcpl: McplPeer) -> Json:
 def _opens(mcpl: McplPeer) -> bool:
     """Whether the server opens channels for its host. Without a session it cannot keep one open."""
     offer = mcpl.feature_sets.advertised.get("channels")
-    is_offered = offer is True or object_of(offer).get("lifecycle") is True
+    is_offered = offer is True or object_or_empty(offer).get("lifecycle") is True
     return is_offered and mcpl.feature_sets.grants.permits(LIFECYCLE)
 
 
@@ -92,7 +92,7 @@ def _channel(one: Channel) -> Json:
     return {"id": one.id, "label": one.label or one.id, "direction": one.direction, "type": one.type}
 
 
-async def switch(inspection: Inspection, request: Request) -> Any:
+async def switch(inspection: Inspection, request: PageRequest) -> Any:
     """Switch feature sets on or off, at once and in every era."""
     names, is_on = request.arguments.get("sets"), request.arguments.get("on") is True
     if not is_array(names) or not all(isinstance(name, str) for name in names):
@@ -107,7 +107,7 @@ async def switch(inspection: Inspection, request: Request) -> Any:
     return await overview(inspection, request)
 
 
-async def scopes(inspection: Inspection, request: Request) -> Any:
+async def scopes(inspection: Inspection, request: PageRequest) -> Any:
     """Where a scoped set may act: patterns that allow and patterns that block."""
     name, lists = request.text("set"), dict[str, list[str]]()
     for word, member in (("allow", "whitelist"), ("block", "blacklist")):
@@ -122,38 +122,38 @@ async def scopes(inspection: Inspection, request: Request) -> Any:
     return await overview(inspection, request)
 
 
-async def offer(inspection: Inspection, request: Request) -> Any:
+async def offer(inspection: Inspection, request: PageRequest) -> Any:
     """Offer another version of MCPL. The conversations are opened anew."""
     inspection.live.offer(request.text("version"))
     inspection.reopen()
     return await overview(inspection, request)
 
 
-async def decide(inspection: Inspection, request: Request) -> Any:
+async def decide(inspection: Inspection, request: PageRequest) -> Any:
     """Answer an event or a scope that waits."""
     return {"answered": inspection.live.decide(request.whole("number"), request.arguments.get("allow") is True)}
 
 
-async def mode(inspection: Inspection, request: Request) -> Any:
+async def mode(inspection: Inspection, request: PageRequest) -> Any:
     inspection.live.choose(request.text("mode"))
     return {"mode": inspection.live.mode}
 
 
 # -- the playground --------------------------------------------------------------------------------------
-async def before(inspection: Inspection, request: Request) -> Any:
+async def before(inspection: Inspection, request: PageRequest) -> Any:
     """Run the hooks before an inference on a message. No model is called."""
     began = inspection.recorder.count
     async with _live(inspection, request) as mcpl:
         found = await inspection.playground.before(mcpl, request.text("message"), inspection.audit.events)
-    return {**found, "seq": _seq(inspection, began, BEFORE)}
+    return {**found, "seq": _seq(inspection, began, BEFORE_INFERENCE)}
 
 
-async def after(inspection: Inspection, request: Request) -> Any:
+async def after(inspection: Inspection, request: PageRequest) -> Any:
     """Run the hooks after an inference on an answer."""
     began = inspection.recorder.count
     async with _live(inspection, request) as mcpl:
         found = await inspection.playground.after(mcpl, request.text("answer"), inspection.audit.events)
-    return {**found, "seq": _seq(inspection, began, AFTER)}
+    return {**found, "seq": _seq(inspection, began, AFTER_INFERENCE)}
 
 
 def _seq(inspection: Inspection, began: int, method: str) -> int | None:
@@ -164,16 +164,16 @@ def _seq(inspection: Inspection, began: int, method: str) -> int | None:
 
 
 # -- events and channels ---------------------------------------------------------------------------------
-async def collect(inspection: Inspection, request: Request) -> Any:
+async def collect(inspection: Inspection, request: PageRequest) -> Any:
     """Fetch what waits in the inboxes of a server that cannot push."""
     async with _live(inspection, request) as mcpl:
         if _has_channels(mcpl):  # else the question would only be one more error on the wire
-            with suppress(PeerError, LiveRefusal):
+            with suppress(PeerError, McplRefusal):
                 await mcpl.channels.refresh()
         return {"found": await mcpl.collect()}
 
 
-async def open_channel(inspection: Inspection, request: Request) -> Any:
+async def open_channel(inspection: Inspection, request: PageRequest) -> Any:
     """Have the server open a channel. An address that is JSON is sent as such."""
     address: Any = request.text("address", "").strip() or None
     if address is not None:
@@ -183,25 +183,25 @@ async def open_channel(inspection: Inspection, request: Request) -> Any:
         return _channel(await mcpl.open(request.text("type"), address))
 
 
-async def close_channel(inspection: Inspection, request: Request) -> Any:
+async def close_channel(inspection: Inspection, request: PageRequest) -> Any:
     async with _live(inspection, request) as mcpl:
         return {"closed": await mcpl.close(request.text("channel"))}
 
 
-async def publish(inspection: Inspection, request: Request) -> Any:
+async def publish(inspection: Inspection, request: PageRequest) -> Any:
     """Write to a channel, as the host."""
     channel, text = request.text("channel"), request.text("text")
     began = time.perf_counter()
     async with _live(inspection, request) as mcpl:
         delivery = await mcpl.publish(channel, text)
     told: Json = {"delivered": delivery is not None and delivery.delivered, "ms": (time.perf_counter() - began) * 1000}
-    era = inspection.connection(era_of(request)).era
+    era = inspection.connection(get_request_era(request)).era
     return inspection.live.add_message(era, channel, "inspector", text, mine=True, **told)
 
 
 @asynccontextmanager
-async def _live(inspection: Inspection, request: Request) -> AsyncGenerator[McplPeer]:
-    async with asking(inspection, request) as client:
+async def _live(inspection: Inspection, request: PageRequest) -> AsyncGenerator[McplPeer]:
+    async with use_request_client(inspection, request) as client:
         if client.mcpl is None or client.mcpl.version is None:
             raise PeerError("this server does not speak MCPL")
         yield client.mcpl
@@ -218,9 +218,12 @@ MAX_SEATS: Final = 8
 MAX_TEXT_LENGTH: Final = 4_000
 
 
-async def follow(inspection: Inspection, request: Request) -> Any:
+async def follow(inspection: Inspection, request: PageRequest) -> Any:
     """Join a topic, and tell of it as parts until it is cancelled, which leaves it. The token is not kept."""
-    address, token = address_of(request.text("url"), request.text("topic", "")), request.text("token", "") or None
+    address, token = (
+        make_topic_address(request.text("url"), request.text("topic", "")),
+        request.text("token", "") or None,
+    )
     if len(inspection.seats) >= MAX_SEATS:
         raise UsageError(f"{MAX_SEATS} topics are open", fix="leave one of them")
     async with join_topic(address, token=token) as me:
@@ -238,27 +241,27 @@ async def follow(inspection: Inspection, request: Request) -> Any:
     raise PeerGone(f"the gateway has closed the connection: {me.end_reason}".rstrip(": "))
 
 
-async def approve(inspection: Inspection, request: Request) -> Any:
+async def approve(inspection: Inspection, request: PageRequest) -> Any:
     """Have a proposal done: the `result`; or, if it must be said by whom, those who are `able`."""
     return await _seat(inspection, request).approve(request.text("proposal"), request.text("name", ""))
 
 
-async def decline(inspection: Inspection, request: Request) -> Any:
+async def decline(inspection: Inspection, request: PageRequest) -> Any:
     seat = _seat(inspection, request)
     seat.me.decline(seat.proposal(request.text("proposal")), request.text("reason", "")[:MAX_TEXT_LENGTH])
 
 
-async def send_chat(inspection: Inspection, request: Request) -> Any:
+async def send_chat(inspection: Inspection, request: PageRequest) -> Any:
     _seat(inspection, request).me.chat(request.text("text")[:MAX_TEXT_LENGTH])
 
 
-def _seat(inspection: Inspection, request: Request) -> JoinedTopic:
+def _seat(inspection: Inspection, request: PageRequest) -> JoinedTopic:
     if (seat := inspection.seats.get(request.whole("seat"))) is None:
         raise BadMessage("you are not in this topic any more", fix="join it again")
     return seat
 
 
-VERBS: Final[Mapping[str, Verb]] = {
+PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "live.overview": overview,
     "live.switch": switch,
     "live.scopes": scopes,

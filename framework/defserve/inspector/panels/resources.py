@@ -10,25 +10,25 @@ from typing import Any, Final
 
 from defserve.client.client import Client
 from defserve.client.replies import Json as JsonObject
-from defserve.client.replies import list_if_known, number_of, object_of, text_of, texts_of
+from defserve.client.replies import filter_strings, list_if_supported, number_or_none, object_or_empty, string_or_none
 from defserve.client.skills import UnverifiedSkill
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError, PeerGone
-from defserve.inspector.inspection import Inspection, Verb, asking, client_era
-from defserve.inspector.protocol import BadMessage, Json, Request
+from defserve.inspector.inspection import Inspection, PageRequestHandler, client_era, use_request_client
+from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.protocols.mcp.uri_template import expand_template, parse_template
-from defserve.protocols.mcp.versions import features
+from defserve.protocols.mcp.versions import get_version_features
 
 MAX_VALUES: Final = 100
 
 
-async def list_resources(inspection: Inspection, request: Request) -> Any:
+async def list_resources(inspection: Inspection, request: PageRequest) -> Any:
     """`resources` and `templates`, templates with their `variables`; what is `watched`, if that can be."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         if "resources" not in client.capabilities:
             return {"offered": False, "resources": [], "templates": [], "watches": False, "watched": []}
-        offer = object_of(client.capabilities.get("resources"))
-        resources, _ = await list_if_known("resources/list", client.resources())
+        offer = object_or_empty(client.capabilities.get("resources"))
+        resources, _ = await list_if_supported("resources/list", client.resources())
         found = {"resources": list_named_items(resources, "uri"), "templates": await _templates(client)}
         watches = offer.get("subscribe") is True
         watched = await inspection.watches.renew(client) if watches else []
@@ -50,7 +50,7 @@ async def _templates(client: Client) -> list[Json]:
 
 def completes(client: Client) -> bool:
     """Whether a server suggests values. Those of the first versions do so without saying it."""
-    return "completions" in client.capabilities or "completions" not in features(client.version)
+    return "completions" in client.capabilities or "completions" not in get_version_features(client.version)
 
 
 def variables(template: str) -> list[Json] | None:
@@ -63,7 +63,7 @@ def variables(template: str) -> list[Json] | None:
     return [{"name": each.name, "many": each.explode} for each in found]
 
 
-async def expand_uri(inspection: Inspection, request: Request) -> Any:
+async def expand_uri(inspection: Inspection, request: PageRequest) -> Any:
     """The URI of a template with `values`. What is left out, or empty, is left out of the URI."""
     values = {name: value for name, value in request.object("values").items() if value not in ("", [], None)}
     try:
@@ -72,17 +72,17 @@ async def expand_uri(inspection: Inspection, request: Request) -> Any:
         raise BadMessage(f"the template cannot be filled in: {error}", fix="type the whole URI") from None
 
 
-async def read_resource(inspection: Inspection, request: Request) -> Any:
+async def read_resource(inspection: Inspection, request: PageRequest) -> Any:
     """The `contents` of a resource."""
     uri = request.text("uri")
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         return {"uri": uri, "contents": contents_of(await client.read(uri))}
 
 
-async def watch(inspection: Inspection, request: Request) -> Any:
+async def watch(inspection: Inspection, request: PageRequest) -> Any:
     """Watch a resource, or (`on` is false) no longer. What is watched then."""
     uri = request.text("uri")
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         if request.arguments.get("on") is False:
             await inspection.watches.leave(client, uri)
         else:
@@ -90,32 +90,32 @@ async def watch(inspection: Inspection, request: Request) -> Any:
         return {"watched": await inspection.watches.renew(client)}
 
 
-async def complete(inspection: Inspection, request: Request) -> Any:
+async def complete(inspection: Inspection, request: PageRequest) -> Any:
     """Values that the server suggests for an argument of a prompt or template. `ref` is the reference as MCP has it."""
     context = {name: value for name, value in request.object("context").items() if isinstance(value, str)}
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         found = await client.complete(
             request.object("ref"), argument=request.text("argument"), value=request.text("value", ""), context=context
         )
-    return {"values": texts_of(found.get("values"))[:MAX_VALUES], "more": found.get("hasMore") is True}
+    return {"values": filter_strings(found.get("values"))[:MAX_VALUES], "more": found.get("hasMore") is True}
 
 
 # -- The Prompts panel: the list, and a prompt with its arguments as the messages that it gives.
 
 
-async def list_prompts(inspection: Inspection, request: Request) -> Any:
+async def list_prompts(inspection: Inspection, request: PageRequest) -> Any:
     """`prompts`, and whether the server `completes` their arguments."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         offered = "prompts" in client.capabilities
-        prompts = (await list_if_known("prompts/list", client.prompts())).items if offered else []
+        prompts = (await list_if_supported("prompts/list", client.prompts())).items if offered else []
         found = list_named_items(prompts, "name")
     return {"offered": offered, "prompts": found, "completes": completes(client)}
 
 
-async def get(inspection: Inspection, request: Request) -> Any:
+async def get(inspection: Inspection, request: PageRequest) -> Any:
     """The whole result of a prompt. `arguments` are sent as they are, also wrong ones: refusals are worth testing."""
     params = {"name": request.text("prompt"), "arguments": request.object("arguments")}
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         return await client.request("prompts/get", params)
 
 
@@ -127,25 +127,25 @@ MAX_CHILDREN: Final = 2_000
 MAX_TEXT_LENGTH: Final = 2_000
 
 
-async def list_skills(inspection: Inspection, request: Request) -> Any:
+async def list_skills(inspection: Inspection, request: PageRequest) -> Any:
     """Every skill, as `described` says. Nothing is read. `directories`: folders can be read. `more`: left out."""
-    async with asking(inspection, request) as client:
-        offer = object_of(client.capabilities.get("extensions")).get(EXTENSION)
+    async with use_request_client(inspection, request) as client:
+        offer = object_or_empty(client.capabilities.get("extensions")).get(EXTENSION)
         if offer is None:
             return {"offered": False, "directories": False, "skills": [], "more": 0}
         found = await client.skills()
         skills = inspection.skills.store_skills(client_era(client), found)
-        directories = object_of(offer).get("directoryRead") is True
+        directories = object_or_empty(offer).get("directoryRead") is True
         return {"offered": True, "directories": directories, "skills": skills, "more": len(found) - len(skills)}
 
 
-async def read_skill_file(inspection: Inspection, request: Request) -> Any:
+async def read_skill_file(inspection: Inspection, request: PageRequest) -> Any:
     """A file of a skill: its text, or its bytes in base64, with the digest that was found.
 
     A file that is not what was listed is `refused`, and nothing of it is told. `again` reads `SKILL.md` anew.
     """
     uri, path = request.text("uri"), request.text("path")
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         era = client_era(client)
         if request.arguments.get("again") is True:
             inspection.skills.drop_skill(era, uri)
@@ -160,16 +160,16 @@ async def read_skill_file(inspection: Inspection, request: Request) -> Any:
     return {**about, "type": kind, **content}
 
 
-async def directory(inspection: Inspection, request: Request) -> Any:
+async def directory(inspection: Inspection, request: PageRequest) -> Any:
     """What the server says is in a folder. It is not verified: `uri` tells which of it the skill lists."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         found = await client.directory(request.text("uri"))
     named = [each for each in found if isinstance(each.get("uri"), str)]
     return {"children": [_child(each) for each in named[:MAX_CHILDREN]], "more": len(named[MAX_CHILDREN:])}
 
 
 def _child(each: JsonObject) -> JsonObject:
-    uri, kind = str(each["uri"])[:MAX_TEXT_LENGTH], text_of(each.get("mimeType")) or ""
+    uri, kind = str(each["uri"])[:MAX_TEXT_LENGTH], string_or_none(each.get("mimeType")) or ""
     name = uri.rstrip("/").rpartition("/")[2]
     return {"uri": uri, "name": name, "type": kind[:200], "folder": kind == "inode/directory"}
 
@@ -204,13 +204,13 @@ def contents_of(contents: Any) -> list[JsonObject]:
 
 def _item(item: JsonObject) -> JsonObject:
     told = _texts(item, TEXTS)
-    if (size := number_of(item.get("size"))) is not None:
+    if (size := number_or_none(item.get("size"))) is not None:
         told["size"] = size
-    notes = object_of(item.get("annotations"))
+    notes = object_or_empty(item.get("annotations"))
     told["annotations"] = {
-        "audience": texts_of(notes.get("audience")),
-        "priority": number_of(notes.get("priority")),
-        "lastModified": text_of(notes.get("lastModified")),
+        "audience": filter_strings(notes.get("audience")),
+        "priority": number_or_none(notes.get("priority")),
+        "lastModified": string_or_none(notes.get("lastModified")),
     }
     if is_array(asked := item.get("arguments")):
         told["arguments"] = list_named_items(asked, "name")
@@ -220,10 +220,10 @@ def _item(item: JsonObject) -> JsonObject:
 
 
 def _texts(item: JsonObject, names: Sequence[str]) -> JsonObject:
-    return {name: text for name in names if (text := text_of(item.get(name))) is not None}
+    return {name: text for name in names if (text := string_or_none(item.get(name))) is not None}
 
 
-VERBS: Final[Mapping[str, Verb]] = {
+PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "resources.list": list_resources,
     "resources.expand": expand_uri,
     "resources.read": read_resource,

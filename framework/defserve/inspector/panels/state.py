@@ -12,11 +12,11 @@ from pydantic_core import to_json
 from defserve.client.client import Client
 from defserve.client.mcpl.peer import McplPeer
 from defserve.core.json_values import is_array
-from defserve.inspector.differences import patch, shorten_ops, side_by_side
-from defserve.inspector.inspection import Inspection, Verb, asking, era_of
-from defserve.inspector.protocol import BadMessage, Json, Request
+from defserve.inspector.differences import make_json_patch, shorten_ops, side_by_side
+from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
+from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.recording.masking import mask_value
-from defserve.inspector.state_trees import MISSING, CheckpointView
+from defserve.inspector.state_trees import MISSING_CONTENT, CheckpointTreeView
 
 MAX_IDS: Final = 200
 MAX_CONTENT_BYTES: Final = 1024 * 1024
@@ -25,7 +25,7 @@ OPAQUE: Final = "The server keeps this state for itself, so it has no contents t
 UNTOLD: Final = "The server did not tell this content, and the inspector cannot read its store."
 
 
-async def sets(inspection: Inspection, request: Request) -> Any:
+async def sets(inspection: Inspection, request: PageRequest) -> Any:
     """The feature sets that keep state, each with its trees. `version` is None if the server does not speak MCPL."""
     era, client = await _client(inspection, request)
     mcpl = client.mcpl
@@ -45,7 +45,7 @@ async def sets(inspection: Inspection, request: Request) -> Any:
     return {"version": mcpl.version, "sets": found, "others": len(mcpl.feature_sets) - len(keeping)}
 
 
-async def follow(inspection: Inspection, request: Request) -> Any:
+async def follow(inspection: Inspection, request: PageRequest) -> Any:
     """A tree, and whatever is new in it, as parts until it is cancelled. The first says what is known around it."""
     era, client = await _client(inspection, request)
     view, name = _view(inspection, request, era), request.text("set")
@@ -57,7 +57,7 @@ async def follow(inspection: Inspection, request: Request) -> Any:
             request.part({**part, "at": at})
 
 
-async def changes(inspection: Inspection, request: Request) -> Any:
+async def changes(inspection: Inspection, request: PageRequest) -> Any:
     """What each of these checkpoints changed, in words."""
     era, _ = await _client(inspection, request)
     ids = request.arguments.get("ids")
@@ -66,42 +66,42 @@ async def changes(inspection: Inspection, request: Request) -> Any:
     return await inspection.states.changes(_view(inspection, request, era), map(str, ids))
 
 
-async def diff(inspection: Inspection, request: Request) -> Any:
+async def diff(inspection: Inspection, request: PageRequest) -> Any:
     """The patch from `a` to `b`: `ops` (the first of them), how many there are (`count`), and its size in `bytes`."""
     view, before, after = await _both(inspection, request)
-    if before is MISSING or after is MISSING:
+    if before is MISSING_CONTENT or after is MISSING_CONTENT:
         return _missing(view)
-    ops = patch(before, after)
+    ops = make_json_patch(before, after)
     return {"ops": shorten_ops(ops), "count": len(ops), "bytes": len(to_json(ops))}
 
 
-async def lines(inspection: Inspection, request: Request) -> Any:
+async def lines(inspection: Inspection, request: PageRequest) -> Any:
     """The contents of `a` and `b` as `rows` of lines side by side."""
     view, before, after = await _both(inspection, request)
-    if before is MISSING or after is MISSING:
+    if before is MISSING_CONTENT or after is MISSING_CONTENT:
         return _missing(view)
     return {"rows": await asyncio.to_thread(side_by_side, mask_value(before), mask_value(after))}
 
 
-async def content(inspection: Inspection, request: Request) -> Any:
+async def content(inspection: Inspection, request: PageRequest) -> Any:
     """The whole `content` at `b`; of a very long one, only its size in `bytes`."""
     era, _ = await _client(inspection, request)
     view = _view(inspection, request, era)
     found = await view.content(request.text("b"))
-    if found is MISSING:
+    if found is MISSING_CONTENT:
         return _missing(view)
     size = len(to_json(found))
     return {"bytes": size} if size > MAX_CONTENT_BYTES else {"content": mask_value(found), "bytes": size}
 
 
-async def roll_back(inspection: Inspection, request: Request) -> Any:
+async def roll_back(inspection: Inspection, request: PageRequest) -> Any:
     """Have the server go back to a checkpoint. `success`, and the server's `reason` if it refuses."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         done = await _mcpl(client).rollback(request.text("set"), request.text("checkpoint"))
     return {"success": done.success, "reason": done.reason}
 
 
-async def branch(inspection: Inspection, request: Request) -> Any:
+async def branch(inspection: Inspection, request: PageRequest) -> Any:
     """Let the inspector's next call start at a checkpoint. The head stays where it is."""
     _, client = await _client(inspection, request)
     id = request.text("checkpoint", "") or None
@@ -109,9 +109,9 @@ async def branch(inspection: Inspection, request: Request) -> Any:
     return {"at": id}
 
 
-async def _client(inspection: Inspection, request: Request) -> tuple[str, Client]:
+async def _client(inspection: Inspection, request: PageRequest) -> tuple[str, Client]:
     """The client of the era, and the name of that era."""
-    connection = inspection.connection(era_of(request))
+    connection = inspection.connection(get_request_era(request))
     client = await connection.client()
     return connection.era, client
 
@@ -121,22 +121,22 @@ def _mcpl(client: Client) -> McplPeer:
     return client.mcpl
 
 
-def _view(inspection: Inspection, request: Request, era: str) -> CheckpointView:
+def _view(inspection: Inspection, request: PageRequest, era: str) -> CheckpointTreeView:
     return inspection.states.view(era, request.text("set"), request.text("owner", "") or None)
 
 
-async def _both(inspection: Inspection, request: Request) -> tuple[CheckpointView, Any, Any]:
+async def _both(inspection: Inspection, request: PageRequest) -> tuple[CheckpointTreeView, Any, Any]:
     """The contents at `a` and `b`. Without `a` it is compared with nothing: the state before its first checkpoint."""
     era, _ = await _client(inspection, request)
     view, a = _view(inspection, request, era), request.text("a", "")
     return view, await view.content(a) if a else None, await view.content(request.text("b"))
 
 
-def _missing(view: CheckpointView) -> Json:
+def _missing(view: CheckpointTreeView) -> Json:
     return {"missing": OPAQUE if view.facts().get("opaque") else UNTOLD}
 
 
-VERBS: Final[Mapping[str, Verb]] = {
+PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "state.sets": sets,
     "state.follow": follow,
     "state.changes": changes,

@@ -5,50 +5,52 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from defserve.client.replies import object_of
-from defserve.client.tasks import EXTENSION
+from defserve.client.replies import object_or_empty
+from defserve.client.tasks import TASKS_EXTENSION_ID
 from defserve.core.json_values import is_array
-from defserve.inspector.inspection import Inspection, Verb, asking, era_of
-from defserve.inspector.protocol import BadMessage, Json, Request
+from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
+from defserve.inspector.protocol import BadMessage, Json, PageRequest
 
 
-async def list_tasks(inspection: Inspection, request: Request) -> Any:
+async def list_tasks(inspection: Inspection, request: PageRequest) -> Any:
     """The tasks of both eras, newest first. `offered`: the server has tasks. `session`: there are none in this era."""
-    async with asking(inspection, request) as client:
-        offered = EXTENSION in object_of(client.capabilities.get("extensions"))
+    async with use_request_client(inspection, request) as client:
+        offered = TASKS_EXTENSION_ID in object_or_empty(client.capabilities.get("extensions"))
         return {"tasks": inspection.tasks.wire(), "offered": offered, "session": not client.stateless}
 
 
-async def start(inspection: Inspection, request: Request) -> Any:
+async def start(inspection: Inspection, request: PageRequest) -> Any:
     """Start a tool. What becomes of it is told with the topic `task`."""
     tool, arguments = request.text("tool"), request.object("arguments")
-    return inspection.tasks.start(era_of(request) or inspection.connection().era, tool, arguments).record.wire()
+    return inspection.tasks.start(
+        get_request_era(request) or inspection.connection().era, tool, arguments
+    ).record.wire()
 
 
-async def resume(inspection: Inspection, request: Request) -> Any:
+async def resume(inspection: Inspection, request: PageRequest) -> Any:
     """Follow a task by its id."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         return (await inspection.tasks.resume(client, request.text("taskId"))).record.wire()
 
 
-async def show(inspection: Inspection, request: Request) -> Any:
+async def show(inspection: Inspection, request: PageRequest) -> Any:
     """One task with its arguments, its steps and its result."""
     return inspection.tasks[request.whole("task")].record.whole()
 
 
-async def refresh(inspection: Inspection, request: Request) -> Any:
+async def refresh(inspection: Inspection, request: PageRequest) -> Any:
     task = inspection.tasks[request.whole("task")]
     await task.refresh()
     return task.record.wire()
 
 
-async def cancel(inspection: Inspection, request: Request) -> Any:
+async def cancel(inspection: Inspection, request: PageRequest) -> Any:
     task = inspection.tasks[request.whole("task")]
     await task.cancel()
     return task.record.wire()
 
 
-async def drop_finished_tasks(inspection: Inspection, request: Request) -> Any:
+async def drop_finished_tasks(inspection: Inspection, request: PageRequest) -> Any:
     """Drop what is over from the list."""
     inspection.tasks.drop_finished()
     return {"tasks": inspection.tasks.wire()}
@@ -61,15 +63,15 @@ MAX_ROOTS: Final = 100
 MAX_ROOT_LENGTH: Final = 4_096
 
 
-async def open_questions(inspection: Inspection, request: Request) -> Any:
+async def open_questions(inspection: Inspection, request: PageRequest) -> Any:
     return inspection.questions.open
 
 
-async def answer(inspection: Inspection, request: Request) -> Any:
+async def answer(inspection: Inspection, request: PageRequest) -> Any:
     return {"answered": inspection.questions.answer(request.whole("question"), request.object("answer"))}
 
 
-async def past(inspection: Inspection, request: Request) -> Any:
+async def past(inspection: Inspection, request: PageRequest) -> Any:
     """The questions that are over, newest first, and the standing answers."""
     return {"past": list(reversed(inspection.questions.past)), **standing(inspection)}
 
@@ -80,12 +82,12 @@ def standing(inspection: Inspection) -> Json:
     return {"roots": roots, "model": inspection.questions.model.wire()}
 
 
-async def set_roots(inspection: Inspection, request: Request) -> Any:
+async def set_roots(inspection: Inspection, request: PageRequest) -> Any:
     """The roots from now on. Servers with a session are told that they changed; the others ask each time."""
     given = request.arguments.get("roots")
     if not is_array(given) or len(given) > MAX_ROOTS:
         raise BadMessage(f"roots are a list of at most {MAX_ROOTS}")
-    inspection.questions.roots[:] = [_root(object_of(each)) for each in given]
+    inspection.questions.roots[:] = [_root(object_or_empty(each)) for each in given]
     for client in inspection.open_clients:
         if not client.stateless:
             client.notify_soon("notifications/roots/list_changed")
@@ -99,7 +101,7 @@ def _root(given: Json) -> Json:
     return {"uri": uri, "name": name} if name else {"uri": uri}
 
 
-async def set_model(inspection: Inspection, request: Request) -> Any:
+async def set_model(inspection: Inspection, request: PageRequest) -> Any:
     """The rules of the scripted model, and whether it answers."""
     rules = request.arguments.get("rules")
     if not is_array(rules):
@@ -114,7 +116,7 @@ def _push_standing(inspection: Inspection) -> Json:
     return told
 
 
-VERBS: Final[Mapping[str, Verb]] = {
+PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "tasks.list": list_tasks,
     "tasks.start": start,
     "tasks.resume": resume,

@@ -15,29 +15,29 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from defserve.base.redaction import MASK
-from defserve.client.apps import is_visible_to, render, view_uri
+from defserve.base.redaction import REDACTION_MASK
+from defserve.client.apps import get_view_uri, is_visible_to, render_app
 from defserve.client.client import Client
-from defserve.client.mgp.server_claims import ListedSecurity, tool_security
+from defserve.client.mgp.server_claims import ListedToolSecurity, parse_tool_security
 from defserve.client.mgp.streaming import ChunkOrder
 from defserve.client.replies import Json as JsonObject
-from defserve.client.replies import list_if_known, object_of, text_of
+from defserve.client.replies import list_if_supported, object_or_empty, string_or_none
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError, PeerGone
-from defserve.inspector.app_views import PatientClient, ShownApp, View, make_refusal_check, narrow_policy
-from defserve.inspector.inspection import Inspection, Verb, asking
-from defserve.inspector.protocol import BadMessage, Json, Request
+from defserve.inspector.app_views import NoTimeoutClient, ShownApp, ViewDocument, make_refusal_check, narrow_policy
+from defserve.inspector.inspection import Inspection, PageRequestHandler, use_request_client
+from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.recording.masking import mask_value, mask_words
-from defserve.protocols.mcp.app_policy import SCHEME
-from defserve.tooling.lint.definitions import tokens
+from defserve.protocols.mcp.app_policy import UI_URI_SCHEME
+from defserve.tooling.lint.definitions import count_definition_tokens
 
 LOOKED_AT: Final = 20_000
 MAX_PAST_CALLS: Final = 120
 
 
-async def list_tools(inspection: Inspection, request: Request) -> Any:
+async def list_tools(inspection: Inspection, request: PageRequest) -> Any:
     """Every tool, as `about` says. What has no name cannot be called, and is left out: `odd` counts those."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         found = await client.tools() if "tools" in client.capabilities else []
     named = [tool for tool in found if is_object(tool) and isinstance(tool.get("name"), str)]
     tools = [about(tool, client) for tool in named]
@@ -48,39 +48,39 @@ async def list_tools(inspection: Inspection, request: Request) -> Any:
 
 def about(tool: Json, client: Client) -> Json:
     """A tool for the page: its `definition` as it came, and what is read of it, of the right type whatever came."""
-    security = tool_security(str(tool["name"]), tool)
+    security = parse_tool_security(str(tool["name"]), tool)
     held = client.mgp.grants if client.mgp is not None else {}
     needs = security.permissions or []
     return {
         "name": tool["name"],
-        "title": text_of(tool.get("title")) or "",
-        "about": text_of(tool.get("description")) or "",
-        "schema": object_of(tool.get("inputSchema")),
-        "output": object_of(tool.get("outputSchema")) or None,
-        "hints": object_of(tool.get("annotations")),
+        "title": string_or_none(tool.get("title")) or "",
+        "about": string_or_none(tool.get("description")) or "",
+        "schema": object_or_empty(tool.get("inputSchema")),
+        "output": object_or_empty(tool.get("outputSchema")) or None,
+        "hints": object_or_empty(tool.get("annotations")),
         "definition": tool,
-        "tokens": tokens(tool),
+        "tokens": count_definition_tokens(tool),
         "mark": security.risk if security.is_marked else None,
         "needs": [{"name": name, "decision": held.get(name, "deferred")} for name in needs],
         "guard": guard if (guard := security.validator) != "none" else None,
         "confirms": _confirms(security),
-        "set": text_of(object_of(tool.get("_meta")).get("featureSet")),
+        "set": string_or_none(object_or_empty(tool.get("_meta")).get("featureSet")),
     }
 
 
-def _confirms(security: ListedSecurity) -> bool:
+def _confirms(security: ListedToolSecurity) -> bool:
     """Whether the person is asked before it is called."""
     if security.risk == "dangerous":
         return security.confirmation_required is not False or not security.permissions
     return security.confirmation_required is True
 
 
-async def call_tool(inspection: Inspection, request: Request) -> Any:
-    async with asking(inspection, request) as client:
+async def call_tool(inspection: Inspection, request: PageRequest) -> Any:
+    async with use_request_client(inspection, request) as client:
         return await call(inspection, request, client)
 
 
-async def save(inspection: Inspection, request: Request) -> Any:
+async def save(inspection: Inspection, request: PageRequest) -> Any:
     """A call as code: the `command` that repeats it, and a `test` for pytest that expects its result."""
     tool, arguments = request.text("tool"), request.object("arguments")
     words = inspection.target.words
@@ -90,7 +90,7 @@ async def save(inspection: Inspection, request: Request) -> Any:
     }
 
 
-async def latency(inspection: Inspection, request: Request) -> Any:
+async def latency(inspection: Inspection, request: PageRequest) -> Any:
     """How long the newest calls of a tool took, oldest first."""
     tool, recorder = request.text("tool"), inspection.recorder
     found = [
@@ -110,7 +110,7 @@ MAX_CALL_SECONDS: Final = 24 * 3600.0
 class RunningCall:
     """Follows one request. It is the observer of the request, and reads its chunks where the server sends some."""
 
-    def __init__(self, client: Client, request: Request) -> None:
+    def __init__(self, client: Client, request: PageRequest) -> None:
         self.id = ""
         self._client, self._request = client, request
         self._streams = client.mgp.streams if client.mgp and "streaming" in client.mgp.sections else None
@@ -182,7 +182,7 @@ class RunningCall:
         self._request.part({**part, "ms": self.ms})
 
 
-async def call(inspection: Inspection, request: Request, client: Client) -> Json:
+async def call(inspection: Inspection, request: PageRequest, client: Client) -> Json:
     """Call a tool. Parts: `{"progress", "total", "message"}`, `{"log"}`, `{"content"}`, each with `ms`.
 
     Cancelling it cancels the call. The answer has the whole `result`, also one with `isError`.
@@ -207,7 +207,7 @@ async def call(inspection: Inspection, request: Request, client: Client) -> Json
         inspection.notices.remove(heard)
         running.finish()
     about = {"era": spoken, "ms": running.ms, "first": running.first, "request": running.id}
-    return {**about, "result": result, "failed": object_of(result).get("isError") is True}
+    return {**about, "result": result, "failed": object_or_empty(result).get("isError") is True}
 
 
 # -- A call as code that does the same: a `defserve call` line, and a test for pytest.
@@ -246,12 +246,12 @@ def pytest_test(words: Sequence[str], tool: str, arguments: Mapping[str, Any], o
     arguments, outcome = _without_secrets(dict(arguments)), _without_secrets(outcome)
     name = f"test_{re.sub(r'[^0-9a-zA-Z_]+', '_', tool).strip('_').lower() or 'tool'}"
     asked = f"client.call_raw({tool!r}, {_literal(arguments, 8)})"
-    error = object_of(object_of(outcome).get("error")).get("message")
+    error = object_or_empty(object_or_empty(outcome).get("error")).get("message")
     raises = isinstance(error, str)
     checks = (
         [f"with pytest.raises(DefserveError, match={_first_line(error)!r}):", f"    {asked}"]
         if isinstance(error, str)
-        else [f"result = {asked}", *_write_assertions(object_of(outcome))]
+        else [f"result = {asked}", *_write_assertions(object_or_empty(outcome))]
     )
     lines = [*_imports(bool(command), raises), ""]
     if command:
@@ -285,8 +285,8 @@ def _fill_masks(value: Any, shown: Any, name: str) -> Any:
         }
     if is_array(value) and is_array(shown):
         return [_fill_masks(each, other, name) for each, other in zip(value, shown, strict=True)]
-    if isinstance(shown, str) and MASK in shown and shown != value:
-        return shown.replace(MASK, f"<fill in {name}>")
+    if isinstance(shown, str) and REDACTION_MASK in shown and shown != value:
+        return shown.replace(REDACTION_MASK, f"<fill in {name}>")
     return value
 
 
@@ -346,39 +346,39 @@ MAX_TEXT_LENGTH: Final = 2_000
 AUDIENCES: Final = ("model", "app")
 
 
-async def list_apps(inspection: Inspection, request: Request) -> Any:
+async def list_apps(inspection: Inspection, request: PageRequest) -> Any:
     """`tools` that have a view or are for views, and the `views` that are listed as resources."""
-    async with asking(inspection, request) as client:
+    async with use_request_client(inspection, request) as client:
         listed = await client.tools() if "tools" in client.capabilities else []
         found = [_tool(each) for each in listed if isinstance(each.get("name"), str)]
         return {"tools": [each for each in found if each is not None], "views": await _views(client)}
 
 
 def _tool(tool: Json) -> Json | None:
-    uri, audience = view_uri(tool), [each for each in AUDIENCES if is_visible_to(each, tool)]
+    uri, audience = get_view_uri(tool), [each for each in AUDIENCES if is_visible_to(each, tool)]
     if uri is None and "model" in audience:
         return None
     about = {name: _text(tool, name) for name in ("name", "title", "description")}
-    return {**about, "uri": uri, "audience": audience, "schema": object_of(tool.get("inputSchema"))}
+    return {**about, "uri": uri, "audience": audience, "schema": object_or_empty(tool.get("inputSchema"))}
 
 
 async def _views(client: Client) -> list[Json]:
     try:
         offered = "resources" in client.capabilities
-        listed = (await list_if_known("resources/list", client.resources())).items if offered else []
+        listed = (await list_if_supported("resources/list", client.resources())).items if offered else []
     except PeerGone:
         raise
     except PeerError:
         return []  # the tools tell which views there are
-    views = [each for each in listed if (text_of(each.get("uri")) or "").startswith(SCHEME)]
+    views = [each for each in listed if (string_or_none(each.get("uri")) or "").startswith(UI_URI_SCHEME)]
     return [{name: _text(each, name) for name in ("uri", "name", "title", "description", "mimeType")} for each in views]
 
 
 def _text(item: Json, name: str) -> str:
-    return (text_of(item.get(name)) or "")[:MAX_TEXT_LENGTH]
+    return (string_or_none(item.get(name)) or "")[:MAX_TEXT_LENGTH]
 
 
-async def show(inspection: Inspection, request: Request) -> Any:
+async def show(inspection: Inspection, request: PageRequest) -> Any:
     """Call a tool as a model would, and get its view ready for a frame. Parts: the progress of the call."""
     tool, arguments = request.text("tool"), request.object("arguments")
     began = time.perf_counter()
@@ -386,8 +386,8 @@ async def show(inspection: Inspection, request: Request) -> Any:
     def progress(progress: float, total: float | None, message: str | None) -> None:
         request.part({"progress": progress, "total": total, "message": message})
 
-    async with asking(inspection, request) as client:
-        app = await render(PatientClient(client, progress), tool, arguments)
+    async with use_request_client(inspection, request) as client:
+        app = await render_app(NoTimeoutClient(client, progress), tool, arguments)
     era = "stateless" if client.stateless else "handshake"
     size = len(app.html.encode("utf-8", "replace"))
     if size > MAX_VIEW_BYTES:
@@ -399,7 +399,7 @@ async def show(inspection: Inspection, request: Request) -> Any:
     shown.change(request.object("context"))
     return {
         "app": inspection.apps.add(shown),
-        "url": views.add(View(app.html, policy)),
+        "url": views.add(ViewDocument(app.html, policy)),
         "era": era,
         "ms": round((time.perf_counter() - began) * 1000, 1),
         "uri": app.uri,
@@ -415,7 +415,7 @@ async def show(inspection: Inspection, request: Request) -> Any:
     }
 
 
-async def message(inspection: Inspection, request: Request) -> Any:
+async def message(inspection: Inspection, request: PageRequest) -> Any:
     """What to post to a view after a `message` of its own. Cancelling it takes back what the person was asked."""
     given = request.arguments.get("message")
     if not isinstance(given, dict):
@@ -423,17 +423,17 @@ async def message(inspection: Inspection, request: Request) -> Any:
     return {"answers": await inspection.apps[request.whole("app")].answer(given)}
 
 
-async def context(inspection: Inspection, request: Request) -> Any:
+async def context(inspection: Inspection, request: PageRequest) -> Any:
     """Something is different at the page: its theme, the room for the view. What to post to the view."""
     return {"answers": inspection.apps[request.whole("app")].change(request.object("context"))}
 
 
-async def close(inspection: Inspection, request: Request) -> Any:
+async def close(inspection: Inspection, request: PageRequest) -> Any:
     inspection.apps.remove(request.whole("app"))
     return {}
 
 
-VERBS: Final[Mapping[str, Verb]] = {
+PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "tools.list": list_tools,
     "tools.call": call_tool,
     "tools.save": save,

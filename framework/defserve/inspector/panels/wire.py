@@ -10,15 +10,21 @@ from typing import Any, Final
 from pydantic_core import from_json, to_json
 
 from defserve.client.client import Client
-from defserve.client.mgp.server_claims import tool_security
+from defserve.client.mgp.server_claims import parse_tool_security
 from defserve.client.replies import Json as JsonObject
-from defserve.client.replies import object_of
+from defserve.client.replies import object_or_empty
 from defserve.errors import DefserveError
-from defserve.inspector.differences import Row, align_lines, fold_rows
-from defserve.inspector.inspection import ERAS, Inspection, Verb, era_of
-from defserve.inspector.protocol import BadMessage, Json, Request, error_of
+from defserve.inspector.differences import DiffRow, align_lines, fold_rows
+from defserve.inspector.inspection import ERA_NAMES, Inspection, PageRequestHandler, get_request_era
+from defserve.inspector.protocol import BadMessage, Json, PageRequest, describe_wire_error
 from defserve.inspector.recording.recorder import RecordedMessage, Recorder
-from defserve.inspector.recording.timeline import KINDS, FilterProblem, Query, Rows, parse
+from defserve.inspector.recording.timeline import (
+    MESSAGE_KINDS,
+    FilterProblem,
+    TimelineQuery,
+    TimelineRows,
+    parse_filter,
+)
 
 MAX_ROWS: Final = 500
 BATCH_SECONDS: Final = 0.1
@@ -27,20 +33,20 @@ SAVED_ROWS: Final = 500
 MAX_OTHERS: Final = 200
 
 
-async def check(inspection: Inspection, request: Request) -> Any:
+async def check(inspection: Inspection, request: PageRequest) -> Any:
     """A filter as `terms`: [start, where its value starts, stop]; or the `problem` with its place, message and fix."""
     try:
-        terms = parse(request.text("filter", "")).terms
+        terms = parse_filter(request.text("filter", "")).terms
     except FilterProblem as found:
         problem = {"start": found.start, "stop": found.stop, "message": found.problem, "fix": found.way}
         return {"problem": problem}
     return {"terms": [[term.start, term.value_start, term.stop] for term in terms]}
 
 
-async def follow_timeline(inspection: Inspection, request: Request) -> Any:
+async def follow_timeline(inspection: Inspection, request: PageRequest) -> Any:
     """How many rows there are under a filter, as parts whenever that may have changed, until it is cancelled.
 
-    Parts: `rows`, `messages` and `errors` in all, `version` and `dropped` as in `Rows`, the `overview`.
+    Parts: `rows`, `messages` and `errors` in all, `version` and `dropped` as in `TimelineRows`, the `overview`.
     """
     query, recorder = _query(request), inspection.recorder
     more = asyncio.Event()
@@ -69,7 +75,7 @@ async def follow_timeline(inspection: Inspection, request: Request) -> Any:
         cleared()
 
 
-async def rows(inspection: Inspection, request: Request) -> Any:
+async def rows(inspection: Inspection, request: PageRequest) -> Any:
     """The rows `start` to `stop` under a filter, and the `version` they are of."""
     found = await inspection.timeline.rows.of(_query(request))
     first, last = _span(inspection.recorder, found, request)
@@ -80,7 +86,7 @@ async def rows(inspection: Inspection, request: Request) -> Any:
     return {"start": start, "rows": told, "version": found.version, "dropped": found.dropped}
 
 
-async def find(inspection: Inspection, request: Request) -> Any:
+async def find(inspection: Inspection, request: PageRequest) -> Any:
     """The `place` of a message among the rows: of its request, if it has no row. None if neither has one."""
     found, entry = await inspection.timeline.rows.of(_query(request)), _entry(inspection, request)
     first, last = _span(inspection.recorder, found, request)
@@ -90,7 +96,7 @@ async def find(inspection: Inspection, request: Request) -> Any:
     return {"place": None}
 
 
-async def message(inspection: Inspection, request: Request) -> Any:
+async def message(inspection: Inspection, request: PageRequest) -> Any:
     """A message whole, with its `other` half, and the `others` that belong to the same request."""
     recorder, entry = inspection.recorder, _entry(inspection, request)
     asked = entry if entry.kind == "request" else recorder.entry(entry.of) if entry.of is not None else None
@@ -102,20 +108,20 @@ async def message(inspection: Inspection, request: Request) -> Any:
     }
 
 
-async def compare(inspection: Inspection, request: Request) -> Any:
+async def compare(inspection: Inspection, request: PageRequest) -> Any:
     return both_eras(inspection.recorder, _entry(inspection, request))
 
 
-async def send_again(inspection: Inspection, request: Request) -> Any:
+async def send_again(inspection: Inspection, request: PageRequest) -> Any:
     return await again(inspection, _entry(inspection, request), request.arguments.get("confirmed") is True)
 
 
-async def clear(inspection: Inspection, request: Request) -> Any:
+async def clear(inspection: Inspection, request: PageRequest) -> Any:
     """Forget every message, for every page."""
     inspection.timeline.clear()
 
 
-async def save(inspection: Inspection, request: Request) -> Any:
+async def save(inspection: Inspection, request: PageRequest) -> Any:
     """The shown messages and their answers as JSON lines, secrets masked: some of them, from the row `start` on.
 
     `next` is the row to go on with, None at the end.
@@ -137,14 +143,14 @@ async def save(inspection: Inspection, request: Request) -> Any:
     return {"text": "".join(lines), "next": place - first if place < last else None, "of": last - first}
 
 
-def _query(request: Request) -> Query:
+def _query(request: PageRequest) -> TimelineQuery:
     kind = request.text("kind", "all")
-    if kind not in KINDS:
-        raise BadMessage(f"unknown kind {kind!r}", fix=f"use one of {', '.join(KINDS)}")
-    return Query(request.text("filter", "").strip(), kind, request.arguments.get("answers") is True)
+    if kind not in MESSAGE_KINDS:
+        raise BadMessage(f"unknown kind {kind!r}", fix=f"use one of {', '.join(MESSAGE_KINDS)}")
+    return TimelineQuery(request.text("filter", "").strip(), kind, request.arguments.get("answers") is True)
 
 
-def _span(recorder: Recorder, found: Rows, request: Request) -> tuple[int, int]:
+def _span(recorder: Recorder, found: TimelineRows, request: PageRequest) -> tuple[int, int]:
     """The first row of the chosen span of time, and the one after its last."""
     start, stop = request.number("from"), request.number("to")
     if start is None or stop is None:
@@ -152,7 +158,7 @@ def _span(recorder: Recorder, found: Rows, request: Request) -> tuple[int, int]:
     return found.place(recorder.since(start)), found.place(recorder.since(stop))
 
 
-def _entry(inspection: Inspection, request: Request) -> RecordedMessage:
+def _entry(inspection: Inspection, request: PageRequest) -> RecordedMessage:
     if (entry := inspection.recorder.entry(request.whole("seq"))) is None:
         raise BadMessage("this message is no longer kept")
     return entry
@@ -218,8 +224,8 @@ def both_eras(recorder: Recorder, entry: RecordedMessage) -> Json:
     number of equal lines that are left out. `differences` counts runs of different lines.
     """
     asked = request_of(recorder, entry)
-    found = {era: asked if asked.era == era else counterpart(recorder, asked, era) for era in ERAS}
-    sides = [_side(recorder, found[era]) for era in ERAS]
+    found = {era: asked if asked.era == era else counterpart(recorder, asked, era) for era in ERA_NAMES}
+    sides = [_side(recorder, found[era]) for era in ERA_NAMES]
     lines = _head(*(side["exchange"] for side in sides)) + _body(*(side["body"] for side in sides))
     answers = _body(*(side["answer"] for side in sides))
     is_both = all(found.values())
@@ -256,7 +262,7 @@ def _get_comparable_message(recorder: Recorder, entry: RecordedMessage | None) -
     return recorder.message(entry.seq) or {}
 
 
-def _body(left: Any, right: Any) -> list[Row]:
+def _body(left: Any, right: Any) -> list[DiffRow]:
     if left is None or right is None:
         return [
             (each[0] if left is not None else None, each[0] if left is None else None, False)
@@ -267,7 +273,7 @@ def _body(left: Any, right: Any) -> list[Row]:
     return [(a, b, differs and not (a and b and OWN.match(a) and OWN.match(b))) for a, b, differs in rows]
 
 
-def _head(left: Json | None, right: Json | None) -> list[Row]:
+def _head(left: Json | None, right: Json | None) -> list[DiffRow]:
     """The request line and the headers that say something about the protocol."""
     if not left and not right:
         return []
@@ -285,17 +291,17 @@ def _first_line(exchange: Json | None) -> str | None:
 
 
 def _headers(exchange: Json | None) -> dict[str, str]:
-    headers = object_of((exchange or {}).get("headers"))
+    headers = object_or_empty((exchange or {}).get("headers"))
     return {name.lower(): str(value) for name, value in headers.items() if name.lower() not in OF_EVERY_REQUEST}
 
 
-def _runs(rows: list[Row]) -> int:
+def _runs(rows: list[DiffRow]) -> int:
     return sum(1 for place, row in enumerate(rows) if row[2] and not (place and rows[place - 1][2]))
 
 
-def _shorten_rows(rows: list[Row]) -> list[Row | int]:
-    cut: list[Row] = [(_cut(a), _cut(b), differs) for a, b, differs in rows]
-    return fold_rows(cut) if len(cut) > LONG else list[Row | int](cut)
+def _shorten_rows(rows: list[DiffRow]) -> list[DiffRow | int]:
+    cut: list[DiffRow] = [(_cut(a), _cut(b), differs) for a, b, differs in rows]
+    return fold_rows(cut) if len(cut) > LONG else list[DiffRow | int](cut)
 
 
 def _cut(line: str | None) -> str | None:
@@ -327,11 +333,11 @@ async def again(inspection: Inspection, entry: RecordedMessage, confirmed: bool)
     mark = await _mark(await inspection.client(asked.era), asked.method, params)
     if mark != "safe" and not confirmed:
         return {"confirm": {"method": asked.method, "tool": asked.about or None, "mark": mark}}
-    failed = await asyncio.gather(*(_send(inspection, era, asked.method, params) for era in ERAS))
-    found = {era: counterpart(recorder, asked, era) for era in ERAS}
+    failed = await asyncio.gather(*(_send(inspection, era, asked.method, params) for era in ERA_NAMES))
+    found = {era: counterpart(recorder, asked, era) for era in ERA_NAMES}
     return {
         "sent": {era: each.seq for era, each in found.items() if each is not None},
-        "errors": {era: error for era, error in zip(ERAS, failed, strict=True) if error},
+        "errors": {era: error for era, error in zip(ERA_NAMES, failed, strict=True) if error},
     }
 
 
@@ -343,7 +349,7 @@ async def _mark(client: Client, method: str, params: Json) -> str | None:
     tool = next((each for each in await client.tools() if each.get("name") == name), None)
     if tool is None:
         return None
-    security = tool_security(str(name), tool)
+    security = parse_tool_security(str(name), tool)
     return security.risk if security.is_marked else None
 
 
@@ -358,7 +364,7 @@ async def _send(inspection: Inspection, era: str, method: str, params: Json) -> 
             each.era == era and each.kind == "answer" and each.method == method
             for each in inspection.recorder.slice(began, inspection.recorder.count)
         )
-        return None if is_answer else error_of(error)
+        return None if is_answer else describe_wire_error(error)
     return None
 
 
@@ -409,22 +415,22 @@ def get_request_params(recorder: Recorder, entry: RecordedMessage) -> JsonObject
         message: Any = from_json(recorder.body(entry.seq) or b"{}")
     except ValueError:
         return {}
-    params = object_of(object_of(message).get("params"))
+    params = object_or_empty(object_or_empty(message).get("params"))
     return {name: value for name, value in params.items() if name not in OF_THE_CALL}
 
 
 # -- The Latency panel: how long the calls of each tool took, and how many there are a second.
 
 
-async def follow_latency(inspection: Inspection, request: Request) -> Any:
+async def follow_latency(inspection: Inspection, request: PageRequest) -> Any:
     """The figures as parts, a new one each second while there are calls, until it is cancelled."""
-    connection = inspection.connection(era_of(request))
+    connection = inspection.connection(get_request_era(request))
     while True:
         request.part_if_changed(inspection.latencies.describe_era(connection.era))
         await asyncio.sleep(1.0)
 
 
-VERBS: Final[Mapping[str, Verb]] = {
+PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "wire.filter": check,
     "wire.follow": follow_timeline,
     "wire.rows": rows,

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from pydantic_core import from_json, to_json
 
-from defserve.base.redaction import MASK, is_secret_name, redact_text
+from defserve.base.redaction import REDACTION_MASK, is_secret_name, redact_text
 from defserve.core.json_values import is_array, is_object
 
 MAX_TEXT_LENGTH: Final = 4 * 1024 * 1024
@@ -134,11 +134,11 @@ def mask_text(text: str) -> str:
     if "=" in text:
         text = _PARAMETER.sub(_parameter, text)
     if "@" in text:
-        text = _USER.sub(rf"\1{MASK}@", text)
+        text = _USER.sub(rf"\1{REDACTION_MASK}@", text)
     if "[" in text or "{" in text or '"' in text:
-        text = _NESTED.sub(rf"\1{MASK}", text)
+        text = _NESTED.sub(rf"\1{REDACTION_MASK}", text)
     if "session" in text.lower():
-        text = _SESSION.sub(rf"\1{MASK}", text)
+        text = _SESSION.sub(rf"\1{REDACTION_MASK}", text)
     return redact_text(text, limit=MAX_TEXT_LENGTH, multiline=True)
 
 
@@ -177,9 +177,9 @@ def mask_words(words: Sequence[str]) -> list[str]:
         name, mark, value = _split(word)
         is_option = word.startswith("-")
         if hides and not is_option:
-            shown.append(MASK)
+            shown.append(REDACTION_MASK)
         elif mark and value and (_is_secret(name) or ((is_option or mark == ":") and _HEADER.search(name))):
-            shown.append(f"{name}{mark}{' ' if mark == ':' else ''}{MASK}")
+            shown.append(f"{name}{mark}{' ' if mark == ':' else ''}{REDACTION_MASK}")
         else:
             shown.append(mask_text(word))
         hides = is_option and not mark and _HEADER.search(name) is not None
@@ -236,7 +236,7 @@ def _hidden(value: Any, name: str) -> Any:
     if is_array(value):
         return [_hidden(each, name) for each in value]
     is_count = isinstance(value, int | float) and name.lower().endswith("tokens")
-    return value if value is None or isinstance(value, bool) or is_count else MASK
+    return value if value is None or isinstance(value, bool) or is_count else REDACTION_MASK
 
 
 def _object(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def _hidden_key(name: str) -> str:
 
 def _header(name: str, value: str) -> str:
     if is_secret_name(name) or _HEADER.search(name):
-        return f"…{value[-2:]}" if len(value) >= 24 and " " not in value else MASK
+        return f"…{value[-2:]}" if len(value) >= 24 and " " not in value else REDACTION_MASK
     shown = mask_text(value)
     return shown if name.lower() in PUBLIC_HEADERS else _RUN.sub(_random, shown)
 
@@ -271,13 +271,13 @@ def _header(name: str, value: str) -> str:
 def _random(found: re.Match[str]) -> str:
     """A long run of letters and digits is random; words alone are not."""
     run = found[0]
-    return MASK if any(map(str.isdigit, run)) and any(map(str.isalpha, run)) else run
+    return REDACTION_MASK if any(map(str.isdigit, run)) and any(map(str.isalpha, run)) else run
 
 
 def _parameter(found: re.Match[str]) -> str:
     mark, name, _ = found.groups()
     plain = unquote(name)
-    return f"{mark}{name}={MASK}" if _is_secret(plain) or _HEADER.search(plain) else found[0]
+    return f"{mark}{name}={REDACTION_MASK}" if _is_secret(plain) or _HEADER.search(plain) else found[0]
 
 
 def _split(word: str) -> tuple[str, str, str]:

@@ -17,9 +17,9 @@ from typing import IO, Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic_core import from_json, to_json
 
-from defserve.client.replies import Json, object_of
+from defserve.client.replies import Json, object_or_empty
 from defserve.core.json_values import is_array
-from defserve.core.messages import is_id
+from defserve.core.messages import is_request_id
 from defserve.inspector.recording.masking import mask_headers, mask_message, mask_text, mask_value
 
 Direction: TypeAlias = Literal["sent", "received"]
@@ -214,7 +214,7 @@ class Recorder:
                 entry.method, entry.about, entry.of, asked.of = asked.method, asked.about, asked.seq, entry.seq
                 entry.ms = asked.ms = round((entry.time - asked.time) * 1000, 2)
                 asked.error = entry.error
-                result = object_of(message.get("result"))
+                result = object_or_empty(message.get("result"))
                 if result.get("resultType") == "input_required":
                     asked.note = "asks"
                 asked.about = entry.about = asked.about or about_answer(asked.method, result)
@@ -251,7 +251,7 @@ def _other(direction: Direction) -> Direction:
 
 def _parse_body(body: bytes) -> Json:
     try:
-        return object_of(from_json(body))
+        return object_or_empty(from_json(body))
     except ValueError:
         return {}
 
@@ -263,23 +263,23 @@ def _classify_message(message: Json) -> tuple[Kind, str, str | int | None]:
     if isinstance(method, str):
         if known is not None:
             return "request", method[:MAX_NAME_LENGTH], known
-        params = object_of(message.get("params"))
+        params = object_or_empty(message.get("params"))
         of = params.get("progressToken", params.get("requestId", params.get("request_id")))
         return "notice", method[:MAX_NAME_LENGTH], _id(of)
     return ("answer" if "result" in message or "error" in message else "other"), "", known
 
 
 def _id(given: Any) -> str | int | None:
-    if not is_id(given):
+    if not is_request_id(given):
         return None
     return given[:MAX_NAME_LENGTH] if isinstance(given, str) else given
 
 
 def _error_in(message: Json) -> int | bool | None:
     if "error" in message:
-        code = object_of(message.get("error")).get("code")
+        code = object_or_empty(message.get("error")).get("code")
         return code if isinstance(code, int) else True
-    return True if object_of(message.get("result")).get("isError") is True else None
+    return True if object_or_empty(message.get("result")).get("isError") is True else None
 
 
 # -- What a message is about, in a word or two. Texts of a server are without secrets.
@@ -298,7 +298,7 @@ LISTS: Final[Mapping[str, tuple[str, str]]] = {
 
 def about(message: Json) -> str:
     """A request or a notice: the tool, the URI, the text that it carries. An error: its message."""
-    params = object_of(message.get("params"))
+    params = object_or_empty(message.get("params"))
     method = message.get("method")
     if method == "notifications/progress":
         return _format_summary(_progress(params))
@@ -306,11 +306,11 @@ def about(message: Json) -> str:
         return _format_summary(f"{params.get('level')}: {_text(params.get('data'))}")
     if isinstance(name := params.get("name"), str) and name:
         return name[:MAX_SUMMARY]
-    if isinstance(reference := object_of(params.get("ref")).get("name"), str):
+    if isinstance(reference := object_or_empty(params.get("ref")).get("name"), str):
         return reference[:MAX_SUMMARY]
     found: Any = params.get("uri") or params.get("message") or params.get("reason") or params.get("data")
     if found is None and "error" in message:
-        found = object_of(message.get("error")).get("message")
+        found = object_or_empty(message.get("error")).get("message")
     if found is None and (server := client_or_server(params, "clientInfo")):
         return _format_summary(server)
     return _format_summary(found) if isinstance(found, str) else ""
@@ -332,7 +332,7 @@ def about_answer(method: str, result: Json) -> str:
 
 def client_or_server(told: Json, which: str) -> str:
     """Who speaks: name, version, and the version of the protocol."""
-    info = object_of(told.get(which))
+    info = object_or_empty(told.get(which))
     words = " ".join(str(info[name]) for name in ("name", "version") if name in info)
     return ", ".join(each for each in (words, str(told.get("protocolVersion") or "")) if each)
 
@@ -359,7 +359,7 @@ def _text(data: Any) -> str:
     if isinstance(data, str):
         return mask_text(data[:8192])
     data = mask_value(data)
-    told = object_of(data)
+    told = object_or_empty(data)
     return str(told.get("message") or told.get("msg") or (", ".join(told) if told else data))
 
 

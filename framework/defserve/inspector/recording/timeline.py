@@ -48,7 +48,7 @@ AT_ONCE: Final = 5_000
 """Messages that are looked at before others get their turn."""
 MAX_FILTERS: Final = 4
 
-KINDS: Final[Mapping[str, Callable[[RecordedMessage], bool]]] = {
+MESSAGE_KINDS: Final[Mapping[str, Callable[[RecordedMessage], bool]]] = {
     "all": lambda entry: True,
     "requests": lambda entry: entry.kind in ("request", "answer"),
     "notices": lambda entry: entry.kind == "notice",
@@ -57,7 +57,7 @@ KINDS: Final[Mapping[str, Callable[[RecordedMessage], bool]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class TimelineQuery:
     """What is to be seen: the text of a filter, one of KINDS, and whether each answer has a row of its own."""
 
     text: str = ""
@@ -65,17 +65,17 @@ class Query:
     answers: bool = False
 
 
-class Rows:
+class TimelineRows:
     """The sequence numbers of the messages that fit a query, oldest first.
 
     version  changes when a row came or went in the middle. Otherwise rows are only added at the end.
     dropped  how many rows have left at the beginning, because their messages were forgotten
     """
 
-    def __init__(self, recorder: Recorder, query: Query) -> None:
+    def __init__(self, recorder: Recorder, query: TimelineQuery) -> None:
         self._recorder, self._query = recorder, query
-        self._filter: Filter = parse(query.text)
-        self._is_kind = KINDS[query.kind]
+        self._filter: Filter = parse_filter(query.text)
+        self._is_kind = MESSAGE_KINDS[query.kind]
         self._seqs: array[int] = array("Q")
         self._seen = 0
         self.version = self.dropped = 0
@@ -137,11 +137,11 @@ class RowsInUse:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._rows: OrderedDict[Query, Rows] = OrderedDict()
+        self._rows: OrderedDict[TimelineQuery, TimelineRows] = OrderedDict()
 
-    async def of(self, query: Query) -> Rows:
+    async def of(self, query: TimelineQuery) -> TimelineRows:
         """The rows of a query, up to date. Raises FilterProblem."""
-        rows = self._rows.get(query) or Rows(self._recorder, query)
+        rows = self._rows.get(query) or TimelineRows(self._recorder, query)
         self._rows[query] = rows
         self._rows.move_to_end(query)
         while len(self._rows) > MAX_FILTERS:
@@ -218,7 +218,7 @@ class Filter:
         return all(term.is_match(entry) for term in self.terms)
 
 
-def parse(text: str) -> Filter:
+def parse_filter(text: str) -> Filter:
     """The filter that a text says. Raises FilterProblem."""
     if len(text) > MAX_FILTER_LENGTH:
         raise FilterProblem(

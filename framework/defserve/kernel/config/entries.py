@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from defserve.base.redaction import MASK, is_secret_name
+from defserve.base.redaction import REDACTION_MASK, is_secret_name
 from defserve.errors import UsageError
-from defserve.protocols.mcp.transforms import Prefix
-from defserve.proxying.mounted import RestartPolicy, outer_name
+from defserve.protocols.mcp.transforms import MountPrefix
+from defserve.proxying.mounted import RestartPolicy, make_outer_name
 from defserve.search.entries import ToolBudget
 
 
@@ -75,7 +75,7 @@ class ServerLaunch:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolMarks:
+class OperatorToolMarks:
     """What the operator says of tools. None and empty: nothing."""
 
     risk: str | None = None
@@ -96,7 +96,7 @@ class MgpEntry:
     permissions_required: tuple[str, ...] = ()
     trust_level: str | None = None
     on_change: str | None = None
-    tools: Mapping[str, ToolMarks] = field(default_factory=dict[str, ToolMarks])
+    tools: Mapping[str, OperatorToolMarks] = field(default_factory=dict[str, OperatorToolMarks])
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,9 @@ class KernelConfig:
             for entry in self.servers
             if text.startswith(f"{entry.id}.")
         ]
-        names = (outer_name(Prefix(entry.prefix), entry.tools.rename.get(tool, tool)) for entry, tool in wanted)
+        names = (
+            make_outer_name(MountPrefix(entry.prefix), entry.tools.rename.get(tool, tool)) for entry, tool in wanted
+        )
         return tuple(dict.fromkeys(names))
 
     def find_restart_changes(self, other: KernelConfig) -> list[str]:
@@ -211,7 +213,7 @@ class KernelConfig:
 # -- `${NAME}` and `${NAME:-default}` in a server's settings: filled in when it starts, and hidden in what is shown.
 
 
-VARIABLE: Final = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+VARIABLE_REFERENCE: Final = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 # A shorter value is hidden only where it stands alone: as a part of other words it would hide half of the text.
 _SHORT: Final = 4
@@ -240,17 +242,19 @@ def fill(text: str, environ: Mapping[str, str]) -> str:
             raise UnsetVariable(found[2])
         return filled
 
-    return VARIABLE.sub(value, text)
+    return VARIABLE_REFERENCE.sub(value, text)
 
 
 def names_in(texts: Iterable[str]) -> set[str]:
     """The variables that the texts use."""
-    return {found[2] for text in texts for found in VARIABLE.finditer(text) if not found[1]}
+    return {found[2] for text in texts for found in VARIABLE_REFERENCE.finditer(text) if not found[1]}
 
 
 def unset_in(texts: Iterable[str], environ: Mapping[str, str]) -> list[str]:
     """The variables without which `fill` raises."""
-    found = (match for text in texts for match in VARIABLE.finditer(text) if not match[1] and match[3] is None)
+    found = (
+        match for text in texts for match in VARIABLE_REFERENCE.finditer(text) if not match[1] and match[3] is None
+    )
     return sorted({match[2] for match in found} - environ.keys())
 
 
@@ -258,7 +262,7 @@ class Hidden:
     """Hides `values` in texts. A variable's value becomes `${NAME}` again; any other becomes `[redacted]`."""
 
     def __init__(self, variables: Mapping[str, str], others: Iterable[str] = ()) -> None:
-        shown = dict.fromkeys(others, MASK) | {value: f"${{{name}}}" for name, value in variables.items()}
+        shown = dict.fromkeys(others, REDACTION_MASK) | {value: f"${{{name}}}" for name, value in variables.items()}
         forms = {form: instead for value, instead in shown.items() for form in _forms(value)}
         self.values, self._shown = tuple(shown), forms
         words = (
@@ -296,7 +300,7 @@ class ConfigChanges:
     unchanged: list[str] = field(default_factory=list[str])
 
 
-def find_changes(old: Mapping[str, ServerEntry], new: Mapping[str, ServerEntry]) -> ConfigChanges:
+def find_server_changes(old: Mapping[str, ServerEntry], new: Mapping[str, ServerEntry]) -> ConfigChanges:
     """What has to be done so that the servers are as `new` says."""
     found = ConfigChanges()
     for id, entry in new.items():

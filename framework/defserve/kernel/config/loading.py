@@ -16,13 +16,21 @@ from defserve.kernel.config.entries import (
     KernelConfig,
     KernelSettings,
     MgpEntry,
+    OperatorToolMarks,
     RegisterRules,
     ServerEntry,
     ServerLaunch,
     ToolFilter,
-    ToolMarks,
 )
-from defserve.kernel.config.settings import FILE, SERVER, WITHOUT_EFFECT, WRONG, Mistake, Report, SettingPath
+from defserve.kernel.config.settings import (
+    FILE_SETTINGS,
+    INVALID_VALUE,
+    SERVER_SETTINGS,
+    SETTINGS_WITHOUT_EFFECT,
+    ConfigMistake,
+    ReportMistake,
+    SettingPath,
+)
 from defserve.kernel.config.settings import SettingPath as Place
 from defserve.proxying.mounted import RestartPolicy
 from defserve.search.entries import ToolBudget
@@ -42,18 +50,22 @@ class ConfigMistakes(UsageError):
         super().__init__(f"{path} has {len(mistakes)} mistakes:\n{listed}")
 
 
-def load(path: str | Path) -> KernelConfig:
+def load_kernel_config(path: str | Path) -> KernelConfig:
     """Read a file. Relative paths in it start from its folder.
 
     Raises ConfigMistakes for its mistakes, and UsageError for a file that cannot be read or is not TOML.
     """
     file = _File(Path(path).absolute())
-    top = FILE.parse_value({name: value for name, value in file.table.items() if name != "servers"}, (), file.report)
+    top = FILE_SETTINGS.parse_value(
+        {name: value for name, value in file.table.items() if name != "servers"}, (), file.report
+    )
     files = [file]
     for name in top.get("include", ()):
         files.append(included := _File(file.path.parent / name))
         for other in included.table.keys() - INCLUDED:
-            included.report(Mistake((other,), "does not belong into an included file", f"move it to {file.path.name}"))
+            included.report(
+                ConfigMistake((other,), "does not belong into an included file", f"move it to {file.path.name}")
+            )
     servers = _unique([(each, entry) for each in files for entry in each.servers()])
     settings = kernel_settings(top.get("kernel", {}), file.path.parent, file.report)
     if mistakes := [mistake for each in files for mistake in each.mistakes]:
@@ -91,7 +103,7 @@ class _File:
         if "paths" in self.table:
             self.notes.append(f"{self._where(('paths',))}: paths has no effect here")
 
-    def report(self, mistake: Mistake) -> None:
+    def report(self, mistake: ConfigMistake) -> None:
         text = f"{self._subject(mistake.path)} {mistake.problem}"
         self.mistakes.append(UsageError(text, where=self._where(mistake.path), fix=mistake.fix))
 
@@ -99,7 +111,7 @@ class _File:
         """The servers without mistakes."""
         given = self.table.get("servers", [])
         if not is_array(given) or not all(map(is_object, given)):
-            self.report(Mistake(("servers",), "must be a list of tables", "write [[servers]] above each server"))
+            self.report(ConfigMistake(("servers",), "must be a list of tables", "write [[servers]] above each server"))
             return []
         found = (self._server(index, table) for index, table in enumerate(given))
         return [entry for entry in found if entry is not None]
@@ -107,10 +119,10 @@ class _File:
     def _server(self, index: int, table: Mapping[str, Any]) -> ServerEntry | None:
         path: Place = ("servers", index)
         before = len(self.mistakes)
-        read = SERVER.parse_value(table, path, self.report)
-        if read is WRONG or len(self.mistakes) > before:
+        read = SERVER_SETTINGS.parse_value(table, path, self.report)
+        if read is INVALID_VALUE or len(self.mistakes) > before:
             return None
-        for name in WITHOUT_EFFECT:
+        for name in SETTINGS_WITHOUT_EFFECT:
             if name in read:
                 where = (*path, name)
                 self.notes.append(f"{self._where(where)}: {self._subject(where)} has no effect here")
@@ -164,21 +176,21 @@ PLAIN: Final = (
 
 
 def server_entry(
-    read: Mapping[str, Any], path: settings.SettingPath, folder: Path, where: str, report: Report
+    read: Mapping[str, Any], path: settings.SettingPath, folder: Path, where: str, report: ReportMistake
 ) -> ServerEntry | None:
     """The entry of a server, or None after reporting what does not fit together."""
     if (problem := _launch_problem(read)) is not None:
-        report(Mistake(path, *problem))
+        report(ConfigMistake(path, *problem))
         return None
     mgp = read.get("mgp")
     try:
         restart = _restart(read, mgp or {})
     except UsageError as error:
-        report(Mistake(path, f"has a restart policy that cannot work: {error.problem}", error.fix))
+        report(ConfigMistake(path, f"has a restart policy that cannot work: {error.problem}", error.fix))
         return None
     given = {name: read[name] for name in LAUNCH if name in read}
     if "command" in read:
-        given |= {"command": program_path(read["command"], folder), "cwd": str(folder / read.get("cwd", ""))}
+        given |= {"command": resolve_program_path(read["command"], folder), "cwd": str(folder / read.get("cwd", ""))}
     return ServerEntry(
         read["id"],
         ServerLaunch(**given),
@@ -191,14 +203,14 @@ def server_entry(
     )
 
 
-def kernel_settings(read: Mapping[str, Any], folder: Path, report: Report) -> KernelSettings:
+def kernel_settings(read: Mapping[str, Any], folder: Path, report: ReportMistake) -> KernelSettings:
     """`[kernel]`. The paths in it start from `folder`. What does not fit together is reported and left out."""
     given = dict(read)
     register = RegisterRules(**given.pop("register", {}))
     try:
         budget = ToolBudget(**given.pop("budget", {}))
     except UsageError as error:
-        report(Mistake(("kernel", "budget"), f"cannot work: {error.problem}", error.fix))
+        report(ConfigMistake(("kernel", "budget"), f"cannot work: {error.problem}", error.fix))
         budget = ToolBudget()
     for name in ("audit", "keys"):
         if name in given:
@@ -232,7 +244,7 @@ def _launch_problem(read: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def program_path(command: str, folder: Path) -> str:
+def resolve_program_path(command: str, folder: Path) -> str:
     """A command with a slash is a path, and starts from the folder of the file. Others are found on the PATH."""
     return str(folder / command) if "/" in command and not command.startswith("${") else command
 
@@ -270,7 +282,7 @@ def _mgp(read: Mapping[str, Any], mgp: Mapping[str, Any] | None) -> MgpEntry | N
         return None if required is None else MgpEntry(permissions_required=required)
     given = {name: mgp[name] for name in ("extensions", "trust_level", "on_change") if name in mgp}
     permissions = (*mgp.get("permissions_required", ()), *(required or ()))
-    marks = {pattern: ToolMarks(**marks) for pattern, marks in mgp.get("tools", {}).items()}
+    marks = {pattern: OperatorToolMarks(**marks) for pattern, marks in mgp.get("tools", {}).items()}
     return MgpEntry(permissions_required=tuple(dict.fromkeys(permissions)), tools=marks, **given)
 
 

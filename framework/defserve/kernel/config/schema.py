@@ -6,15 +6,15 @@ import json
 from importlib.resources import files
 from typing import Any, Final
 
-from defserve.kernel.config.settings import FILE, SERVER
+from defserve.kernel.config.settings import FILE_SETTINGS, SERVER_SETTINGS
 
 NAME: Final = "mgp.schema.json"
 
 
 def schema() -> dict[str, Any]:
     """The schema, made from the table of settings."""
-    whole = FILE.schema()
-    servers = {"description": SERVER.about, "type": "array", "items": SERVER.schema()}
+    whole = FILE_SETTINGS.schema()
+    servers = {"description": SERVER_SETTINGS.about, "type": "array", "items": SERVER_SETTINGS.schema()}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "mgp.toml",

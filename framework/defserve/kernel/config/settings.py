@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from defserve.core.json_values import is_array, is_object
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
-from defserve.proxying.mounted import MAX_RESTARTS, STRATEGIES
+from defserve.proxying.mounted import MAX_RESTARTS, RESTART_STRATEGIES
 
 SettingPath: TypeAlias = tuple[str | int, ...]
 """Where a value stands in the file: `("servers", 0, "mgp", "trust_level")`."""
 
 
-class Mistake(NamedTuple):
+class ConfigMistake(NamedTuple):
     """What is wrong at a place of the file, and how to correct it."""
 
     path: SettingPath
@@ -28,8 +28,8 @@ class Mistake(NamedTuple):
     fix: str = ""
 
 
-Report: TypeAlias = Callable[[Mistake], None]
-WRONG: Final = object()
+ReportMistake: TypeAlias = Callable[[ConfigMistake], None]
+INVALID_VALUE: Final = object()
 """What `read` returns for a value that it has reported."""
 _SHOWN: Final = 60
 
@@ -41,7 +41,7 @@ class Setting(ABC):
     about: str
 
     @abstractmethod
-    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: ReportMistake) -> Any:
         """The checked value, or WRONG after reporting why."""
 
     def schema(self) -> dict[str, Any]:
@@ -52,9 +52,9 @@ class Setting(ABC):
     def _type(self) -> dict[str, Any]:
         """The part of it that says which values there are."""
 
-    def _wrong(self, path: SettingPath, report: Report, problem: str, fix: str) -> Any:
-        report(Mistake(path, problem, fix))
-        return WRONG
+    def _wrong(self, path: SettingPath, report: ReportMistake, problem: str, fix: str) -> Any:
+        report(ConfigMistake(path, problem, fix))
+        return INVALID_VALUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Text(Setting):
     pattern: str = ""
     example: str = ""
 
-    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: ReportMistake) -> Any:
         if not isinstance(value, str) or not value:
             return self._wrong(path, report, "must be a text that is not empty", self._fix(path))
         chosen = self.aliases.get(value, value)
@@ -93,7 +93,7 @@ class Number(Setting):
     most: float = 1_000_000
     whole: bool = False
 
-    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: ReportMistake) -> Any:
         kinds = int if self.whole else int | float
         # A comparison with NaN is false, so it is refused as well.
         if isinstance(value, bool) or not isinstance(value, kinds) or not self.least <= value <= self.most:
@@ -111,7 +111,7 @@ class Number(Setting):
 class Flag(Setting):
     """True or false."""
 
-    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: ReportMistake) -> Any:
         if not isinstance(value, bool):
             return self._wrong(path, report, f"cannot be {_format_value(value)}", "write true or false")
         return value
@@ -127,7 +127,7 @@ class Texts(Setting):
     choices: tuple[str, ...] = ()
     blank: bool = False
 
-    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: ReportMistake) -> Any:
         if not is_array(value) or not all(isinstance(item, str) and (item or self.blank) for item in value):
             return self._wrong(path, report, "must be a list of texts", f'write {path[-1]} = ["…"]')
         for item in value:
@@ -148,7 +148,7 @@ class TextTable(Setting):
 
     pattern: str = r".+"
 
-    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: ReportMistake) -> Any:
         if not is_object(value):
             return self._wrong(path, report, "must be a table", f'write {path[-1]} = {{ NAME = "…" }}')
         for name, item in value.items():
@@ -169,18 +169,18 @@ class Table(Setting):
     settings: Mapping[str, Setting]
     required: tuple[str, ...] = ()
 
-    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: ReportMistake) -> Any:
         if not is_object(value):
             return self._wrong(path, report, "must be a table", f"write [{path[-1]}] on a line of its own")
         for name in self.required:
             if name not in value:
-                report(Mistake(path, f"has no {name}", f'add {name} = "…"'))
+                report(ConfigMistake(path, f"has no {name}", f'add {name} = "…"'))
         read: dict[str, Any] = {}
         for name, item in value.items():
             known = self.settings.get(name)
             if known is None:
-                report(Mistake((*path, name), "is not a setting", _instead(name, self.settings)))
-            elif (checked := known.parse_value(item, (*path, name), report)) is not WRONG:
+                report(ConfigMistake((*path, name), "is not a setting", _instead(name, self.settings)))
+            elif (checked := known.parse_value(item, (*path, name), report)) is not INVALID_VALUE:
                 read[name] = checked
         return read
 
@@ -196,11 +196,11 @@ class Tables(Setting):
 
     each: Table
 
-    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: ReportMistake) -> Any:
         if not is_object(value):
             return self._wrong(path, report, "must be a table", f"write [{path[-1]}.NAME] on a line of its own")
         read = {name: self.each.parse_value(item, (*path, name), report) for name, item in value.items()}
-        return {name: item for name, item in read.items() if item is not WRONG}
+        return {name: item for name, item in read.items() if item is not INVALID_VALUE}
 
     def _type(self) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": self.each.schema()}
@@ -213,7 +213,7 @@ class Either(Setting):
     table: Table
     other: Setting
 
-    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: ReportMistake) -> Any:
         return (self.table if is_object(value) else self.other).parse_value(value, path, report)
 
     def _type(self) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class Either(Setting):
 class Anything(Setting):
     """What is accepted and has no effect here."""
 
-    def parse_value(self, value: Any, path: SettingPath, report: Report) -> Any:
+    def parse_value(self, value: Any, path: SettingPath, report: ReportMistake) -> Any:
         return value
 
     def _type(self) -> dict[str, Any]:
@@ -250,8 +250,8 @@ def _instead(name: str, known: Mapping[str, Setting]) -> str:
 
 
 ID: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
-VARIABLE_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
-HEADER: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+VARIABLE_NAME_PATTERN: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+HEADER_NAME_PATTERN: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 PREFIX: Final = r"[A-Za-z0-9_.-]{1,64}"
 
 TRANSPORTS: Final = ("stdio", "http")
@@ -268,7 +268,7 @@ RESTART: Final = {
     "backoff_base_ms": Number("the wait before the first restart, in milliseconds", 0, 3_600_000),
     "backoff_max_ms": Number("the longest wait, in milliseconds", 0, 3_600_000),
 }
-STRATEGY: Final = Text("when the server is started again after it ended", STRATEGIES)
+STRATEGY: Final = Text("when the server is started again after it ended", RESTART_STRATEGIES)
 
 MARKS: Final = Table(
     "what the operator says of tools whose names match; it replaces what the server says of them",
@@ -315,7 +315,7 @@ HEALTH: Final = Table(
     },
 )
 
-SERVER: Final = Table(
+SERVER_SETTINGS: Final = Table(
     "a server that the kernel runs or connects to",
     {
         "id": Text("its name for operators, access, audit and search", pattern=ID, example="office.mail"),
@@ -325,11 +325,11 @@ SERVER: Final = Table(
         "command": Text("the program that is started; it speaks on standard input and output", example="uvx"),
         "args": Texts("its arguments", blank=True),
         "cwd": Text("the folder that it starts in; the default is the folder of this file"),
-        "env": TextTable("variables of the program, beside PATH, HOME and the like", VARIABLE_NAME),
+        "env": TextTable("variables of the program, beside PATH, HOME and the like", VARIABLE_NAME_PATTERN),
         "url": Text("the address of a server that runs already", pattern=r"(?:(?:https?|wss?)://|\$\{).+",
                     example="https://example.org/mcp"),
         "auth_token": Text("a bearer token for the address"),
-        "headers": TextTable("further headers for the address", HEADER),
+        "headers": TextTable("further headers for the address", HEADER_NAME_PATTERN),
         "enabled": Flag("false: the server is listed and not started"),
         "start": Text("lazy: once its tools are known, it ends until its first call", ("eager", "lazy")),
         "idle_stop": Number("seconds without a call after which it stops until the next use; 0: never", 0, 604_800),
@@ -355,7 +355,7 @@ SERVER: Final = Table(
     },
     required=("id",),
 )  # fmt: skip
-WITHOUT_EFFECT: Final = ("seal", "isolation")
+SETTINGS_WITHOUT_EFFECT: Final = ("seal", "isolation")
 
 KERNEL: Final = Table(
     "the kernel itself",
@@ -403,7 +403,7 @@ KERNEL: Final = Table(
     },
 )
 
-FILE: Final = Table(
+FILE_SETTINGS: Final = Table(
     "The servers of a kernel, as MGP §15.2 has them.",
     {
         "include": Texts("further files with [[servers]]; paths start from the folder of this file"),

@@ -8,12 +8,12 @@ from dataclasses import asdict, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.auth.authority import is_local, is_stranger, stranger_at
-from defserve.auth.principals import LOCAL, MAX_ID_LENGTH, Principal
-from defserve.base.hidden_characters import is_plain
+from defserve.auth.authority import is_local_user, is_stranger, make_stranger_principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, MAX_PRINCIPAL_ID_LENGTH, Principal
+from defserve.base.hidden_characters import is_printable_line
 from defserve.core.shapes import read_member
 from defserve.errors import DefserveError, UsageError
-from defserve.protocols.mcp.authorization import identity
+from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.access import MAX_TOOL_NAME_LENGTH, AccessDecision, AccessPolicy, AccessSection, Entry
 from defserve.protocols.mgp.errors import PermissionDenied
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from defserve.core.session import PeerIdentity, Session
     from defserve.kernel.config.entries import KernelConfig
     from defserve.kernel.kernel import Kernel, KernelState, StateFile
-    from defserve.kernel.members import Member
+    from defserve.kernel.members import KernelMember
     from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mgp.audit import AuditTrail
 
 
-def wants_access(config: KernelConfig, state: StateFile) -> bool:
+def needs_access_control(config: KernelConfig, state: StateFile) -> bool:
     """Whether callers are told apart, or the file says anything about access. If not, calls pay nothing for it."""
     settings = config.settings
-    return bool(settings.admins or settings.keys or state.known.access) or closes_servers(config)
+    return bool(settings.admins or settings.keys or state.known.access) or has_closed_servers(config)
 
 
-def closes_servers(config: KernelConfig) -> bool:
+def has_closed_servers(config: KernelConfig) -> bool:
     """Whether callers need an entry for some server."""
     return "opt-in" in (config.settings.default_policy, *(entry.default_policy for entry in config.servers))
 
 
-def own_policy(config: KernelConfig) -> AccessPolicy:
+def make_kernel_policy(config: KernelConfig) -> AccessPolicy:
     """The policy of the kernel's own tools. They show and do only what their caller may."""
     return AccessPolicy("opt-out", admins=config.settings.admins or ("local",))
 
@@ -93,18 +93,18 @@ class KernelAccess(AccessSection):
         return isinstance(tool, OperatorTool) or super().needs_no_entry(tool)
 
     def is_admin(self, call: Call) -> bool:
-        return is_operator(identity(call), self._kernel.config.settings.admins)
+        return is_operator(identify_caller(call), self._kernel.config.settings.admins)
 
     def visible(self, call: Call, item: Any) -> bool:
         """What is not a tool has no entries of its own: the decision about its server holds for it."""
         if item.kind == "tool" or item.backend is None:
             return super().visible(call, item)
-        return self._allows(item.backend.id, identity(call).id)
+        return self._allows(item.backend.id, identify_caller(call).id)
 
     def opens(self, id: str, session: Session, caller: PeerIdentity | None) -> bool:
         """Whether a caller in a session may use a server. See `MountedServer.open_to`."""
         if not isinstance(caller, Principal):
-            caller = LOCAL if session.is_local else stranger_at("")
+            caller = LOCAL_PRINCIPAL if session.is_local else make_stranger_principal("")
         return self._allows(id, caller.id)
 
     def _allows(self, id: str, agent: str) -> bool:
@@ -112,7 +112,7 @@ class KernelAccess(AccessSection):
         return member is not None and self._policy(member).decide(agent, None, self.clock()).permission == "allow"
 
     def view(self, call: Call) -> object:
-        agent, now = identity(call).id, self.clock()
+        agent, now = identify_caller(call).id, self.clock()
         policies = ((id, self._policy(member)) for id, member in self._kernel.members.items())
         return frozenset((id, policy.default, policy.rules(agent, now)) for id, policy in policies)
 
@@ -129,7 +129,7 @@ class KernelAccess(AccessSection):
         """A server is gone. The next one of that id has only what was kept."""
         self._policies.pop(id, None)
 
-    def _policy(self, member: Member) -> AccessPolicy:
+    def _policy(self, member: KernelMember) -> AccessPolicy:
         """What is granted for a server of the file is kept. Entries of a registered one end with it."""
         entry = member.entry
         default: Any = entry.default_policy or self._kernel.config.settings.default_policy
@@ -198,7 +198,7 @@ def _parse_entry(kept: Mapping[str, Any]) -> Entry:
     if unknown := kept.keys() - MEMBERS:
         raise UsageError(f"{min(unknown)[:100]!r} is not a member of an entry")
     needed: dict[str, Any] = {"entry_type": None, "agent_id": None}
-    times: dict[str, Any] = {name: read_member(kept, name, vocabulary.INSTANT, None) for name in TIMES}
+    times: dict[str, Any] = {name: read_member(kept, name, vocabulary.INSTANT_KIND, None) for name in TIMES}
     return Entry(**{**needed, **kept, **times})
 
 
@@ -206,7 +206,7 @@ def _denials(kept: Mapping[str, Any]) -> list[Entry]:
     """What an entry that cannot be read may deny. Nothing, if it plainly allows."""
     if kept.get("permission") == "allow":
         return []
-    agent = _text(kept.get("agent_id"), MAX_ID_LENGTH) or UNREADABLE
+    agent = _text(kept.get("agent_id"), MAX_PRINCIPAL_ID_LENGTH) or UNREADABLE
     tool = _text(kept.get("tool_name"), MAX_TOOL_NAME_LENGTH)
     is_of_tool = tool is not None and kept.get("entry_type") == "tool_grant"
     why = "the entry in the state file cannot be read"
@@ -233,19 +233,19 @@ def _wire(entry: Entry) -> dict[str, Any]:
 
 
 def _text(value: object, longest: int) -> str | None:
-    return value if isinstance(value, str) and 0 < len(value) <= longest and is_plain(value) else None
+    return value if isinstance(value, str) and 0 < len(value) <= longest and is_printable_line(value) else None
 
 
 # -- Who operates a kernel: the local user, and the verified principals that `[kernel] admins` names.
 
 
 def is_operator(caller: Principal, admins: Collection[str]) -> bool:
-    return is_local(caller) or (not is_stranger(caller) and caller.id in admins)
+    return is_local_user(caller) or (not is_stranger(caller) and caller.id in admins)
 
 
-def check_operator(call: Call, admins: Collection[str]) -> Principal:
+def require_operator(call: Call, admins: Collection[str]) -> Principal:
     """Who calls. Raises PermissionDenied for a caller who is no operator."""
-    caller = identity(call)
+    caller = identify_caller(call)
     if not is_operator(caller, admins):
         raise PermissionDenied(f"{caller.id} may not operate the servers of this kernel")
     return caller

@@ -8,35 +8,35 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.auth.principals import LOCAL
+from defserve.auth.principals import LOCAL_PRINCIPAL
 from defserve.core.extension import Extension, Stages
 from defserve.errors import UsageError
-from defserve.kernel.governance.access import KernelAccess, check_operator, is_operator, wants_access
+from defserve.kernel.governance.access import KernelAccess, is_operator, needs_access_control, require_operator
 from defserve.kernel.governance.marks import (
-    SANDBOXED,
+    SANDBOXED_TRUST_LEVELS,
+    apply_security_marks,
     build_governing_entry,
-    claims_of,
-    contradictions,
-    govern,
+    find_contradictions,
+    get_tool_claims,
     is_sandboxed,
 )
 from defserve.kernel.governance.permissions import KernelPermissions
-from defserve.kernel.governance.pins import DIGEST_LENGTH, Change, Pin, Pins, digest_of_all
+from defserve.kernel.governance.pins import DIGEST_LENGTH, PinChange, ToolPin, ToolPins, digest_held_tools
 from defserve.kernel.governance.server_directory import KernelDirectory
-from defserve.protocols.mcp.authorization import identity
+from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mgp.errors import ToolDisabled
-from defserve.protocols.mgp.server_discovery import DiscoverySection, OperatorTool, operator_tools
-from defserve.proxying.catalogue import is_reserved
+from defserve.protocols.mgp.server_discovery import DiscoverySection, OperatorTool, make_discovery_tools
+from defserve.proxying.catalogue import is_kernel_tool_name
 from defserve.proxying.items import RemotePrompt, RemoteResource, RemoteSkill, RemoteTool
 
 if TYPE_CHECKING:
-    from defserve.client.mgp.server_claims import SaidMgp
+    from defserve.client.mgp.server_claims import MgpClaims
     from defserve.client.replies import Json
     from defserve.core.call import Call
     from defserve.core.session import Session
     from defserve.kernel.config.entries import ServerEntry
     from defserve.kernel.kernel import Kernel, StateFile
-    from defserve.kernel.members import Member
+    from defserve.kernel.members import KernelMember
 
 HELD: Final = "held"
 """The facet of a tool that nobody may use until an operator approves it."""
@@ -56,18 +56,18 @@ class Governance(Extension):
     name = "governance"
 
     def __init__(self, kernel: Kernel, state: StateFile) -> None:
-        self._kernel, self._state, self.pins = kernel, state, Pins(state)
+        self._kernel, self._state, self.pins = kernel, state, ToolPins(state)
         self.access: KernelAccess | None = None
-        self._said: dict[str, SaidMgp | None] = {}
+        self._said: dict[str, MgpClaims | None] = {}
         self._problem = ""
         self._directory = KernelDirectory(kernel)
         server = kernel.server
         server.mgp.discovery = section = DiscoverySection(self._directory)
-        for tool in operator_tools(section, server):
+        for tool in make_discovery_tools(section, server):
             server.add_tool(tool)
         mgp, tools = server.mgp, server.mcp.tools.registry
         mgp.permissions = self.permissions = KernelPermissions(mgp.options, lambda: mgp.audit, state, kernel)
-        if (policy := mgp.options.access) is not None and wants_access(kernel.config, state):
+        if (policy := mgp.options.access) is not None and needs_access_control(kernel.config, state):
             mgp.access = self.access = KernelAccess(kernel, state, policy, mgp.server_id, tools, lambda: mgp.audit)
 
     def on_item_declared(self, item: Any) -> None:
@@ -80,10 +80,10 @@ class Governance(Extension):
             raise UsageError(
                 f"server {item.backend.id!r} is not one of this kernel's", fix="add it to the file, or register it"
             )
-        if is_reserved(item.name) or is_reserved(item.inner):
+        if is_kernel_tool_name(item.name) or is_kernel_tool_name(item.inner):
             self._record(CONFLICT, member, "BLOCKED", {"tool_name": item.inner})
             raise UsageError(f"{CONFLICT}: its name is reserved for the kernel", fix="rename it in [servers.tools]")
-        govern(item, build_governing_entry(member.entry, member.said))
+        apply_security_marks(item, build_governing_entry(member.entry, member.said))
         self._compare(item.inner, item.raw, item.facets, member)
 
     def visible(self, call: Call, item: Any) -> bool:
@@ -94,7 +94,7 @@ class Governance(Extension):
 
     def view(self, call: Call) -> bool:
         """Whether the caller is an operator by name. The local user may call operators' tools without seeing them."""
-        caller, admins = identity(call), self._kernel.config.settings.admins
+        caller, admins = identify_caller(call), self._kernel.config.settings.admins
         return caller.id in admins and is_operator(caller, admins)
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
@@ -111,7 +111,7 @@ class Governance(Extension):
     def _admit(self, call: Call, tool: Any) -> None:
         """Before the arguments are read: what is wrong with them tells what a tool takes."""
         if isinstance(tool, OperatorTool):
-            check_operator(call, self._kernel.config.settings.admins)
+            require_operator(call, self._kernel.config.settings.admins)
         else:
             raise ToolDisabled(
                 f"{tool.name} {WHAT[tool.facets[HELD]]}, and no operator has approved it yet",
@@ -125,15 +125,15 @@ class Governance(Extension):
         said = entry.mgp.on_change if entry.mgp is not None else None
         return said or ("hold" if is_sandboxed(entry) else self._kernel.config.settings.on_change)
 
-    def _rule(self, member: Member) -> str:
+    def _rule(self, member: KernelMember) -> str:
         mgp, pinned = member.entry.mgp, self.pins.get_pinned_claims(member.id)
         is_said = mgp is not None and (mgp.on_change is not None or mgp.trust_level is not None)
         # A server that called itself sandboxed does not free its tools by saying so no longer.
-        if not is_said and pinned.get("trust_level") in SANDBOXED:
+        if not is_said and pinned.get("trust_level") in SANDBOXED_TRUST_LEVELS:
             return "hold"
         return self.on_change(build_governing_entry(member.entry, member.said))
 
-    def on_server_listed(self, member: Member, approved: Collection[str] = ()) -> None:
+    def on_server_listed(self, member: KernelMember, approved: Collection[str] = ()) -> None:
         """The list of a server is known, and complete."""
         self.compare_claims(member)
         keep = self._rule(member) == "hold" and member.creator is None
@@ -150,7 +150,7 @@ class Governance(Extension):
         if self.access is not None:
             self.access.drop_server(id)
 
-    def approve(self, member: Member, tool: str | None, digest: str = "", unseen: bool = False) -> list[str]:
+    def approve(self, member: KernelMember, tool: str | None, digest: str = "", unseen: bool = False) -> list[str]:
         """Let held tools be used as they were shown. Returns their names. Raises UsageError if there are none.
 
         The `digest` says what was shown: a tool, or all held tools of the server. It is whole, because a server could
@@ -165,7 +165,7 @@ class Governance(Extension):
         if len(digest) != DIGEST_LENGTH:
             what = f"{digest[:DIGEST_LENGTH]!r} is no digest" if digest else "what is accepted is named by its digest"
             raise UsageError(what, fix=f"give the whole digest, as shown by: {look}")
-        is_all = tool is None and digest_of_all(held) == digest
+        is_all = tool is None and digest_held_tools(held) == digest
         meant = [one for one in held if is_all or one.now.digest == digest]
         if not meant:
             raise UsageError(
@@ -179,7 +179,7 @@ class Governance(Extension):
                     fix="ask the server's author for less; or accept with --unseen what nobody has read",
                 )
         done = [one.name for one in meant]
-        by = {"type": "user", "id": LOCAL.id}
+        by = {"type": "user", "id": LOCAL_PRINCIPAL.id}
         self._kernel.server.mgp.audit.record(
             APPROVED, member.id, "SUCCESS", {"tools": done, **({"unseen": True} if unseen else {})}, by=by
         )
@@ -211,14 +211,14 @@ class Governance(Extension):
         # Last, because it waits for servers.
         await self.permissions.notify_servers()
 
-    def declare_again(self, member: Member) -> None:
+    def declare_again(self, member: KernelMember) -> None:
         """What the file or an operator says of the tools of a server has changed."""
         if member.backend is not None:
             member.backend.catalogue.declare_again()
 
-    def _compare(self, name: str, raw: Json, facets: dict[str, Any], member: Member) -> None:
+    def _compare(self, name: str, raw: Json, facets: dict[str, Any], member: KernelMember) -> None:
         """Compare what a server offers with what was pinned by this name, and mark what is held."""
-        id, pin = member.id, Pin.of(raw, claims_of(member.said))
+        id, pin = member.id, ToolPin.of(raw, get_tool_claims(member.said))
         change, rule = self.pins.change(id, name, pin), self._rule(member)
         if change is None or rule != "hold":
             self.pins.pin(id, name, pin)
@@ -235,12 +235,12 @@ class Governance(Extension):
             self._report_problem(member, what)
             self._record(CHANGED, member, "SUCCESS", details)
 
-    def compare_claims(self, member: Member) -> None:
+    def compare_claims(self, member: KernelMember) -> None:
         """Compare what a server says of itself with the file, and with what was pinned, before anybody is shown it."""
         if self._said.get(member.id) != member.said:
             # Once for each answer of the server.
             self._said[member.id] = member.said
-            for text in contradictions(member.entry, member.said):
+            for text in find_contradictions(member.entry, member.said):
                 self._report_problem(member, text)
         if (backend := member.backend) is None:
             return
@@ -252,11 +252,11 @@ class Governance(Extension):
             self.pins.release(member.id, INSTRUCTIONS)
         backend.hides_instructions = HELD in facets
 
-    def _report_problem(self, member: Member, text: str) -> None:
+    def _report_problem(self, member: KernelMember, text: str) -> None:
         log.warning("server %r: %s", member.id, text)
         self._kernel.journal.add(member.id, "problem", text)
 
-    def _record(self, event: str, member: Member, result: str, details: Mapping[str, Any]) -> None:
+    def _record(self, event: str, member: KernelMember, result: str, details: Mapping[str, Any]) -> None:
         self._kernel.server.mgp.audit.record(event, member.id, result, details)
 
 
@@ -274,7 +274,7 @@ def get_pin_name(item: Any) -> str:
     return ""
 
 
-WHAT: Final[Mapping[Change, str]] = {
+WHAT: Final[Mapping[PinChange, str]] = {
     "new": "came after the server was first seen",
     "changed": "has changed since it was first seen",
     "outdated": "was pinned by version 0.1.0, which did not look at all of it",

@@ -10,14 +10,14 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.client.mgp.peer import CallValidation, guesses
-from defserve.client.mgp.server_claims import ListedSecurity, SaidMgp, tool_security
-from defserve.client.replies import object_of, texts_of
-from defserve.kernel.config.entries import MgpEntry, ServerEntry, ToolMarks
-from defserve.protocols.mgp.security import STANDARD, Security, ToolSecurity
-from defserve.protocols.mgp.terms import NAME, SECTIONS
-from defserve.protocols.mgp.vocabulary import EFFECTS, PERMISSIONS, Risk, is_permission
-from defserve.proxying.boundary import keep_warnings
+from defserve.client.mgp.peer import CallValidation, guess_validators
+from defserve.client.mgp.server_claims import ListedToolSecurity, MgpClaims, parse_tool_security
+from defserve.client.replies import filter_strings, object_or_empty
+from defserve.kernel.config.entries import MgpEntry, OperatorToolMarks, ServerEntry
+from defserve.protocols.mgp.security import STANDARD_VALIDATORS, Security, ToolSecurity
+from defserve.protocols.mgp.terms import MGP_NAME, MGP_SECTIONS_BY_NAME
+from defserve.protocols.mgp.vocabulary import PERMISSION_RISKS, SIDE_EFFECT_NAMES, RiskLevel, is_permission
+from defserve.proxying.boundary import keep_warning_hints
 
 if TYPE_CHECKING:
     from defserve.guard.egress import Egress
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from defserve.proxying.items import RemoteTool
 
 
-NOTHING: Final = ToolMarks()
-DEFAULT: Final[Risk] = "moderate"
+NOTHING: Final = OperatorToolMarks()
+DEFAULT: Final[RiskLevel] = "moderate"
 
 
 def check_marks(entry: ServerEntry) -> None:
@@ -35,15 +35,15 @@ def check_marks(entry: ServerEntry) -> None:
         _build_security(entry, marks, f"{entry.where} [servers.mgp.tools.{pattern!r}]")
 
 
-def govern(tool: RemoteTool, entry: ServerEntry) -> None:
+def apply_security_marks(tool: RemoteTool, entry: ServerEntry) -> None:
     """Give a tool its security and its hints. Raises UsageError if they contradict each other."""
     marks = marks_for(entry, tool.inner)
-    hints = object_of(tool.raw.get("annotations"))
+    hints = object_or_empty(tool.raw.get("annotations"))
     if not is_trusted(entry):
-        hints = keep_warnings(hints)
-    listed = tool_security(tool.inner, tool.raw)
+        hints = keep_warning_hints(hints)
+    listed = parse_tool_security(tool.inner, tool.raw)
     security = _security(entry, marks, listed)
-    is_open = _is_open(object_of(tool.raw.get("inputSchema")))
+    is_open = _is_open(object_or_empty(tool.raw.get("inputSchema")))
     check = _validation(listed, marks, believed=is_trusted(entry), is_open=is_open)
     if security is None and check is not None:
         security = Security(DEFAULT, where=entry.where)
@@ -51,9 +51,9 @@ def govern(tool: RemoteTool, entry: ServerEntry) -> None:
         if check is not None and security.validator is None:
             security = replace(security, validator=_choose_listed_validator(listed))
         checks, is_enforced = () if check is None else (check,), check is not None or _restricts(security, marks)
-        tool.facets[NAME] = ToolSecurity(security, checks, is_enforced=is_enforced)
+        tool.facets[MGP_NAME] = ToolSecurity(security, checks, is_enforced=is_enforced)
         tool.is_dangerous = security.risk_level == "dangerous"
-        derived = security.annotations() if marks is not NOTHING else keep_warnings(security.annotations())
+        derived = security.annotations() if marks is not NOTHING else keep_warning_hints(security.annotations())
         title = {"title": hints["title"]} if "title" in hints else {}
         hints = {**({} if marks is not NOTHING else hints), **derived, **title}
     tool.options = replace(
@@ -64,16 +64,16 @@ def govern(tool: RemoteTool, entry: ServerEntry) -> None:
     )
 
 
-def marks_for(entry: ServerEntry, name: str) -> ToolMarks:
+def marks_for(entry: ServerEntry, name: str) -> OperatorToolMarks:
     """The marks of the first pattern that matches the server's own name of a tool."""
     return next((marks for pattern, marks in _get_tool_marks(entry).items() if fnmatchcase(name, pattern)), NOTHING)
 
 
-def _get_tool_marks(entry: ServerEntry) -> Mapping[str, ToolMarks]:
-    return entry.mgp.tools if entry.mgp is not None else dict[str, ToolMarks]()
+def _get_tool_marks(entry: ServerEntry) -> Mapping[str, OperatorToolMarks]:
+    return entry.mgp.tools if entry.mgp is not None else dict[str, OperatorToolMarks]()
 
 
-def _security(entry: ServerEntry, marks: ToolMarks, listed: ListedSecurity) -> Security | None:
+def _security(entry: ServerEntry, marks: OperatorToolMarks, listed: ListedToolSecurity) -> Security | None:
     """What is enforced, or None if nobody says anything."""
     if _says_security(marks):
         return _build_security(entry, marks, entry.where)
@@ -85,7 +85,11 @@ def _security(entry: ServerEntry, marks: ToolMarks, listed: ListedSecurity) -> S
     risk: Any = listed.risk if listed.security else DEFAULT
     if risk == "safe" and (not is_trusted(entry) or _is_risky(permissions)):
         risk = DEFAULT
-    effects = [name for name in texts_of(listed.security.get("side_effects")) if name in EFFECTS and risk != "safe"]
+    effects = [
+        name
+        for name in filter_strings(listed.security.get("side_effects"))
+        if name in SIDE_EFFECT_NAMES and risk != "safe"
+    ]
     confirm, reversible = listed.confirmation_required, listed.security.get("reversible") is True or None
     if not is_trusted(entry):
         confirm, reversible = confirm or None, None
@@ -99,7 +103,7 @@ def _security(entry: ServerEntry, marks: ToolMarks, listed: ListedSecurity) -> S
     )
 
 
-def _build_security(entry: ServerEntry, marks: ToolMarks, where: str) -> Security:
+def _build_security(entry: ServerEntry, marks: OperatorToolMarks, where: str) -> Security:
     """The operator's marks. What the server as a whole needs, each of its tools needs."""
     server = entry.mgp.permissions_required if entry.mgp is not None else ()
     permissions = tuple(dict.fromkeys((*server, *marks.permissions)))
@@ -110,11 +114,11 @@ def _build_security(entry: ServerEntry, marks: ToolMarks, where: str) -> Securit
     return Security(risk, permissions, marks.effects, marks.validator, marks.reversible, confirm, where=where)
 
 
-def _says_security(marks: ToolMarks) -> bool:
+def _says_security(marks: OperatorToolMarks) -> bool:
     return replace(marks, categories=(), keywords=()) != NOTHING
 
 
-def _restricts(security: Security, marks: ToolMarks) -> bool:
+def _restricts(security: Security, marks: OperatorToolMarks) -> bool:
     """Whether a call has something to pass. A server that only calls its tool moderate or safe asks for nothing."""
     return (
         bool(security.permissions or security.confirmation_required)
@@ -124,22 +128,24 @@ def _restricts(security: Security, marks: ToolMarks) -> bool:
 
 
 def _is_risky(permissions: tuple[str, ...]) -> bool:
-    return any(PERMISSIONS.get(name, "moderate") != "safe" for name in permissions)
+    return any(PERMISSION_RISKS.get(name, "moderate") != "safe" for name in permissions)
 
 
 # -- validators ----------------------------------------------------------------------------------------------
-def _validation(listed: ListedSecurity, marks: ToolMarks, *, believed: bool, is_open: bool) -> ArgumentCheck | None:
+def _validation(
+    listed: ListedToolSecurity, marks: OperatorToolMarks, *, believed: bool, is_open: bool
+) -> ArgumentCheck | None:
     """What looks at the arguments of each call. None: nothing does, because no name suggests it.
 
     A tool that is open does not say which arguments it takes, so every call of it is looked at.
     """
     named = marks.validator or listed.validator
-    if marks.validator is None and named not in STANDARD and not (believed and named == "none"):
+    if marks.validator is None and named not in STANDARD_VALIDATORS and not (believed and named == "none"):
         named = None
     if named == "none":
         return None
     tool = listed._replace(security={"validator": named} if named is not None else {})
-    if named is None and not is_open and not guesses(tool, dict.fromkeys(tool.properties, "")):
+    if named is None and not is_open and not guess_validators(tool, dict.fromkeys(tool.properties, "")):
         return None
     validation = CallValidation({})
 
@@ -155,11 +161,11 @@ def _is_open(schema: Mapping[str, Any]) -> bool:
     return "properties" not in schema and not says_none
 
 
-def _choose_listed_validator(listed: ListedSecurity) -> str | None:
+def _choose_listed_validator(listed: ListedToolSecurity) -> str | None:
     """The validator that a list shows: the declared one, or the first that the names suggest."""
-    if listed.validator in STANDARD:
+    if listed.validator in STANDARD_VALIDATORS:
         return listed.validator
-    return next(iter(guesses(listed, dict.fromkeys(listed.properties, ""))), None)
+    return next(iter(guess_validators(listed, dict.fromkeys(listed.properties, ""))), None)
 
 
 # -- What a server that speaks MGP says of itself, beside what the file says of it (§2.3, §15.3).
@@ -172,12 +178,12 @@ USED = frozenset({"permissions", "tool_security", "lifecycle"})
 """The sections that the kernel asks servers for. Of others it knows only what the file says."""
 
 
-def build_governing_entry(entry: ServerEntry, said: SaidMgp | None) -> ServerEntry:
+def build_governing_entry(entry: ServerEntry, said: MgpClaims | None) -> ServerEntry:
     """The entry by which the tools of a server are governed."""
     if said is None or said.version is None:
         return entry
     mgp = entry.mgp or MgpEntry()
-    level = mgp.trust_level or (said.trust_level if said.trust_level in SANDBOXED else None)
+    level = mgp.trust_level or (said.trust_level if said.trust_level in SANDBOXED_TRUST_LEVELS else None)
     # A server whose tools say what each needs is believed that the others need nothing.
     needed = () if "tool_security" in said.sections else get_claimed_permissions(said)
     permissions = tuple(dict.fromkeys((*mgp.permissions_required, *needed)))
@@ -186,7 +192,7 @@ def build_governing_entry(entry: ServerEntry, said: SaidMgp | None) -> ServerEnt
     return replace(entry, mgp=replace(mgp, trust_level=level, permissions_required=permissions))
 
 
-def claims_of(said: SaidMgp | None) -> dict[str, Any]:
+def get_tool_claims(said: MgpClaims | None) -> dict[str, Any]:
     """What a server says that the kernel acts on for each of its tools; see `build_governing_entry`."""
     if said is None or said.version is None:
         return {}
@@ -198,19 +204,19 @@ def claims_of(said: SaidMgp | None) -> dict[str, Any]:
     return {name: value for name, value in claims.items() if value}
 
 
-def get_claimed_permissions(said: SaidMgp) -> tuple[str, ...]:
+def get_claimed_permissions(said: MgpClaims) -> tuple[str, ...]:
     return tuple(name for name in said.permissions if is_permission(name))
 
 
-def true_extensions(entry: ServerEntry, said: SaidMgp) -> tuple[str, ...]:
+def list_actual_extensions(entry: ServerEntry, said: MgpClaims) -> tuple[str, ...]:
     """The extensions of a server that runs: those of the file that it has, and those that the file does not know."""
     of_file = entry.mgp.extensions if entry.mgp is not None else ()
     kept = [name for name in of_file if not _is_refuted(name, said)]
-    known = frozenset[str]().union(*(SECTIONS.get(name, frozenset()) for name in kept))
-    return (*kept, *(name for name in said.extensions if not SECTIONS[name] <= known and name not in kept))
+    known = frozenset[str]().union(*(MGP_SECTIONS_BY_NAME.get(name, frozenset()) for name in kept))
+    return (*kept, *(name for name in said.extensions if not MGP_SECTIONS_BY_NAME[name] <= known and name not in kept))
 
 
-def contradictions(entry: ServerEntry, said: SaidMgp | None) -> Iterator[str]:
+def find_contradictions(entry: ServerEntry, said: MgpClaims | None) -> Iterator[str]:
     """Where the file and the server differ, for people."""
     if entry.mgp is None or said is None:
         return
@@ -223,10 +229,10 @@ def contradictions(entry: ServerEntry, said: SaidMgp | None) -> Iterator[str]:
                 yield f"it needs {name}, which the file does not say"
 
 
-def _is_refuted(name: str, said: SaidMgp) -> bool:
+def _is_refuted(name: str, said: MgpClaims) -> bool:
     if said.version is None:
         return True
-    sections = SECTIONS.get(name, frozenset())
+    sections = MGP_SECTIONS_BY_NAME.get(name, frozenset())
     return bool(sections) and sections <= USED and not sections & said.sections
 
 
@@ -234,18 +240,18 @@ def _is_refuted(name: str, said: SaidMgp) -> bool:
 
 
 TRUSTED: Final = frozenset({"trusted", "core"})
-SANDBOXED: Final = frozenset({"sandboxed", "experimental", "untrusted"})
+SANDBOXED_TRUST_LEVELS: Final = frozenset({"sandboxed", "experimental", "untrusted"})
 
 
-def level_of(entry: ServerEntry) -> str:
+def get_trust_level(entry: ServerEntry) -> str:
     return (entry.mgp.trust_level if entry.mgp is not None else None) or "standard"
 
 
 def is_trusted(entry: ServerEntry) -> bool:
     """Whether the operator has said that the server's own words about its tools are true."""
-    return level_of(entry) in TRUSTED
+    return get_trust_level(entry) in TRUSTED
 
 
 def is_sandboxed(entry: ServerEntry) -> bool:
     """Whether stricter rules hold for the server (§15.4)."""
-    return level_of(entry) in SANDBOXED
+    return get_trust_level(entry) in SANDBOXED_TRUST_LEVELS

@@ -18,10 +18,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from defserve.protocols.mcp.authorization import identity
+from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.permissions import PermissionSection
-from defserve.protocols.mgp.vocabulary import DENIED, GRANTED, OPERATOR, PermissionStatus
+from defserve.protocols.mgp.vocabulary import (
+    GRANTED_STATUS,
+    OPERATOR_APPROVER,
+    OPERATOR_DENIED_STATUS,
+    PermissionStatus,
+)
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -30,8 +35,8 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.audit import AuditTrail
     from defserve.protocols.mgp.terms import SecurityOptions
 
-Decision: TypeAlias = Literal["approved", "denied"]
-INTERACTIVE: Final = "interactive"
+PermissionDecision: TypeAlias = Literal["approved", "denied"]
+INTERACTIVE_POLICY: Final = "interactive"
 ASKED: Final = PermissionStatus("deferred", why="no operator has approved it yet")
 MAX_ASKED_PERMISSIONS: Final = 4_096
 
@@ -68,7 +73,7 @@ class KernelPermissions(PermissionSection):
 
     def decide_for_server(self, id: str, call: Call | None, names: Iterable[str]) -> dict[str, PermissionStatus]:
         """What a server is told of its permissions: for a call, or, without one, for callers that are vouched for."""
-        found = dict.fromkeys(names, GRANTED) if call is None else super().statuses(call, names)
+        found = dict.fromkeys(names, GRANTED_STATUS) if call is None else super().statuses(call, names)
         return {name: self._apply_operator_decision(id, name, status) for name, status in found.items()}
 
     def grant(self, call: Call, params: Params) -> Params:
@@ -86,15 +91,15 @@ class KernelPermissions(PermissionSection):
         kept = self._decisions(id).get(name)
         # One that is neither was not written by a kernel of this version, and allows nothing.
         if kept is not None and kept.get("decision") != "approved":
-            return DENIED
-        if status.decision != "approved" and status.by not in (None, OPERATOR):
+            return OPERATOR_DENIED_STATUS
+        if status.decision != "approved" and status.by not in (None, OPERATOR_APPROVER):
             return status  # the caller itself has given it up
         if kept is not None:
-            return GRANTED
-        return ASKED if self._kernel.config.settings.permissions == INTERACTIVE else status
+            return GRANTED_STATUS
+        return ASKED if self._kernel.config.settings.permissions == INTERACTIVE_POLICY else status
 
     def _ask(self, call: Call, id: str, name: str) -> None:
-        agent, now = identity(call).id, self.clock()
+        agent, now = identify_caller(call).id, self.clock()
         if (asked := self.asked.get((id, name))) is not None:
             asked.calls, asked.agent_id, asked.at = asked.calls + 1, agent, now
         elif len(self.asked) < MAX_ASKED_PERMISSIONS:
@@ -111,7 +116,7 @@ class KernelPermissions(PermissionSection):
         member = self._kernel.members.get(id)
         return member is not None and member.creator is not None
 
-    def decide(self, id: str, names: Iterable[str], decision: Decision, by: str, reason: str) -> None:
+    def decide(self, id: str, names: Iterable[str], decision: PermissionDecision, by: str, reason: str) -> None:
         """Keep an operator's decision. Raises OSError if that fails."""
         kept = {"decision": decision, "by": by, "at": vocabulary.format_instant(self.clock()), "reason": reason}
         decided = dict.fromkeys(names, kept)

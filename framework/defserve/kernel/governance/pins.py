@@ -19,13 +19,13 @@ from difflib import unified_diff
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from defserve.base.hidden_characters import replace_hidden
-from defserve.client.replies import Json, object_of
+from defserve.base.hidden_characters import replace_hidden_characters
+from defserve.client.replies import Json, object_or_empty
 
 if TYPE_CHECKING:
     from defserve.kernel.kernel import KernelState, StateFile
 
-Change: TypeAlias = Literal["new", "changed", "outdated"]
+PinChange: TypeAlias = Literal["new", "changed", "outdated"]
 """`outdated`: an older version has pinned it, and did not look at all of it."""
 
 MAX_COMPARED: Final = 10_000
@@ -55,7 +55,7 @@ def _encode_definition(raw: Json, claims: Json) -> bytes:
     return json.dumps({TOOL: raw, SERVER: claims}, sort_keys=True, separators=(",", ":")).encode()
 
 
-class Pin(NamedTuple):
+class ToolPin(NamedTuple):
     """A definition by its digest. `raw` is None if only the digest was kept.
 
     `claims` is what its server says of all of its tools. `size` is that of the definition in bytes. Not `is_whole`, the
@@ -69,18 +69,18 @@ class Pin(NamedTuple):
     is_whole: bool = True
 
     @classmethod
-    def of(cls, raw: Json, claims: Json | None = None) -> Pin:
+    def of(cls, raw: Json, claims: Json | None = None) -> ToolPin:
         encoded = _encode_definition(raw, claims or {})
         return cls(sha256(encoded).hexdigest(), raw, claims, len(encoded))
 
     @classmethod
-    def from_file(cls, text: str, definition: Json | None) -> Pin:
+    def from_file(cls, text: str, definition: Json | None) -> ToolPin:
         """A pin as the file has it. A definition that is not the pinned one is not believed."""
         if not text.startswith(RULE):
             return cls(text, definition, is_whole=False)
         digest = text.removeprefix(RULE)
         if definition is not None:
-            found = cls.of(object_of(definition.get(TOOL)), object_of(definition.get(SERVER)))
+            found = cls.of(object_or_empty(definition.get(TOOL)), object_or_empty(definition.get(SERVER)))
             if found.digest == digest:
                 return found
         return cls(digest)
@@ -92,10 +92,10 @@ class Pin(NamedTuple):
         definition: Json | None = None if self.raw is None else {TOOL: self.raw, SERVER: self.claims or {}}
         return RULE + self.digest, definition
 
-    def is_same(self, other: Pin) -> bool:
+    def is_same(self, other: ToolPin) -> bool:
         return self.digest == other.digest and self.is_whole == other.is_whole
 
-    def without_text(self) -> Pin:
+    def without_text(self) -> ToolPin:
         return self._replace(raw=None, claims=None, size=0)
 
 
@@ -110,11 +110,11 @@ class HeldTool(NamedTuple):
     """A tool that is kept back: what it was when it was pinned (None: it is new), and what it is now."""
 
     name: str
-    before: Pin | None
-    now: Pin
+    before: ToolPin | None
+    now: ToolPin
 
     @property
-    def change(self) -> Change:
+    def change(self) -> PinChange:
         if self.before is None:
             return "new"
         return "changed" if self.before.is_whole else "outdated"
@@ -159,7 +159,7 @@ class SeenPins:
 
     __slots__ = ("_pins", "fixed", "size")
 
-    def __init__(self, pins: Mapping[str, Pin] | None = None) -> None:
+    def __init__(self, pins: Mapping[str, ToolPin] | None = None) -> None:
         self.fixed: Collection[str] = frozenset(pins or ())
         self._pins = dict(pins or {})
         self.size = sum(pin.size for pin in self._pins.values())
@@ -170,21 +170,21 @@ class SeenPins:
     def __len__(self) -> int:
         return len(self._pins)
 
-    def get(self, name: str) -> Pin | None:
+    def get(self, name: str) -> ToolPin | None:
         """The pin of a tool, which is now the one used last."""
         if (pin := self._pins.pop(name, None)) is not None:
             self._pins[name] = pin
         return pin
 
-    def items(self) -> list[tuple[str, Pin]]:
+    def items(self) -> list[tuple[str, ToolPin]]:
         return list(self._pins.items())
 
-    def pop(self, name: str) -> Pin | None:
+    def pop(self, name: str) -> ToolPin | None:
         if (pin := self._pins.pop(name, None)) is not None:
             self.size -= pin.size
         return pin
 
-    def store_pin(self, name: str, pin: Pin) -> None:
+    def store_pin(self, name: str, pin: ToolPin) -> None:
         self.pop(name)
         self._pins[name] = pin
         self.size += pin.size
@@ -204,7 +204,7 @@ class SeenPins:
             self.pop(name)
 
 
-class Pins:
+class ToolPins:
     """The digests of the tools of all servers. A server is `settled` once its first list is known."""
 
     def __init__(self, state: StateFile) -> None:
@@ -217,7 +217,7 @@ class Pins:
         }
         self._settled = set(self._kept)
 
-    def change(self, id: str, tool: str, pin: Pin) -> Change | None:
+    def change(self, id: str, tool: str, pin: ToolPin) -> PinChange | None:
         """What has changed since the tool was pinned. None for the first list of a server."""
         known = self._seen[id].get(tool)
         if known is not None and known.is_same(pin):
@@ -227,11 +227,11 @@ class Pins:
             return "changed" if known.is_whole else "outdated"
         return "new" if id in self._settled else None
 
-    def pin(self, id: str, tool: str, pin: Pin) -> None:
+    def pin(self, id: str, tool: str, pin: ToolPin) -> None:
         self._seen[id].store_pin(tool, pin)
         self._claims[id] = pin.claims
 
-    def hold_tool(self, id: str, tool: str, pin: Pin) -> bool:
+    def hold_tool(self, id: str, tool: str, pin: ToolPin) -> bool:
         """Keep a tool back. False if it was held as it is now."""
         held = self._held[id]
         was = held.get(tool)
@@ -311,23 +311,23 @@ class Pins:
             self._settled.discard(id)
 
 
-def _read_pins(state: KernelState) -> dict[str, dict[str, Pin]]:
+def _read_pins(state: KernelState) -> dict[str, dict[str, ToolPin]]:
     return {
-        id: {tool: Pin.from_file(text, state.definitions.get(id, {}).get(tool)) for tool, text in pins.items()}
+        id: {tool: ToolPin.from_file(text, state.definitions.get(id, {}).get(tool)) for tool, text in pins.items()}
         for id, pins in state.pins.items()
     }
 
 
-def digest_of_all(held: Collection[HeldTool]) -> str:
+def digest_held_tools(held: Collection[HeldTool]) -> str:
     """Names several held tools as they are now."""
     return sha256(json.dumps(sorted((one.name, one.now.digest) for one in held)).encode()).hexdigest()
 
 
-def _digests(pins: Mapping[str, Pin]) -> dict[str, str]:
+def _digests(pins: Mapping[str, ToolPin]) -> dict[str, str]:
     return {tool: pin.to_file()[0] for tool, pin in pins.items()}
 
 
-def _format_pin(pin: Pin) -> list[str]:
+def _format_pin(pin: ToolPin) -> list[str]:
     """Lines of JSON. Only JSON's own line ends make lines, and every character can be told from every other."""
     lines = _dump(pin.raw or {})
     return [*lines, "the server says of all its tools:", *_dump(pin.claims)] if pin.claims else lines
@@ -335,4 +335,4 @@ def _format_pin(pin: Pin) -> list[str]:
 
 def _dump(value: Json) -> list[str]:
     text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
-    return replace_hidden(text, lambda one: one if one == "\n" else json.dumps(one)[1:-1]).split("\n")
+    return replace_hidden_characters(text, lambda one: one if one == "\n" else json.dumps(one)[1:-1]).split("\n")

@@ -14,27 +14,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from defserve.base.concurrency import BackgroundTasks
-from defserve.client.link import Resolve
+from defserve.client.link import ResolveHost
 from defserve.errors import InvalidParams, Rejected, UsageError
-from defserve.guard.egress import Egress, check, refusal, resolve_allowed_addresses
+from defserve.guard.egress import Egress, judge_url_and_addresses, make_refusal, resolve_allowed_addresses
 from defserve.kernel.config.entries import MgpEntry, RegisterRules, ServerEntry, ServerLaunch
-from defserve.kernel.config.loading import program_path
-from defserve.kernel.governance.access import check_operator, is_operator
+from defserve.kernel.config.loading import resolve_program_path
+from defserve.kernel.governance.access import is_operator, require_operator
 from defserve.kernel.governance.marks import (
-    SANDBOXED,
+    SANDBOXED_TRUST_LEVELS,
     build_governing_entry,
     get_claimed_permissions,
-    level_of,
-    true_extensions,
+    get_trust_level,
+    list_actual_extensions,
 )
-from defserve.kernel.members import Creator, Member
-from defserve.protocols.mcp.authorization import identity
-from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.kernel.members import KernelMember, ServerCreator
+from defserve.protocols.mcp.authorization import identify_caller
+from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.protocols.mgp.errors import PermissionDenied, ResourceExhausted, ServerExists, ServerNotFound
-from defserve.protocols.mgp.security import STANDARD
-from defserve.protocols.mgp.server_discovery import KnownServer, Registration
-from defserve.protocols.mgp.tool_catalogue import as_search
-from defserve.protocols.mgp.vocabulary import PERMISSIONS
+from defserve.protocols.mgp.security import STANDARD_VALIDATORS
+from defserve.protocols.mgp.server_discovery import KnownServer, ServerRegistration
+from defserve.protocols.mgp.tool_catalogue import make_search_call
+from defserve.protocols.mgp.vocabulary import PERMISSION_RISKS
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -62,12 +62,12 @@ class KernelDirectory:
 
     def servers(self, call: Call) -> Sequence[KnownServer]:
         """Those that the caller may know of, with the tools that it may see."""
-        visible, asker = call.session.composition.visible, as_search(call)
+        visible, asker = call.session.composition.visible, make_search_call(call)
         tools: dict[str, list[str]] = {}
         for tool in self._kernel.server.mcp.tools.registry:
             if tool.backend is not None and visible(asker, tool):
                 tools.setdefault(tool.backend.id, []).append(tool.name)
-        knows_all = is_operator(identity(call), self._kernel.config.settings.admins)
+        knows_all = is_operator(identify_caller(call), self._kernel.config.settings.admins)
         members = self._kernel.members.values()
         return [
             _describe_member(member, tools.get(member.id, ())) for member in members if knows_all or member.id in tools
@@ -77,15 +77,15 @@ class KernelDirectory:
 
     def check(self, call: Call) -> None:
         """Raises Refused unless the caller may add and remove servers. Params are read after that."""
-        check_operator(call, self._kernel.config.settings.admins)
+        require_operator(call, self._kernel.config.settings.admins)
 
-    async def register(self, call: Call, wanted: Registration) -> tuple[str, str]:
+    async def register(self, call: Call, wanted: ServerRegistration) -> tuple[str, str]:
         """Add a server and begin to start it. Returns its status, and what there is to say about it."""
         settings = self._kernel.config.settings
-        caller = check_operator(call, settings.admins)
+        caller = require_operator(call, settings.admins)
         if not settings.register.enabled:
             raise PermissionDenied("this kernel takes no registrations: [kernel.register] of its file is not enabled")
-        if dialect_of(call).stateless and not wanted.keep:
+        if get_dialect(call).stateless and not wanted.keep:
             raise InvalidParams(
                 "Invalid params: a request without a session has no end at which the server could end: send keep: true"
             )
@@ -95,7 +95,7 @@ class KernelDirectory:
         await self._record(call, REGISTERED, wanted.id, wanted.justification, wanted.created_by, entry.launch.shown)
         self._check_room(wanted.id)
         session = None if wanted.keep else call.root.session
-        member = await self._kernel.add(entry, Creator(caller.id, wanted.justification, session))
+        member = await self._kernel.add(entry, ServerCreator(caller.id, wanted.justification, session))
         if member.backend is None:
             return "error", member.problem
         await member.backend.ready(OPEN_SECONDS)
@@ -118,7 +118,7 @@ class KernelDirectory:
 
     async def deregister(self, call: Call, id: str, reason: str) -> None:
         """End a server that was registered, and forget it."""
-        check_operator(call, self._kernel.config.settings.admins)
+        require_operator(call, self._kernel.config.settings.admins)
         member = self._kernel.members.get(id)
         if member is None:
             raise ServerNotFound(f"there is no server {id!r}", details={"server_id": id})
@@ -151,18 +151,18 @@ class KernelDirectory:
         await call.in_thread(lambda: audit.report(call, event, details=told, durable=True))
 
 
-def _describe_member(member: Member, tools: Sequence[str]) -> KnownServer:
+def _describe_member(member: KernelMember, tools: Sequence[str]) -> KnownServer:
     """Before the server is open, what the file says. After that, what is true of it."""
     entry, said, mgp = member.entry, member.said, member.entry.mgp
     extensions = mgp.extensions if mgp is not None else ()
     permissions = mgp.permissions_required if mgp is not None else ()
     if member.state == "connected" and said is not None:
-        extensions = true_extensions(entry, said)
+        extensions = list_actual_extensions(entry, said)
         permissions = tuple(dict.fromkeys((*permissions, *get_claimed_permissions(said))))
     return KnownServer(
         member.id,
         member.state,
-        level_of(build_governing_entry(entry, said)),
+        get_trust_level(build_governing_entry(entry, said)),
         tools,
         extensions,
         permissions,
@@ -198,22 +198,22 @@ def check_register_rules(rules: RegisterRules) -> None:
             raise UsageError(f"[kernel.register] commands: {line!r} is no command line", fix='write commands = ["uvx"]')
 
 
-async def check_rules(wanted: Registration, rules: RegisterRules) -> None:
+async def check_rules(wanted: ServerRegistration, rules: RegisterRules) -> None:
     """Raises Refused, Rejected or InvalidParams for a server that the operator's rules do not allow."""
     if any("${" in text for text in (wanted.command, *wanted.args, wanted.url)):
         # It would be filled in from the kernel's own environment.
         raise InvalidParams("Invalid params: variables are only for the kernel's file")
     for name in wanted.permissions:
-        if PERMISSIONS.get(name) == "dangerous":
+        if PERMISSION_RISKS.get(name) == "dangerous":
             raise PermissionDenied(f"a registered server is sandboxed, and may not need {name}")
     if wanted.url:
-        if not (verdict := await check(wanted.url, egress_of(rules))):
-            raise refusal(verdict, "the address is not one that may be registered")
+        if not (verdict := await judge_url_and_addresses(wanted.url, egress_of(rules))):
+            raise make_refusal(verdict, "the address is not one that may be registered")
     else:
         _check_command([wanted.command, *wanted.args], rules)
 
 
-def make_guarded_resolver(url: str, rules: Callable[[], RegisterRules]) -> Resolve:
+def make_guarded_resolver(url: str, rules: Callable[[], RegisterRules]) -> ResolveHost:
     """Judges each connection to a registered address, as it was judged when it was registered.
 
     A name may stand for other addresses by then, so a connection goes to those that were judged and to no others. The
@@ -223,7 +223,7 @@ def make_guarded_resolver(url: str, rules: Callable[[], RegisterRules]) -> Resol
     async def resolve(host: str, port: int) -> Sequence[str]:
         egress = egress_of(rules())
         if not (verdict := egress.judge(url)):
-            raise refusal(verdict, "the address is not one that may be registered")
+            raise make_refusal(verdict, "the address is not one that may be registered")
         return await resolve_allowed_addresses(host, port, egress)
 
     return resolve
@@ -236,19 +236,19 @@ def _check_command(words: list[str], rules: RegisterRules) -> None:
         if words[: len(line)] != line or (rest and rest[0].startswith("-")):
             continue
         if line[-1] == "-c" and rest:
-            STANDARD["code_safety"][0](rest[0])
+            STANDARD_VALIDATORS["code_safety"][0](rest[0])
         return
     raise Rejected("the command is not on the operator's list", [f"not listed: {words[0][:100]}"], guard="sandbox")
 
 
-def entry_of(wanted: Registration, folder: Path, caller: str) -> ServerEntry:
+def entry_of(wanted: ServerRegistration, folder: Path, caller: str) -> ServerEntry:
     """The entry as if it stood in the file. Its tools are prefixed with its id."""
     launch = (
         ServerLaunch(url=wanted.url)
         if wanted.url
-        else ServerLaunch(program_path(wanted.command, folder), wanted.args, cwd=str(folder))
+        else ServerLaunch(resolve_program_path(wanted.command, folder), wanted.args, cwd=str(folder))
     )
-    level = wanted.trust_level if wanted.trust_level in SANDBOXED else LEVEL
+    level = wanted.trust_level if wanted.trust_level in SANDBOXED_TRUST_LEVELS else LEVEL
     return ServerEntry(
         wanted.id,
         launch,

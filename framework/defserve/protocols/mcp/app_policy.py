@@ -13,24 +13,24 @@ from defserve.core.json_values import is_array, is_mapping, is_object
 from defserve.core.messages import Params
 from defserve.errors import UsageError
 
-EXTENSION: Final = "io.modelcontextprotocol/ui"
-SCHEME: Final = "ui://"
-MIME_TYPE: Final = "text/html;profile=mcp-app"
-OFFER: Final[Mapping[str, Any]] = {"extensions": {EXTENSION: {"mimeTypes": [MIME_TYPE]}}}
+APPS_EXTENSION_ID: Final = "io.modelcontextprotocol/ui"
+UI_URI_SCHEME: Final = "ui://"
+APP_MIME_TYPE: Final = "text/html;profile=mcp-app"
+APPS_CAPABILITY: Final[Mapping[str, Any]] = {"extensions": {APPS_EXTENSION_ID: {"mimeTypes": [APP_MIME_TYPE]}}}
 
 
-def offers_apps(capabilities: Mapping[str, Any]) -> bool:
+def can_show_apps(capabilities: Mapping[str, Any]) -> bool:
     """Whether a client can show views. Servers have nothing to offer in return."""
     extensions: Any = capabilities.get("extensions")
-    offered: Any = extensions.get(EXTENSION) if is_mapping(extensions) else None
+    offered: Any = extensions.get(APPS_EXTENSION_ID) if is_mapping(extensions) else None
     kinds: Any = offered.get("mimeTypes") if is_mapping(offered) else None
-    return is_array(kinds) and MIME_TYPE in kinds
+    return is_array(kinds) and APP_MIME_TYPE in kinds
 
 
 # -- What an item has to do with views.
 
 
-APPS: Final = "apps"
+APP_FACET_NAME: Final = "apps"
 """The facet of a view, and of a tool that names a view or who may use it."""
 
 
@@ -41,12 +41,12 @@ class AppFacet(NamedTuple):
     visible_to: str | None = None
 
 
-FOR_VIEWS: Final = AppFacet(visible_to="app")
+VIEW_ONLY_FACET: Final = AppFacet(visible_to="app")
 
 
-def is_for_views(item: Any) -> bool:
+def is_view_only(item: Any) -> bool:
     """Whether an item is for views and the hosts that show them, and for no model."""
-    facet: AppFacet | None = item.facets.get(APPS)
+    facet: AppFacet | None = item.facets.get(APP_FACET_NAME)
     return facet is not None and facet.visible_to == "app"
 
 
@@ -62,7 +62,7 @@ SOURCES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 }
 
 # The option → its name on the wire, and its feature in an `allow` attribute.
-PERMISSIONS: Final[Mapping[str, tuple[str, str]]] = {
+APP_PERMISSION_NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "camera": ("camera", "camera"),
     "microphone": ("microphone", "microphone"),
     "geolocation": ("geolocation", "geolocation"),
@@ -96,7 +96,7 @@ def is_origin(text: Any) -> bool:
     return isinstance(text, str) and len(text) <= MAX_ORIGIN_LENGTH and ORIGIN.fullmatch(text) is not None
 
 
-def csp_wire(given: Mapping[str, Any], subject: str, where: str) -> Params:
+def encode_csp(given: Mapping[str, Any], subject: str, where: str) -> Params:
     """`csp` as the wire has it. Raises UsageError for anything that hosts would refuse, or could misread."""
     if not is_object(given):
         raise UsageError(
@@ -124,18 +124,18 @@ def csp_wire(given: Mapping[str, Any], subject: str, where: str) -> Params:
     return found
 
 
-def permissions_wire(given: Iterable[str], subject: str, where: str) -> Params:
+def encode_app_permissions(given: Iterable[str], subject: str, where: str) -> Params:
     """`permissions` as the wire has them. Raises UsageError for one that does not exist."""
     if isinstance(given, str):
         raise UsageError(
             f"{subject}: permissions={given!r} is not possible", where=where, fix=f"permissions=[{given!r}]"
         )
     names = [*given]
-    _refuse_unknown(names, PERMISSIONS, f"{subject}: permissions", where)
-    return {PERMISSIONS[name][0]: {} for name in names}
+    _refuse_unknown(names, APP_PERMISSION_NAMES, f"{subject}: permissions", where)
+    return {APP_PERMISSION_NAMES[name][0]: {} for name in names}
 
 
-def content_policy(csp: Any) -> str:
+def build_content_security_policy(csp: Any) -> str:
     """The `Content-Security-Policy` under which a host shows a view. `csp` is what its server sent, of any shape.
 
     What is not an origin is left out: it could loosen the policy.
@@ -153,10 +153,10 @@ def content_policy(csp: Any) -> str:
     return "; ".join([*parts, "object-src 'none'", "form-action 'none'"])
 
 
-def list_allowed_features(permissions: Any) -> list[str]:
+def list_allowed_browser_features(permissions: Any) -> list[str]:
     """The features for an `allow` attribute, of `permissions` as a server sent them."""
     asked: Mapping[str, Any] = permissions if is_object(permissions) else {}
-    return [feature for name, feature in PERMISSIONS.values() if name in asked]
+    return [feature for name, feature in APP_PERMISSION_NAMES.values() if name in asked]
 
 
 def _refuse_unknown(given: Iterable[str], known: Mapping[str, Any], subject: str, where: str) -> None:

@@ -17,43 +17,43 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from defserve.binding.signature import where as place_of
+from defserve.binding.signature import find_source_location as place_of
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Offer
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
 from defserve.protocols.mcp.app_policy import (
-    APPS,
-    FOR_VIEWS,
-    MIME_TYPE,
-    SCHEME,
+    APP_FACET_NAME,
+    APP_MIME_TYPE,
+    UI_URI_SCHEME,
+    VIEW_ONLY_FACET,
     AppFacet,
-    csp_wire,
-    is_for_views,
-    offers_apps,
-    permissions_wire,
+    can_show_apps,
+    encode_app_permissions,
+    encode_csp,
+    is_view_only,
 )
-from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
+from defserve.protocols.mcp.function import FindProvider, Function, find_no_provider
 from defserve.protocols.mcp.lifecycle import Dialect
 from defserve.protocols.mcp.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools import Tool
-from defserve.protocols.mcp.transforms import Prefix
+from defserve.protocols.mcp.transforms import MountPrefix
 
 
 class Apps(Extension):
     """Shows views, and what belongs to them, to clients that can show views."""
 
-    name = APPS
+    name = APP_FACET_NAME
 
     def __init__(self, views: Registry[Resource]) -> None:
         self._views = views
 
     def negotiate(self, offer: Offer) -> object | None:
-        return True if offers_apps(offer.capabilities) else None
+        return True if can_show_apps(offer.capabilities) else None
 
     def on_item_declared(self, item: Any) -> None:
-        facet: AppFacet | None = item.facets.get(APPS)
+        facet: AppFacet | None = item.facets.get(APP_FACET_NAME)
         if facet is None or facet.uri is None or isinstance(self._views.get(facet.uri), AppView):
             return
         raise UsageError(
@@ -63,16 +63,16 @@ class Apps(Extension):
         )
 
     def visible(self, call: Call, item: Any) -> bool:
-        return APPS in call.terms.states or not is_for_views(item)
+        return APP_FACET_NAME in call.terms.states or not is_view_only(item)
 
     def view(self, call: Call) -> object:
         # A view that is removed takes its links along.
-        return self._views.version if APPS in call.terms.states else None
+        return self._views.version if APP_FACET_NAME in call.terms.states else None
 
     def describe(self, item: Any, view: object) -> Mapping[str, Any]:
         if view is None or not isinstance(item, LinkedTool):
             return {}
-        facet: AppFacet = item.facets[APPS]
+        facet: AppFacet = item.facets[APP_FACET_NAME]
         ui: Params = {}
         if facet.uri is not None and facet.uri in self._views:
             ui["resourceUri"] = facet.uri
@@ -93,25 +93,25 @@ class LinkedTool(Tool):
     __slots__ = ()
 
     def copy_as(self, name: str) -> LinkedTool:
-        return _copy(self, replace(self.options, name=name), self.facets[APPS])
+        return _copy(self, replace(self.options, name=name), self.facets[APP_FACET_NAME])
 
-    def copy_for_mount(self, name: str, prefix: Prefix) -> LinkedTool:
+    def copy_for_mount(self, name: str, prefix: MountPrefix) -> LinkedTool:
         """The same tool on a server under a prefix, with the view of the same mount."""
-        facet: AppFacet = self.facets[APPS]
+        facet: AppFacet = self.facets[APP_FACET_NAME]
         moved = facet._replace(uri=prefix.uri(facet.uri)) if facet.uri is not None else facet
         return _copy(self, replace(self.options, name=name), moved)
 
     def result(self, call: Call, value: Any) -> Params:
         found = super().result(call, value)
         content: list[Params] = found["content"]
-        is_shown = self.facets[APPS].uri is not None and not is_for_views(self)
+        is_shown = self.facets[APP_FACET_NAME].uri is not None and not is_view_only(self)
         if is_shown and not any(block.get("text", "").strip() for block in content):
             title = self.options.title or self.name
             found["content"] = [*content, {"type": "text", "text": f"{title} has run. Its result has no text."}]
         return found
 
 
-def link_tool(tool: Tool, views: Registry[Resource]) -> Tool:
+def link_tool_to_view(tool: Tool, views: Registry[Resource]) -> Tool:
     """The tool with the link that its options ask for. Raises UsageError for one that cannot be.
 
     A view that is named by its function must be declared already; one that is named by its URI, before serving begins.
@@ -137,9 +137,9 @@ def _uri(tool: Tool, views: Registry[Resource]) -> str | None:
     if app is None:
         return None
     if isinstance(app, str):
-        if not app.startswith(SCHEME):
+        if not app.startswith(UI_URI_SCHEME):
             raise UsageError(
-                f"tool {tool.name!r}: app={app!r} does not begin with {SCHEME}",
+                f"tool {tool.name!r}: app={app!r} does not begin with {UI_URI_SCHEME}",
                 where=tool.where,
                 fix="name the function of the view, or its URI",
             )
@@ -156,7 +156,7 @@ def _uri(tool: Tool, views: Registry[Resource]) -> str | None:
 
 def _copy(tool: Tool, options: Any, facet: AppFacet) -> LinkedTool:
     made = LinkedTool(options.name or tool.name, options, tool.function, tool.returns, tool.owner)
-    made.facets, made.is_dangerous = {**tool.facets, APPS: facet}, tool.is_dangerous
+    made.facets, made.is_dangerous = {**tool.facets, APP_FACET_NAME: facet}, tool.is_dangerous
     return made
 
 
@@ -171,7 +171,7 @@ class AppOptions(ResourceOptions):
     the bridge script out, for HTML that brings its own.
     """
 
-    mime_type: str | None = MIME_TYPE
+    mime_type: str | None = APP_MIME_TYPE
     csp: Mapping[str, Sequence[str]] | None = None
     permissions: Sequence[str] = ()
     border: bool = False
@@ -190,7 +190,7 @@ class AppView(Resource):
         super().__init__(uri, options, function, None, owner)
         self.ui, self.names = ui, names
         self._folder = Path(self.where.rpartition(":")[0]).absolute().parent
-        self.facets[APPS] = FOR_VIEWS
+        self.facets[APP_FACET_NAME] = VIEW_ONLY_FACET
         self._file: tuple[tuple[str, int, int], str] | None = None
 
     @classmethod
@@ -200,27 +200,27 @@ class AppView(Resource):
         uri: str,
         options: AppOptions,
         *,
-        find_provider: FindProvider = nothing_injectable,
+        find_provider: FindProvider = find_no_provider,
         owner: Any = None,
     ) -> AppView:
         """Read a function into a view. Raises UsageError for one that no host could show."""
         subject, where = f"app {uri!r}", place_of(function)
-        if not uri.startswith(SCHEME) or "{" in uri:
-            problem = "is a template" if "{" in uri else f"does not begin with {SCHEME}"
+        if not uri.startswith(UI_URI_SCHEME) or "{" in uri:
+            problem = "is a template" if "{" in uri else f"does not begin with {UI_URI_SCHEME}"
             raise UsageError(f"{subject} {problem}", where=where, fix='give it one URI: @server.app("ui://name/view")')
         resource = Resource.of(function, uri, options, find_provider=find_provider, owner=owner)
-        if options.mime_type != MIME_TYPE:
-            raise UsageError(f"{subject}: its MIME type is always {MIME_TYPE}", where=where, fix="drop mime_type=")
+        if options.mime_type != APP_MIME_TYPE:
+            raise UsageError(f"{subject}: its MIME type is always {APP_MIME_TYPE}", where=where, fix="drop mime_type=")
         ui: Params = {"prefersBorder": bool(options.border)}
-        if options.csp and (csp := csp_wire(options.csp, subject, where)):
+        if options.csp and (csp := encode_csp(options.csp, subject, where)):
             ui["csp"] = csp
         if options.permissions:
-            ui["permissions"] = permissions_wire(options.permissions, subject, where)
+            ui["permissions"] = encode_app_permissions(options.permissions, subject, where)
         if options.domain:
             ui["domain"] = options.domain
         return cls(uri, options, resource.function, owner, ui, ViewNames() if options.bridge else None)
 
-    def copy_for_mount(self, uri: str, prefix: Prefix) -> AppView:
+    def copy_for_mount(self, uri: str, prefix: MountPrefix) -> AppView:
         """The same view on a server under a prefix. Its names of tools and URIs get the prefix too."""
         names, options = self.names and self.names.under(prefix), self.options
         assert isinstance(options, AppOptions)
@@ -236,7 +236,7 @@ class AppView(Resource):
                 where=self.where,
                 fix='return a Path("view.html"), or the HTML itself',
             )
-        return [{"uri": uri, "mimeType": MIME_TYPE, "text": document(html, self.names), "_meta": {"ui": self.ui}}]
+        return [{"uri": uri, "mimeType": APP_MIME_TYPE, "text": document(html, self.names), "_meta": {"ui": self.ui}}]
 
     def _read_file(self, path: os.PathLike[str]) -> str:
         """The text of a file, read again when it has changed. A relative path starts beside the author's file."""
@@ -273,7 +273,7 @@ class ViewNames(NamedTuple):
     tool_prefix: str = ""
     uri_prefix: str = ""
 
-    def under(self, prefix: Prefix) -> ViewNames:
+    def under(self, prefix: MountPrefix) -> ViewNames:
         """The names on a server that mounts this one under a prefix."""
         if not prefix.text:
             return self
@@ -298,7 +298,7 @@ def document(html: str, names: ViewNames | None) -> str:
     )
 
 
-def with_prefix(html: str, prefix: Prefix) -> str:
+def prefix_view_names(html: str, prefix: MountPrefix) -> str:
     """The document of a server that is mounted under a prefix. Without our bridge it is not changed."""
     return _NAMES.sub(lambda found: ViewNames(found[1], found[2]).under(prefix).format_constants(), html, count=1)
 

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from defserve.auth.auth_options import Auth
-from defserve.auth.authority import is_local, stranger_at
-from defserve.auth.bearer_tokens import is_token
-from defserve.auth.live_credentials import BearerCredential, LiveBearers
-from defserve.auth.oauth import UNAVAILABLE, Denied
-from defserve.auth.principals import LOCAL, Principal
-from defserve.auth.rates import Buckets, Rate
+from defserve.auth.authority import is_local_user, make_stranger_principal
+from defserve.auth.bearer_tokens import is_well_formed_token
+from defserve.auth.live_credentials import BearerCredential, LiveBearerCredentials
+from defserve.auth.oauth import UNAVAILABLE_DENIAL, AuthDenial
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
+from defserve.auth.rates import Rate, TokenBuckets
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Next, Stages
 from defserve.core.json_values import is_object
@@ -44,27 +44,27 @@ class Authorization(Extension):
     name = "authorization"
 
     def __init__(self, rate: Rate) -> None:
-        self._by_item = Buckets(rate)
-        self._by_key = Buckets()
+        self._by_item = TokenBuckets(rate)
+        self._by_key = TokenBuckets()
         self._rate, self._is_declared = rate, rate != DEFAULT
         self.counter: SharedRates | None = None
         """Counts for all processes what was declared: the rates of keys, and a `rate` that is not the default."""
 
     def visible(self, call: Call, item: Any) -> bool:
-        caller = identity(call)
+        caller = identify_caller(call)
         readable = item.kind != "tool" or caller.may_read(item.name) or item.protects_itself
         return readable and not caller.missing(item.options.scopes)
 
     def view(self, call: Call) -> object:
-        caller = identity(call)
-        return None if is_local(caller) else (type(caller), caller.scopes)
+        caller = identify_caller(call)
+        return None if is_local_user(caller) else (type(caller), caller.scopes)
 
     def stages(self) -> Stages:
         return Stages(admit=self._admit)
 
     def _admit(self, call: Call, item: Any) -> Awaitable[None] | None:
-        caller = identity(call)
-        if is_local(caller):
+        caller = identify_caller(call)
+        if is_local_user(caller):
             return None
         if item.kind == "tool" and not (caller.may_invoke(item.name) or item.protects_itself):
             raise NotPermitted(f"this key may not call {item.name}", data={"permission": f"ToolInvoke({item.name})"})
@@ -121,12 +121,12 @@ def _make_key_limit_error(limit: str, wait: float) -> LimitExceeded:
     )
 
 
-def identity(call: Call) -> Principal:
+def identify_caller(call: Call) -> Principal:
     """Who sent a request. Where nothing authenticates, that is a process of the same user, or else a stranger."""
     found = call.identity
     if isinstance(found, Principal):
         return found
-    return LOCAL if call.session.is_local else stranger_at("")
+    return LOCAL_PRINCIPAL if call.session.is_local else make_stranger_principal("")
 
 
 # -- Bearer tokens in the message itself, where there are no headers: `"auth": {"type": "bearer", "token": …}`.
@@ -136,7 +136,7 @@ def identity(call: Call) -> Principal:
 
 
 MEMBER = "auth"
-CREDENTIALS = 64
+MAX_SESSION_CREDENTIALS = 64
 
 
 class TokenRequired(Refused):
@@ -154,15 +154,15 @@ class TokenUnchecked(Refused):
 class SessionTokens:
     """The tokens that a conversation was used with. One that is no longer good ends what was done with it.
 
-    Of more than `CREDENTIALS` the oldest counts as ended.
+    Of more than `MAX_SESSION_CREDENTIALS` the oldest counts as ended.
     """
 
     def __init__(self) -> None:
         self._session: Session | None = None
-        self._live: LiveBearers | None = None
+        self._live: LiveBearerCredentials | None = None
         self._shown: dict[str, BearerCredential] = {}
 
-    def note(self, session: Session, credential: BearerCredential, live: LiveBearers) -> None:
+    def note(self, session: Session, credential: BearerCredential, live: LiveBearerCredentials) -> None:
         """A request of the session has shown this one."""
         if credential.key in self._shown:
             return
@@ -170,7 +170,7 @@ class SessionTokens:
         if self._session is None:
             self._session, self._live = session, live
             live.watch_holder(self)
-        if len(self._shown) > CREDENTIALS:
+        if len(self._shown) > MAX_SESSION_CREDENTIALS:
             self.credential_ended(next(iter(self._shown)))
 
     def list_credentials(self) -> tuple[BearerCredential, ...]:
@@ -189,7 +189,7 @@ class MessageTokens:
     """Wraps every method of a local conversation. Every request needs a token; the first valid one names the owner."""
 
     def __init__(self, auth: Auth) -> None:
-        self._auth, self._live = auth, LiveBearers(auth)
+        self._auth, self._live = auth, LiveBearerCredentials(auth)
 
     async def __call__(self, call: Call, params: Params, next: Next) -> Any:
         if call.outer is not None:
@@ -210,14 +210,14 @@ class MessageTokens:
     async def _credential(self, shown: Any) -> BearerCredential:
         if not is_object(shown) or shown.get("type") != "bearer" or not isinstance(shown.get("token"), str):
             raise TokenRequired('a token is needed: "auth": {"type": "bearer", "token": "…"}')
-        if not is_token(shown["token"]):
+        if not is_well_formed_token(shown["token"]):
             raise TokenRequired("the token is not valid here")
         authorization = [f"Bearer {shown['token']}".encode("latin-1")]
         found = await self._auth.authenticate(authorization)
         if isinstance(found, Principal):
             return BearerCredential(self._auth, found, authorization)
-        if isinstance(found, Denied) and found.status == 403:
+        if isinstance(found, AuthDenial) and found.status == 403:
             raise NotPermitted("the token lacks a scope", data={"scopes": list(self._auth.scopes)})
-        if found is UNAVAILABLE:
-            raise TokenUnchecked(UNAVAILABLE.text)
+        if found is UNAVAILABLE_DENIAL:
+            raise TokenUnchecked(UNAVAILABLE_DENIAL.text)
         raise TokenRequired("the token is not valid here")

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import INTERNAL_ERROR, Params
-from defserve.core.peer import error_object, mask
+from defserve.core.peer import make_error_object, mask_unexpected_error
 from defserve.errors import (
     BadArguments,
     InvalidParams,
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
 
 
-VENDOR = "dev.defserve/"
-ERROR_KEY = VENDOR + "error"
-SOURCE_KEY = VENDOR + "source"
-SERVER_KEY = VENDOR + "server"
+DEFSERVE_NAMESPACE = "dev.defserve/"
+ERROR_META_KEY = DEFSERVE_NAMESPACE + "error"
+SOURCE_META_KEY = DEFSERVE_NAMESPACE + "source"
+SERVER_ID_META_KEY = DEFSERVE_NAMESPACE + "server"
 """In `_meta`: the id of the server behind this one that an item, a content or a question belongs to."""
 
 NO_BACK_CHANNEL = "no_back_channel"
-MISSING_CAPABILITY = -32021
-RESOURCE_NOT_FOUND = -32002
-SPECIFIED_CODES: Final = frozenset((-32020, MISSING_CAPABILITY, -32022))
+MISSING_CAPABILITY_CODE = -32021
+RESOURCE_NOT_FOUND_CODE = -32002
+SPECIFIED_CODES: Final = frozenset((-32020, MISSING_CAPABILITY_CODE, -32022))
 """The codes that MCP defines between -32020 and -32099. Nobody may send another one of this range."""
 _RESERVED: Final = range(-32099, -32019)
 
@@ -60,7 +60,7 @@ class ResourceNotFound(InvalidParams):
         super().__init__(f"Resource not found: {uri}", data={"uri": uri})
 
 
-def relayable_code(code: int) -> int:
+def choose_relayed_error_code(code: int) -> int:
     """The code under which an error of another server may be sent on."""
     return INTERNAL_ERROR if code in _RESERVED and code not in SPECIFIED_CODES else code
 
@@ -74,21 +74,21 @@ def is_busy_error(code: int, data: object) -> bool:
     return isinstance(data.get("retry_after_ms"), int)
 
 
-def failure(call: Call, error: BaseException, stateless: bool) -> Params:
+def build_failure_reply(call: Call, error: BaseException, stateless: bool) -> Params:
     """The rest of the reply to a call that raised."""
-    error = unwrap_group(error)
+    error = unwrap_exception_group(error)
     if is_missing_capability(error, stateless):
         needs = {"requiredCapabilities": error.needs}
-        return _error(call, MISSING_CAPABILITY, error.message, "missing_capability", needs)
+        return _error(call, MISSING_CAPABILITY_CODE, error.message, "missing_capability", needs)
     if isinstance(error, ResourceNotFound):
-        code = error.code if stateless else RESOURCE_NOT_FOUND
+        code = error.code if stateless else RESOURCE_NOT_FOUND_CODE
         return _error(call, code, error.message, "resource_not_found", error.data)
     if isinstance(error, ProtocolError):
         return _error(call, error.code, error.message, _symbol(error), error.data)
     if isinstance(error, TooManyCalls):
         return _error(call, INTERNAL_ERROR, error.message, error.error_type, error.data)
     if call.method == "tools/call":
-        return {"result": tool_failure(call, error)}
+        return {"result": build_tool_failure(call, error)}
     if isinstance(error, BadArguments):
         return _error(call, InvalidParams.code, error.message, error.error_type, None)
     if isinstance(error, ToolError) and error.error_type == ToolError.error_type:
@@ -98,7 +98,7 @@ def failure(call: Call, error: BaseException, stateless: bool) -> Params:
         return _error(call, INTERNAL_ERROR, error.message, error.error_type, error.data)
     if isinstance(error, PeerError):
         return _error(call, INTERNAL_ERROR, error.message, _symbol(error), None)
-    return _error(call, INTERNAL_ERROR, mask(call, error), "internal_error", None)
+    return _error(call, INTERNAL_ERROR, mask_unexpected_error(call, error), "internal_error", None)
 
 
 def is_missing_capability(error: BaseException, stateless: bool) -> TypeGuard[NoBackChannel]:
@@ -106,43 +106,45 @@ def is_missing_capability(error: BaseException, stateless: bool) -> TypeGuard[No
     return isinstance(error, NoBackChannel) and stateless and bool(error.needs)
 
 
-def unwrap_group(error: BaseException) -> BaseException:
+def unwrap_exception_group(error: BaseException) -> BaseException:
     """The first error in a group, if all of them are meant for the model; any other error as it is."""
     if not isinstance(error, ExceptionGroup):
         return error
     group = cast("ExceptionGroup[Exception]", error)
     _, unexpected = group.split((ToolError, PeerError, Refused))
-    return group if unexpected else unwrap_group(group.exceptions[0])
+    return group if unexpected else unwrap_exception_group(group.exceptions[0])
 
 
-def tool_failure(call: Call, error: BaseException) -> Params:
+def build_tool_failure(call: Call, error: BaseException) -> Params:
     """What the model reads when a tool fails: the author's words, never the text of an unexpected exception."""
-    detail: Params = {"trace_id": trace_id(call)}
+    detail: Params = {"trace_id": get_trace_id(call)}
     if isinstance(error, Rejected):
-        return rejection(error.data | {"code": error.error_type.upper()}, detail | {"error_type": error.error_type})
+        return build_rejection_result(
+            error.data | {"code": error.error_type.upper()}, detail | {"error_type": error.error_type}
+        )
     if isinstance(error, ToolError | Refused):
         text = error.message
         detail |= {"error_type": error.error_type, **error.data}
     elif isinstance(error, PeerError):
         text, detail["error_type"] = error.message, _symbol(error)
         if isinstance(error, NoBackChannel) and error.needs:
-            detail |= no_back_channel(error.needs)
+            detail |= build_no_back_channel_detail(error.needs)
     else:
-        text, detail["error_type"] = mask(call, error), "internal_error"
+        text, detail["error_type"] = mask_unexpected_error(call, error), "internal_error"
     if isinstance(error, BadArguments):
         detail["problems"] = [{"field": p.field, "reason": p.reason} for p in error.problems]
-    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_KEY: detail}}
+    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_META_KEY: detail}}
 
 
-def no_back_channel(needs: Params) -> Params:
+def build_no_back_channel_detail(needs: Params) -> Params:
     """What a failed tool says of a capability that its client did not offer, where that is no error of the protocol."""
     return {"error_type": NO_BACK_CHANNEL, "requiredCapabilities": dict(needs)}
 
 
-def missing_in(result: Params) -> NoBackChannel | None:
+def find_no_back_channel_error(result: Params) -> NoBackChannel | None:
     """The error behind a result of another server that says so."""
     meta = result.get("_meta")
-    detail = meta.get(ERROR_KEY) if is_object(meta) else None
+    detail = meta.get(ERROR_META_KEY) if is_object(meta) else None
     if not is_object(detail) or detail.get("error_type") != NO_BACK_CHANNEL or result.get("isError") is not True:
         return None
     needs, content = detail.get("requiredCapabilities"), result.get("content")
@@ -153,20 +155,20 @@ def missing_in(result: Params) -> NoBackChannel | None:
     return NoBackChannel(next(texts, "the client did not offer what this tool needs"), needs=needs)
 
 
-def rejection(body: Params, detail: Params) -> Params:
+def build_rejection_result(body: Params, detail: Params) -> Params:
     """A refused call, in a form that a model can act on: what was found, and what would be allowed instead."""
     text = to_json(body, inf_nan_mode="strings").decode()
     detail |= body
-    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_KEY: detail}}
+    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_META_KEY: detail}}
 
 
 def _error(call: Call, code: int, message: str, symbol: str, data: Any) -> Params:
-    fields: Params = {"error_type": symbol, "trace_id": trace_id(call)}
+    fields: Params = {"error_type": symbol, "trace_id": get_trace_id(call)}
     if isinstance(data, dict):
         fields |= data
     elif data is not None:
         fields["detail"] = data
-    return {"error": error_object(code, message, fields)}
+    return {"error": make_error_object(code, message, fields)}
 
 
 def _symbol(error: BaseException) -> str:
@@ -178,7 +180,7 @@ def _symbol(error: BaseException) -> str:
 # -- MCP request params (schema: RequestParams), each member checked as it is read: InvalidParams says what is wrong.
 
 
-def read_text(params: Params, name: str) -> str:
+def read_text_param(params: Params, name: str) -> str:
     """A member that must be a string."""
     found = params.get(name)
     if not isinstance(found, str):
@@ -186,14 +188,14 @@ def read_text(params: Params, name: str) -> str:
     return found
 
 
-def read_object(params: Params, name: str) -> Params:
+def read_object_param(params: Params, name: str) -> Params:
     """A member that must be an object."""
-    if (found := read_optional_object(params, name)) is None:
+    if (found := read_optional_object_param(params, name)) is None:
         raise InvalidParams(f"Invalid params: {name} must be an object")
     return found
 
 
-def read_optional_object(params: Params, name: str) -> Params | None:
+def read_optional_object_param(params: Params, name: str) -> Params | None:
     """A member that may be missing. If it is given, it must be an object."""
     found: Any = params.get(name)
     if found.__class__ is not dict and found is not None and not is_object(found):
@@ -220,7 +222,7 @@ TRACE_ID_RULE = "1 to 128 of the characters A-Z a-z 0-9 . _ : / @ + = ~ -"
 """What a client's own trace id may be. Such an id is kept as it is."""
 
 
-class Trace:
+class RequestTrace:
     """One request's trace id, decided once."""
 
     __slots__ = ("id",)
@@ -229,16 +231,16 @@ class Trace:
         self.id = ""
 
 
-def trace_id(call: Call) -> str:
+def get_trace_id(call: Call) -> str:
     """The id this request is known by in logs, errors and audit."""
-    trace = call.local(Trace)
+    trace = call.local(RequestTrace)
     if not trace.id:
         trace.id = _client_trace_id(call) or new_trace_id()
     return trace.id
 
 
 def read_client_trace_id(call: Call) -> Any:
-    """The `trace_id` that the client sent, in params or beside them, whatever it is. None if it sent none."""
+    """The `get_trace_id` that the client sent, in params or beside them, whatever it is. None if it sent none."""
     found = call.params.get("trace_id")
     return call.raw.get("trace_id") if found is None else found
 

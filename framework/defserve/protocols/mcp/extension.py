@@ -13,15 +13,15 @@ from defserve.core.messages import Notification, Params, Request
 from defserve.errors import UsageError
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.server_secret import ServerSecret
-from defserve.protocols.mcp.items import Item, Late
-from defserve.protocols.mcp.lifecycle import Dialect, Identity, McpLifecycle
+from defserve.protocols.mcp.items import Item, WaitForLateItems
+from defserve.protocols.mcp.lifecycle import Dialect, McpLifecycle, ServerDescription
 from defserve.protocols.mcp.prompts import Completions, Prompts
 from defserve.protocols.mcp.resources import Resources
 from defserve.protocols.mcp.subscriptions import Subscriptions
 from defserve.protocols.mcp.tools import Tool, Tools
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 
-LATE: Final = {"tasks": "task", "apps": "view or tool of a view"}
+OPTIONAL_EXTENSION_FACETS: Final = {"tasks": "task", "apps": "view or tool of a view"}
 """Facets of items whose extension, of the same name, is part of a server only if an item had it before serving."""
 
 ITEM_LISTS: Final = frozenset({"tools/list", "resources/list", "resources/templates/list", "prompts/list"})
@@ -42,7 +42,7 @@ class MCP(SectionedExtension):
     opens_with = frozenset({"initialize", "ping", "server/discover", "notifications/cancelled"})
     listing = ITEM_LISTS | {"skills/list"}
 
-    def __init__(self, identity: Identity, secret: ServerSecret) -> None:
+    def __init__(self, identity: ServerDescription, secret: ServerSecret) -> None:
         self.lifecycle, self.secret = McpLifecycle(identity, secret), secret
         self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
         self.completions = Completions(self.prompts, self.resources)
@@ -67,7 +67,9 @@ class MCP(SectionedExtension):
         self.resources.concrete.watch(lambda: changed("resources"))
         self.resources.templates.watch(lambda: changed("resources"))
 
-    def offer_elsewhere(self, source: Mounts, before: BeforeList, meta: Callable[[Call], Params], late: Late) -> None:
+    def offer_elsewhere(
+        self, source: Mounts, before: BeforeList, meta: Callable[[Call], Params], late: WaitForLateItems
+    ) -> None:
         """Offer what comes from elsewhere. Call it before serving.
 
         `before` is awaited ahead of every list, whose `_meta` for a caller is `meta`. `late` is awaited for what is not
@@ -114,10 +116,10 @@ class MCP(SectionedExtension):
 
     def on_item_declared(self, item: Item[Any]) -> None:
         composition = self.subscriptions.composition
-        if composition is None or item.facets.keys().isdisjoint(LATE):
+        if composition is None or item.facets.keys().isdisjoint(OPTIONAL_EXTENSION_FACETS):
             return
         served = {extension.name for extension in composition.extensions}
-        for facet, what in LATE.items():
+        for facet, what in OPTIONAL_EXTENSION_FACETS.items():
             if facet in item.facets and facet not in served:
                 raise UsageError(
                     f"{item.kind} {item.name!r} is the first {what} of this server, and comes after serving began",

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from defserve.binding.arguments import Arguments
+from defserve.binding.arguments import ArgumentsSchema
 from defserve.binding.injection import InjectionPlan
-from defserve.binding.results import least_size
+from defserve.binding.results import estimate_min_result_bytes
 from defserve.binding.signature import Signature, read_signature
 from defserve.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from defserve.binding.explicit_schema import ExplicitArguments
+    from defserve.binding.explicit_schema import ExplicitArgumentsSchema
     from defserve.binding.injection import Dependency
     from defserve.core.call import Call
     from defserve.protocols.mgp.streaming import StreamChunks
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 FindProvider = Callable[[Any], Callable[[Any], Any] | None]
 
 
-def nothing_injectable(annotation: Any) -> None:
+def find_no_provider(annotation: Any) -> None:
     """For a function read without a server: every parameter is an argument."""
 
 
-class Emitted:
+class EmittedParts:
     """What a function has yielded and, as `EmittedPart`, emitted so far: all of it is part of the result."""
 
     __slots__ = ("parts", "sink", "_size")
@@ -39,7 +39,7 @@ class Emitted:
     def add(self, call: Call, part: Any) -> None:
         """Add a part. Raises LimitExceeded when the result would be too large. From any thread."""
         self.parts.append(part)
-        self._size += least_size(part)
+        self._size += estimate_min_result_bytes(part)
         limit = call.session.composition.limits.response
         if self._size > limit:
             raise LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
@@ -54,7 +54,7 @@ class Function:
     A function with sync dependencies is never inline.
 
     A `plain` function is given Python values by name, so its parameters need no JSON form and no types.
-    A generator that `gathers` returns a list of what it yielded. Otherwise that is `Emitted` by the call.
+    A generator that `gathers` returns a list of what it yielded. Otherwise that is `EmittedParts` by the call.
     """
 
     __slots__ = (
@@ -74,7 +74,7 @@ class Function:
         find_provider: FindProvider,
         *,
         inline: bool = False,
-        schema: Mapping[str, Any] | ExplicitArguments | None = None,
+        schema: Mapping[str, Any] | ExplicitArgumentsSchema | None = None,
         plain: bool = False,
         gathers: bool = False,
     ) -> None:
@@ -133,15 +133,17 @@ class Function:
 
 
 def _arguments(
-    signature: Signature, schema: Mapping[str, Any] | ExplicitArguments | None, plain: bool
-) -> Arguments | ExplicitArguments:
+    signature: Signature, schema: Mapping[str, Any] | ExplicitArgumentsSchema | None, plain: bool
+) -> ArgumentsSchema | ExplicitArgumentsSchema:
     if plain:
-        return Arguments((), ())
+        return ArgumentsSchema((), ())
     if schema is None:
-        return Arguments.of(signature)
-    from defserve.binding.explicit_schema import ExplicitArguments
+        return ArgumentsSchema.of(signature)
+    from defserve.binding.explicit_schema import ExplicitArgumentsSchema
 
-    return schema if isinstance(schema, ExplicitArguments) else ExplicitArguments.of(signature, dict(schema))
+    return (
+        schema if isinstance(schema, ExplicitArgumentsSchema) else ExplicitArgumentsSchema.of(signature, dict(schema))
+    )
 
 
 def _async(call: Call, function: Callable[..., Any], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
@@ -160,7 +162,7 @@ async def _async_generator(
     call: Call, function: Callable[..., Any], kwargs: dict[str, Any], *, gathers: bool = False
 ) -> list[Any]:
     # A tool may read a resource within its call, so what that yields is kept apart.
-    emitted = Emitted() if gathers else call.local(Emitted)
+    emitted = EmittedParts() if gathers else call.local(EmittedParts)
     generator = function(**kwargs)
     try:
         async for part in generator:
@@ -175,7 +177,7 @@ async def _async_generator(
 async def _run_generator_in_thread(
     call: Call, function: Callable[..., Any], kwargs: dict[str, Any], *, gathers: bool = False
 ) -> list[Any]:
-    emitted = Emitted() if gathers else call.local(Emitted)
+    emitted = EmittedParts() if gathers else call.local(EmittedParts)
 
     def run() -> None:
         for part in function(**kwargs):

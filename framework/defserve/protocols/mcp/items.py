@@ -12,28 +12,36 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from defserve.base.frozen import Frozen
+from defserve.base.frozen import FrozenDataclass
 from defserve.base.peer_bounds import ByteCache
-from defserve.binding.content import Audio, Embedded, Image, Link, Part, Text
-from defserve.binding.signature import LIST, OBJECT, TEXT, OptionRule, Signature, impossible, one_of
+from defserve.binding.content import Audio, ContentPart, Embedded, Image, Link, Text
+from defserve.binding.signature import (
+    LIST_RULE,
+    OBJECT_RULE,
+    TEXT_RULE,
+    OptionRule,
+    Signature,
+    find_invalid_option,
+    make_choice_rule,
+)
 from defserve.core.call import Call
-from defserve.core.messages import Encoded, Params, encode_early
+from defserve.core.messages import EncodedJson, Params, encode_at_startup
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, LimitExceeded, TimedOut, UsageError, did_you_mean
 from defserve.limits import Limits
 from defserve.protocols.mcp.function import Function
-from defserve.protocols.mcp.lifecycle import Dialect, Icon, dialect_cache_hints, dialect_of, icons_wire
+from defserve.protocols.mcp.lifecycle import Dialect, Icon, build_cache_hints, encode_icons, get_dialect
 
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+ITEM_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
-ORIGINAL = "original"
+ORIGINAL_NAME_FACET = "original"
 """The facet of a tool that was renamed where it is served: the name it was declared with."""
 
 ANSWER_PARAMS = frozenset({"requestState", "inputResponses"})
 """The params of a request that brings answers. They are read before anything runs."""
 
 
-class ItemOptions(Frozen):
+class ItemOptions(FrozenDataclass):
     """What every item may say about itself, and how its function runs: `timeout` is in seconds.
 
     `scopes` are what a caller's token must hold to see and use it.
@@ -117,21 +125,21 @@ class Item(Generic[O]):
         if options.title and "titles" in has:
             found["title"] = options.title
         if options.icons and "icons" in has:
-            found["icons"] = icons_wire(options.icons)
+            found["icons"] = encode_icons(options.icons)
         if (options.meta or vendor) and "meta" in has:
             found["_meta"] = {**(options.meta or {}), **(vendor or {})}
         return found
 
 
-Late = Callable[[Call, str], Awaitable[bool]]
+WaitForLateItems = Callable[[Call, str], Awaitable[bool]]
 """Waits for items that may still come, if a name or URI could be one of theirs. Whether to look again."""
 
 
-async def read_answers(call: Call) -> None:
+async def read_input_answers(call: Call) -> None:
     """Read the answers that a request brings. Raises InvalidParams."""
     from defserve.protocols.mcp.asking import round_trips
 
-    await round_trips.read_answers(call)
+    await round_trips.read_client_answers(call)
 
 
 def find_item(call: Call, registry: Registry[T], name: str, unknown: type[InvalidParams] = InvalidParams) -> T:
@@ -145,7 +153,7 @@ def find_item(call: Call, registry: Registry[T], name: str, unknown: type[Invali
 def choose_item_name(kind: str, given: str | None, signature: Signature) -> str:
     """The name of an item. Raises UsageError for a name that clients may refuse."""
     name = given if given is not None else signature.name
-    if not NAME.fullmatch(name):
+    if not ITEM_NAME_PATTERN.fullmatch(name):
         raise UsageError(
             f"{kind} name {name!r} is not 1 to 128 characters of A-Z a-z 0-9 _ . -",
             where=signature.where,
@@ -154,33 +162,33 @@ def choose_item_name(kind: str, given: str | None, signature: Signature) -> str:
     return name
 
 
-RULES: Final[Mapping[str, OptionRule]] = {
-    **dict.fromkeys(("name", "title", "description", "mime_type", "domain"), TEXT),
-    **dict.fromkeys(("icons", "scopes", "tags", "keywords"), LIST),
-    **dict.fromkeys(("meta", "annotations", "schema"), OBJECT),
-    **dict.fromkeys(("inline", "listed", "border", "bridge"), one_of(True, False)),
-    "structured": one_of(True, False, "bare"),
+ITEM_OPTION_RULES: Final[Mapping[str, OptionRule]] = {
+    **dict.fromkeys(("name", "title", "description", "mime_type", "domain"), TEXT_RULE),
+    **dict.fromkeys(("icons", "scopes", "tags", "keywords"), LIST_RULE),
+    **dict.fromkeys(("meta", "annotations", "schema"), OBJECT_RULE),
+    **dict.fromkeys(("inline", "listed", "border", "bridge"), make_choice_rule(True, False)),
+    "structured": make_choice_rule(True, False, "bare"),
 }
 
 _HINT = bool, "use True or False"
-HINTS: Final[Mapping[str, tuple[Any, str]]] = {
+TOOL_ANNOTATION_RULES: Final[Mapping[str, tuple[Any, str]]] = {
     **dict.fromkeys(("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"), _HINT),
     "title": (str, "give a text"),
 }
 """Annotation of a tool → its type, and what to write instead."""
-RESOURCE_HINTS: Final[Mapping[str, tuple[Any, str]]] = {
+RESOURCE_ANNOTATION_RULES: Final[Mapping[str, tuple[Any, str]]] = {
     "audience": (object, ""),
     "priority": (int | float, "give a number"),
     **dict.fromkeys(("lastModified", "last_modified"), (str, "give a text")),
 }
 
 
-def check_values(
-    options: ItemOptions, signature: Signature, hints: Mapping[str, tuple[Any, str]] = RESOURCE_HINTS
+def check_item_options(
+    options: ItemOptions, signature: Signature, hints: Mapping[str, tuple[Any, str]] = RESOURCE_ANNOTATION_RULES
 ) -> None:
     """Raises UsageError for a value that an option cannot have. `hints`: the annotations that the item may have."""
     given: dict[str, Any] = vars(options)
-    found = impossible(given, RULES) or _misspelt(given.get("annotations") or {}, hints)
+    found = find_invalid_option(given, ITEM_OPTION_RULES) or _misspelt(given.get("annotations") or {}, hints)
     if found is not None:
         kind = type(options).__name__.removesuffix("Options").lower()
         raise UsageError(f"{signature.name}: {kind}({found[0]}) is not possible", where=signature.where, fix=found[1])
@@ -197,7 +205,7 @@ def _misspelt(annotations: Mapping[str, Any], hints: Mapping[str, tuple[Any, str
     return None
 
 
-def check_running(subject: str, options: ItemOptions, signature: Signature) -> None:
+def check_execution_options(subject: str, options: ItemOptions, signature: Signature) -> None:
     """Raises UsageError for options with which the function could not run."""
     if options.inline and signature.flow != "sync":
         raise UsageError(
@@ -230,7 +238,7 @@ class Listed(Protocol):
 ListedT = TypeVar("ListedT", bound=Listed)
 
 
-class Listing(Generic[ListedT]):
+class ListMethod(Generic[ListedT]):
     """One list method: its member name (`tools`), its registry, which items it shows, and how each looks in a dialect.
 
     Without `describe`, an item describes itself.
@@ -246,21 +254,21 @@ class Listing(Generic[ListedT]):
         self.member, self.registry, self.shows, self.describe = member, registry, shows, describe
         self.meta: Callable[[Call], Params] | None = None
         """The `_meta` of its pages. It may change only with the registry's version, and differ only with the view."""
-        self._pages = ByteCache[Encoded](MAX_LIST_BYTES)
+        self._pages = ByteCache[EncodedJson](MAX_LIST_BYTES)
         self._version = -1
 
-    def page(self, call: Call, params: Params) -> Encoded:
+    def page(self, call: Call, params: Params) -> EncodedJson:
         """The page a cursor points to. Callers with the same view share its bytes."""
-        dialect, composition = dialect_of(call), call.session.composition
+        dialect, composition = get_dialect(call), call.session.composition
         views = composition.views(call)
-        position = position_of(self.member, params.get("cursor"))
+        position = decode_cursor(self.member, params.get("cursor"))
         if self._version != self.registry.version:
             self._pages.clear()
             self._version = self.registry.version
         key = (dialect.version, views, position)
         if (page := self._pages.get(key)) is None:
             began, seconds = monotonic(), composition.limits.discovery
-            page = encode_early(self._page(call, dialect, views, position))
+            page = encode_at_startup(self._page(call, dialect, views, position))
             self._pages.store_value(key, page, len(page) + LIST_KEY_BYTES)
             if monotonic() - began > seconds:
                 raise TimedOut.of("discovery", f"listing the {self.member}", seconds)
@@ -277,15 +285,15 @@ class Listing(Generic[ListedT]):
                 if len(found) > size:
                     break
         items = [composition.describe(item, views, self.describe(item, dialect)) for _, item in found[:size]]
-        result: Params = {self.member: items, **dialect_cache_hints(dialect)}
+        result: Params = {self.member: items, **build_cache_hints(dialect)}
         if self.meta is not None and "meta" in dialect.has and (meta := self.meta(call)):
             result["_meta"] = meta
         if len(found) > size:
-            result["nextCursor"] = cursor_at(self.member, found[size - 1][0])
+            result["nextCursor"] = encode_cursor(self.member, found[size - 1][0])
         return dialect.result(call, result)
 
 
-def is_listed(call: Call, method: str, item: Any) -> bool:
+def is_item_listed(call: Call, method: str, item: Any) -> bool:
     """Whether the list of that method would show the item to the caller of a call."""
     composition = call.session.composition
     if not composition.hides:
@@ -296,14 +304,14 @@ def is_listed(call: Call, method: str, item: Any) -> bool:
     return composition.visible(asker, item)
 
 
-def cursor_at(member: str, position: int) -> str:
+def encode_cursor(member: str, position: int) -> str:
     """The cursor that stands behind a position of a list."""
     from defserve.core import json_values
 
     return json_values.encode_base64url(f"{member}:{position}".encode())
 
 
-def position_of(member: str, cursor: Any) -> int:
+def decode_cursor(member: str, cursor: Any) -> int:
     """The position that a cursor stands behind; -1 without a cursor. Raises InvalidParams for one that is not ours."""
     if cursor is None:
         return -1
@@ -311,7 +319,7 @@ def position_of(member: str, cursor: Any) -> int:
 
     try:
         named, _, position = json_values.decode_base64url(cursor).decode().partition(":")
-        if named == member and position.isdecimal() and cursor_at(member, int(position)) == cursor:
+        if named == member and position.isdecimal() and encode_cursor(member, int(position)) == cursor:
             return int(position)
     except (TypeError, ValueError):
         pass
@@ -321,7 +329,9 @@ def position_of(member: str, cursor: Any) -> int:
 # -- MCP content blocks (tools: tool result; prompts: content): an author's parts as a protocol version has them.
 
 
-def content_blocks(said: Sequence[Part] | str, dialect: Dialect, limit: int = sys.maxsize) -> list[Params]:
+def encode_content_blocks(
+    said: Sequence[ContentPart] | str, dialect: Dialect, limit: int = sys.maxsize
+) -> list[Params]:
     """Parts, or a bare text, as content blocks. A kind the version does not know becomes text that says what it was.
 
     Raises LimitExceeded if they would be longer than `limit`, before they are encoded.
@@ -331,19 +341,19 @@ def content_blocks(said: Sequence[Part] | str, dialect: Dialect, limit: int = sy
         raise LimitExceeded(f"the result is larger than {limit} bytes", data={"limit": "response"})
     if isinstance(said, str):
         return [{"type": "text", "text": said}]
-    return [content_block(part, dialect) for part in said]
+    return [encode_content_block(part, dialect) for part in said]
 
 
-def content_block(part: Part, dialect: Dialect) -> Params:
+def encode_content_block(part: ContentPart, dialect: Dialect) -> Params:
     encoded = next(_ENCODERS[kind] for kind in type(part).__mro__ if kind in _ENCODERS)(part, dialect)
     if part.annotations:
-        encoded["annotations"] = annotations_wire(part.annotations, dialect)
+        encoded["annotations"] = encode_annotations(part.annotations, dialect)
     if part.meta and "meta" in dialect.has:
         encoded["_meta"] = dict(part.meta)
     return encoded
 
 
-def _least_size(part: Part, dialect: Dialect) -> int:
+def _least_size(part: ContentPart, dialect: Dialect) -> int:
     """The least number of bytes that a block of the part takes, found without encoding it."""
     if isinstance(part, Audio) and "audio" not in dialect.has:
         return 0
@@ -352,7 +362,7 @@ def _least_size(part: Part, dialect: Dialect) -> int:
     return len(text) if text is not None else 4 * len(data or b"") // 3
 
 
-def resource_contents(uri: str, part: Part, mime_type: str | None, dialect: Dialect) -> Params:
+def encode_resource_contents(uri: str, part: ContentPart, mime_type: str | None, dialect: Dialect) -> Params:
     """A part as the contents of a resource (resources: resource contents)."""
     found: Params = {"uri": uri}
     if isinstance(part, Embedded):
@@ -368,7 +378,7 @@ def resource_contents(uri: str, part: Part, mime_type: str | None, dialect: Dial
     return found
 
 
-def annotations_wire(given: Mapping[str, Any], dialect: Dialect) -> Params:
+def encode_annotations(given: Mapping[str, Any], dialect: Dialect) -> Params:
     """`audience`, `priority`, `lastModified`, as far as the version has them."""
     hidden = () if "last_modified" in dialect.has else ("lastModified", "last_modified")
     shown = ((key, value) for key, value in given.items() if key not in hidden)
@@ -405,7 +415,7 @@ def _to_embedded_contents(part: Embedded, mime_type: str | None = None) -> Param
     return found
 
 
-_ENCODERS: Mapping[type[Part], Callable[[Any, Dialect], Params]] = {
+_ENCODERS: Mapping[type[ContentPart], Callable[[Any, Dialect], Params]] = {
     Text: lambda part, _: {"type": "text", "text": part.text},
     Image: lambda part, _: {"type": "image", "data": b64encode(part.data).decode(), "mimeType": part.mime_type},
     Audio: _audio,

@@ -9,24 +9,37 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from defserve.base.frozen import Frozen
+from defserve.base.frozen import FrozenDataclass
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Listener, Offer
 from defserve.core.json_values import is_object
-from defserve.core.messages import Encoded, Id, Notification, Params, Request, encode_early
+from defserve.core.messages import EncodedJson, Notification, Params, Request, RequestId, encode_at_startup
 from defserve.core.peer import Profile
 from defserve.errors import InvalidParams, InvalidRequest, MethodNotFound, ProtocolError, UsageError
 from defserve.protocols.mcp import errors
-from defserve.protocols.mcp.errors import read_optional_object, read_text
-from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, TABLE, Version, features
+from defserve.protocols.mcp.errors import read_optional_object_param, read_text_param
+from defserve.protocols.mcp.versions import (
+    HANDSHAKE_VERSIONS,
+    PROTOCOL_VERSIONS,
+    STATELESS_VERSIONS,
+    ProtocolVersion,
+    get_version_features,
+)
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.server_secret import ServerSecret
 
 
-PREFIX = "io.modelcontextprotocol/"
-VERSION_KEY, CAPABILITIES_KEY = PREFIX + "protocolVersion", PREFIX + "clientCapabilities"
-CLIENT_KEY, SERVER_KEY, LOG_LEVEL_KEY = PREFIX + "clientInfo", PREFIX + "serverInfo", PREFIX + "logLevel"
+MCP_NAMESPACE = "io.modelcontextprotocol/"
+PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY = (
+    MCP_NAMESPACE + "protocolVersion",
+    MCP_NAMESPACE + "clientCapabilities",
+)
+CLIENT_INFO_META_KEY, SERVER_INFO_META_KEY, LOG_LEVEL_META_KEY = (
+    MCP_NAMESPACE + "clientInfo",
+    MCP_NAMESPACE + "serverInfo",
+    MCP_NAMESPACE + "logLevel",
+)
 
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -40,40 +53,40 @@ class Dialect(Profile):
 
     __slots__ = ("version", "stateless", "has", "secret", "_identity", "_info")
 
-    def __init__(self, version: Version, identity: Identity, secret: ServerSecret) -> None:
+    def __init__(self, version: ProtocolVersion, identity: ServerDescription, secret: ServerSecret) -> None:
         super().__init__(batches=version.batches, null_id=version.null_id, calls_back=not version.stateless)
-        self.version, self.stateless, self.has = version.name, version.stateless, features(version.name)
+        self.version, self.stateless, self.has = version.name, version.stateless, get_version_features(version.name)
         self._identity, self.secret = identity, secret
         self._info: Params | None = None
 
     def result(self, call: Call, result: Any) -> Any:
-        if not self.stateless or type(result) is Encoded:
+        if not self.stateless or type(result) is EncodedJson:
             return result
         if "resultType" not in result:
             result["resultType"] = "complete"
         if self._info is None:
             # Done late, because finding the version of a distribution takes a while.
             self._info = self._identity.info(self.version)
-        own = {SERVER_KEY: self._info}
+        own = {SERVER_INFO_META_KEY: self._info}
         result["_meta"] = {**result["_meta"], **own} if result.get("_meta") else own
         return result
 
     def failure(self, call: Call, error: BaseException) -> Params:
-        body = errors.failure(call, error, self.stateless)
+        body = errors.build_failure_reply(call, error, self.stateless)
         if "result" in body:
             body["result"] = self.result(call, body["result"])
         return body
 
-    def withdrawal(self, id: Id) -> tuple[str, Params] | None:
+    def withdrawal(self, id: RequestId) -> tuple[str, Params] | None:
         return None if self.stateless else ("notifications/cancelled", {"requestId": id, "reason": "no longer needed"})
 
 
 class McpLifecycle(Extension):
     """Opens sessions and reads the offer of requests that need none."""
 
-    def __init__(self, identity: Identity, secret: ServerSecret) -> None:
+    def __init__(self, identity: ServerDescription, secret: ServerSecret) -> None:
         self.identity = identity
-        self.dialects = {version.name: Dialect(version, identity, secret) for version in TABLE}
+        self.dialects = {version.name: Dialect(version, identity, secret) for version in PROTOCOL_VERSIONS}
         self._last_offer: Offer | None = None
         self.more_instructions: Callable[[Call], Iterable[str]] | None = None
 
@@ -86,14 +99,17 @@ class McpLifecycle(Extension):
     # -- handshake era -----------------------------------------------------------------------------------
 
     def initialize(self, call: Call, params: Params) -> Params:
-        handshake_only(call)
+        require_handshake(call)
         session = call.session
         if session.terms is not None:
             raise InvalidRequest("Invalid request: this session is already initialized")
-        asked = read_text(params, "protocolVersion")
-        capabilities, info = read_optional_object(params, "capabilities"), read_optional_object(params, "clientInfo")
+        asked = read_text_param(params, "protocolVersion")
+        capabilities, info = (
+            read_optional_object_param(params, "capabilities"),
+            read_optional_object_param(params, "clientInfo"),
+        )
         version = asked if asked in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
-        if len(encode_early(capabilities or {})) > MAX_CAPABILITIES_BYTES:
+        if len(encode_at_startup(capabilities or {})) > MAX_CAPABILITIES_BYTES:
             raise InvalidParams(f"Invalid params: capabilities may have at most {MAX_CAPABILITIES_BYTES} bytes")
         offer = _offer(version, capabilities or {}, _short_info(info or {}), stateless=False)
         call.terms = session.open(offer)
@@ -108,48 +124,54 @@ class McpLifecycle(Extension):
         session.ready = True
 
     def ping(self, call: Call, params: Params) -> Params:
-        handshake_only(call)
+        require_handshake(call)
         return {}
 
     # -- stateless era -----------------------------------------------------------------------------------
 
     def offer_in(self, message: Request | Notification) -> Offer | None:
         meta: Any = message.params.get("_meta")
-        if meta.__class__ is not dict or VERSION_KEY not in meta:
+        if meta.__class__ is not dict or PROTOCOL_VERSION_META_KEY not in meta:
             return None
         last = self._last_offer
-        version, capabilities, info = meta[VERSION_KEY], meta.get(CAPABILITIES_KEY), meta.get(CLIENT_KEY, _NOBODY)
+        version, capabilities, info = (
+            meta[PROTOCOL_VERSION_META_KEY],
+            meta.get(CLIENT_CAPABILITIES_META_KEY),
+            meta.get(CLIENT_INFO_META_KEY, _NOBODY),
+        )
         # Most requests come from a client that has just sent another.
         if (
             last is not None
             and version == last.version
             and capabilities == last.capabilities
             and info == last.info
-            and LOG_LEVEL_KEY not in meta
+            and LOG_LEVEL_META_KEY not in meta
         ):
             return last
         if not isinstance(version, str):
-            raise InvalidParams(f"Invalid params: _meta[{VERSION_KEY!r}] must be a string")
+            raise InvalidParams(f"Invalid params: _meta[{PROTOCOL_VERSION_META_KEY!r}] must be a string")
         if not is_object(capabilities):
-            raise InvalidParams(f"Invalid params: _meta[{CAPABILITIES_KEY!r}] is required and must be an object")
+            raise InvalidParams(
+                f"Invalid params: _meta[{CLIENT_CAPABILITIES_META_KEY!r}] is required and must be an object"
+            )
         if not is_object(info):
-            raise InvalidParams(f"Invalid params: _meta[{CLIENT_KEY!r}] must be an object")
+            raise InvalidParams(f"Invalid params: _meta[{CLIENT_INFO_META_KEY!r}] must be an object")
         if version not in STATELESS_VERSIONS:
             raise UnsupportedVersion(version)
-        if LOG_LEVEL_KEY in meta and meta[LOG_LEVEL_KEY] not in LOG_LEVELS:
-            raise InvalidParams(f"Invalid params: _meta[{LOG_LEVEL_KEY!r}] must be one of {', '.join(LOG_LEVELS)}")
+        if LOG_LEVEL_META_KEY in meta and meta[LOG_LEVEL_META_KEY] not in LOG_LEVELS:
+            raise InvalidParams(f"Invalid params: _meta[{LOG_LEVEL_META_KEY!r}] must be one of {', '.join(LOG_LEVELS)}")
         offer = _offer(version, capabilities, info, stateless=True)
         self._last_offer = offer if offer.key is not None else None
         return offer
 
     def discover(self, call: Call, params: Params) -> Params:
-        dialect = stateless_only(call)
+        dialect = require_stateless(call)
         offer = call.terms.offer
         assert offer is not None
         return {
             "supportedVersions": list(STATELESS_VERSIONS),
             "capabilities": call.session.composition.capabilities(offer),
-            **dialect_cache_hints(dialect),
+            **build_cache_hints(dialect),
             **self._instructions(call),
         }
 
@@ -170,29 +192,29 @@ class UnsupportedVersion(ProtocolError):
         super().__init__(f"Unsupported protocol version: {requested[:64]}", data=data)
 
 
-def dialect_of(call: Call) -> Dialect:
+def get_dialect(call: Call) -> Dialect:
     """The version a call is answered in."""
     profile = call.terms.profile
     assert isinstance(profile, Dialect)
     return profile
 
 
-def stateless_only(call: Call) -> Dialect:
+def require_stateless(call: Call) -> Dialect:
     """The dialect of a method that only the stateless era has; MethodNotFound in the other."""
     profile = call.terms.profile
     if not isinstance(profile, Dialect) or not profile.stateless:
-        raise MethodNotFound(f"Method not found: {call.method} (without _meta[{VERSION_KEY!r}])")
+        raise MethodNotFound(f"Method not found: {call.method} (without _meta[{PROTOCOL_VERSION_META_KEY!r}])")
     return profile
 
 
-def handshake_only(call: Call) -> None:
+def require_handshake(call: Call) -> None:
     """MethodNotFound for a method that the stateless era has removed."""
     profile = call.terms.profile
     if isinstance(profile, Dialect) and profile.stateless:
         raise MethodNotFound(f"Method not found: {call.method}")
 
 
-def dialect_cache_hints(dialect: Dialect, ttl_ms: int = 0, scope: str = "private") -> Params:
+def build_cache_hints(dialect: Dialect, ttl_ms: int = 0, scope: str = "private") -> Params:
     """`ttlMs` and `cacheScope`, if the version has them."""
     return {"ttlMs": ttl_ms, "cacheScope": scope} if dialect.stateless else {}
 
@@ -201,7 +223,7 @@ _NOBODY: Params = {}
 
 
 def _offer(version: str, capabilities: Mapping[str, Any], info: Mapping[str, Any], *, stateless: bool) -> Offer:
-    key = (version, encode_early(capabilities), encode_early(info))
+    key = (version, encode_at_startup(capabilities), encode_at_startup(info))
     # An offer without a key is not remembered.
     is_long = len(key[1]) + len(key[2]) > MAX_KEY_LENGTH
     return Offer(version, capabilities, info, stateless=stateless, key=None if is_long else key)
@@ -209,7 +231,7 @@ def _offer(version: str, capabilities: Mapping[str, Any], info: Mapping[str, Any
 
 def _short_info(info: Params) -> Params:
     """What a session keeps of `clientInfo`. Icons may be whole pictures."""
-    if len(encode_early(info)) <= MAX_KEY_LENGTH:
+    if len(encode_at_startup(info)) <= MAX_KEY_LENGTH:
         return info
     known = ((name, info.get(name)) for name in ("name", "title", "version"))
     return {name: value[:MAX_NAME_LENGTH] for name, value in known if isinstance(value, str)}
@@ -218,7 +240,7 @@ def _short_info(info: Params) -> Params:
 # -- MCP `Implementation`: who this server says it is (schema: serverInfo, icons, instructions).
 
 
-class Icon(Frozen):
+class Icon(FrozenDataclass):
     """An icon of a server, tool, resource or prompt. `src` is an https: or data: URI."""
 
     src: str
@@ -236,7 +258,7 @@ class Icon(Frozen):
         return {key: value for key, value in fields.items() if value}
 
 
-def icons_wire(icons: Sequence[Icon | str | Mapping[str, Any]]) -> list[dict[str, Any]]:
+def encode_icons(icons: Sequence[Icon | str | Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Icons in any of the forms authors write, for the wire."""
     return [
         icon.wire() if isinstance(icon, Icon) else {"src": icon} if isinstance(icon, str) else dict(icon)
@@ -244,7 +266,7 @@ def icons_wire(icons: Sequence[Icon | str | Mapping[str, Any]]) -> list[dict[str
     ]
 
 
-class Identity:
+class ServerDescription:
     """Name, version and the rest; the version is looked up when first asked for (importlib.metadata costs 36 ms)."""
 
     def __init__(
@@ -273,7 +295,7 @@ class Identity:
     def info(self, version: str) -> dict[str, Any]:
         """`Implementation` as a version of the protocol knows it."""
         if (known := self._wire.get(version)) is None:
-            known = self._wire[version] = self._info(features(version))
+            known = self._wire[version] = self._info(get_version_features(version))
         return known
 
     def _info(self, has: frozenset[str]) -> dict[str, Any]:
@@ -281,7 +303,7 @@ class Identity:
         if self.title and "titles" in has:
             info["title"] = self.title
         if "website" in has:
-            more = {"description": self.description, "websiteUrl": self.website_url, "icons": icons_wire(self.icons)}
+            more = {"description": self.description, "websiteUrl": self.website_url, "icons": encode_icons(self.icons)}
             info |= {key: value for key, value in more.items() if value}
         return info
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from defserve.core.extension import Extension, Offer
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
-from defserve.core.peer import error_object, mask
+from defserve.core.peer import make_error_object, mask_unexpected_error
 from defserve.errors import (
     BadArguments,
     Declined,
@@ -25,7 +25,13 @@ from defserve.errors import (
     TimedOut,
     ToolError,
 )
-from defserve.protocols.mcp.errors import ResourceNotFound, UnknownTool, new_trace_id, trace_id, unwrap_group
+from defserve.protocols.mcp.errors import (
+    ResourceNotFound,
+    UnknownTool,
+    get_trace_id,
+    new_trace_id,
+    unwrap_exception_group,
+)
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -49,7 +55,7 @@ TOOL_EXECUTION = ErrorNumber("ToolExecution", -32003, True)
 AUTHENTICATION_ERROR = ErrorNumber("AuthenticationError", -32004, suggestions=("Send valid credentials",))
 AUTHORIZATION_ERROR = ErrorNumber("AuthorizationError", -32005, suggestions=("Ask the operator for access",))
 
-KINDS = (
+ERROR_NUMBERS = (
     ErrorNumber("ParseError", -32700, suggestions=("Send JSON, encoded as UTF-8",)),
     ErrorNumber("InvalidRequest", -32600),
     ErrorNumber("MethodNotFound", -32601, suggestions=("Use a method that the server's capabilities name",)),
@@ -73,7 +79,7 @@ TOOL_TIMEOUT = TOOL_EXECUTION._replace(
     ),
 )
 
-STANDARD: Mapping[int, ErrorNumber] = {kind.code: kind for kind in KINDS if kind.code <= -32600}
+JSON_RPC_ERROR_NUMBERS: Mapping[int, ErrorNumber] = {kind.code: kind for kind in ERROR_NUMBERS if kind.code <= -32600}
 
 # By the symbol an error carries in every protocol.
 SYMBOLS: Mapping[str, ErrorNumber] = {
@@ -113,23 +119,23 @@ class NumberedErrors(Extension):
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         """The error object with the code of its kind; None if the table has no code for the error."""
-        error = unwrap_group(error)
-        if (kind := kind_of(call, error)) is None:
+        error = unwrap_exception_group(error)
+        if (kind := find_error_number(call, error)) is None:
             return None
         reason = _reason(call, error)
         data = {
             **_own_data(call, error),
-            **self._data(kind, reason, trace_id(call)),
+            **self._data(kind, reason, get_trace_id(call)),
             "field": error.problems[0].field or None if isinstance(error, BadArguments) else None,
             "suggestions": _suggestions(kind, error),
         }
         data.setdefault("retryable", _is_retryable(kind, error))
-        return {"error": error_object(kind.code, kind.message or reason, data)}
+        return {"error": make_error_object(kind.code, kind.message or reason, data)}
 
     def refusal(self, code: int, text: str) -> Params | None:
         """The data of an error that belongs to no call; None for a code that is not JSON-RPC's."""
         # These codes are JSON-RPC's own, so both eras may see them.
-        kind = STANDARD.get(code)
+        kind = JSON_RPC_ERROR_NUMBERS.get(code)
         return None if kind is None else {**self._data(kind, text, new_trace_id()), "retryable": kind.retryable}
 
     def _data(self, kind: ErrorNumber, reason: str, trace: str) -> Params:
@@ -143,12 +149,12 @@ class NumberedErrors(Extension):
         }
 
 
-def kind_of(call: Call, error: BaseException) -> ErrorNumber | None:
+def find_error_number(call: Call, error: BaseException) -> ErrorNumber | None:
     """Which of the ten kinds an error is; None if MCP itself gives its code a meaning."""
     if isinstance(error, UnknownTool):
         return TOOL_NOT_FOUND
     if isinstance(error, ProtocolError):
-        return None if isinstance(error, ResourceNotFound) else STANDARD.get(error.code)
+        return None if isinstance(error, ResourceNotFound) else JSON_RPC_ERROR_NUMBERS.get(error.code)
     symbol = error.error_type if isinstance(error, Refused | ToolError) else ""
     kind = SYMBOLS.get(symbol) or (INTERNAL_ERROR if isinstance(error, Refused) else TOOL_EXECUTION)
     return kind if call.method == "tools/call" else OUTSIDE_TOOL_CALLS.get(kind, kind)
@@ -168,7 +174,7 @@ def _reason(call: Call, error: BaseException) -> str:
         return error.message
     masked = call.local(_Masked)
     if masked.error is not error:
-        masked.error, masked.text = error, mask(call, error)
+        masked.error, masked.text = error, mask_unexpected_error(call, error)
     return masked.text
 
 
@@ -209,7 +215,7 @@ MAX_SUGGESTIONS = 10
 
 
 # What a problem says of the constraint → what to do about it. The first match counts.
-RULES: tuple[tuple[str, Callable[[str, re.Match[str]], Iterable[str]]], ...] = (
+SUGGESTION_RULES: tuple[tuple[str, Callable[[str, re.Match[str]], Iterable[str]]], ...] = (
     (r"missing", lambda field, _: [f"Provide {field}"]),
     (r'unknown field; did you mean (?P<known>".*")\?', lambda _, m: [f"Use {m['known']}"]),
     (r"unknown field", lambda field, _: [f"Leave out {field}"]),
@@ -246,7 +252,7 @@ def suggest_for_problems(problems: Iterable[Problem]) -> list[str]:
 def _for_problem(problem: Problem) -> Iterable[str]:
     # The given value comes last and may hold anything; it is not part of the constraint.
     constraint = problem.reason.partition(", got ")[0]
-    for rule, suggest in RULES:
+    for rule, suggest in SUGGESTION_RULES:
         if found := re.fullmatch(rule, constraint, re.DOTALL):
             return suggest(problem.field, found)
     return [f"Change {problem.field}: {constraint}"] if problem.field else []

@@ -10,29 +10,29 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from defserve.binding.arguments import Arguments
-from defserve.binding.content import Part
+from defserve.binding.arguments import ArgumentsSchema
+from defserve.binding.content import ContentPart
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array, is_mapping
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import BadArguments, InvalidParams, MethodNotFound, Rejected, UsageError
-from defserve.protocols.mcp.errors import read_object, read_optional_object, read_text
-from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
+from defserve.protocols.mcp.errors import read_object_param, read_optional_object_param, read_text_param
+from defserve.protocols.mcp.function import FindProvider, Function, find_no_provider
 from defserve.protocols.mcp.items import (
     ANSWER_PARAMS,
     Item,
     ItemOptions,
-    Late,
-    Listing,
-    check_running,
-    check_values,
+    ListMethod,
+    WaitForLateItems,
+    check_execution_options,
+    check_item_options,
     choose_item_name,
     find_item,
-    read_answers,
+    read_input_answers,
 )
-from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
+from defserve.protocols.mcp.lifecycle import Dialect, get_dialect
 from defserve.protocols.mcp.resources import Resource, Resources
 
 if TYPE_CHECKING:
@@ -56,15 +56,15 @@ class Prompt(Item[PromptOptions]):
         function: Callable[..., Any],
         options: PromptOptions | None = None,
         *,
-        find_provider: FindProvider = nothing_injectable,
+        find_provider: FindProvider = find_no_provider,
         owner: Any = None,
     ) -> Prompt:
         """Read a function into a prompt. Raises UsageError for anything that could not be called."""
         options = options or PromptOptions()
         bound = Function(function, find_provider, inline=options.inline, gathers=True)
-        check_values(options, bound.signature)
+        check_item_options(options, bound.signature)
         name = choose_item_name("prompt", options.name, bound.signature)
-        check_running(f"prompt {name!r}", options, bound.signature)
+        check_execution_options(f"prompt {name!r}", options, bound.signature)
         if bound.signature.returns in (None, type(None)):
             raise UsageError(
                 f"prompt {name!r} returns nothing",
@@ -109,7 +109,7 @@ class Prompt(Item[PromptOptions]):
 
     def result(self, call: Call, value: Any) -> Params:
         """What its function returned, as `GetPromptResult`."""
-        result: Params = {"messages": [message.wire(dialect_of(call)) for message in messages(value)]}
+        result: Params = {"messages": [message.wire(get_dialect(call)) for message in messages(value)]}
         return {"description": self.description, **result} if self.description else result
 
 
@@ -118,20 +118,20 @@ class Prompts(Extension):
 
     def __init__(self) -> None:
         self.registry: Registry[Prompt] = Registry("prompt")
-        self.late: Late | None = None
-        self.prompt_list = Listing("prompts", self.registry)
+        self.late: WaitForLateItems | None = None
+        self.prompt_list = ListMethod("prompts", self.registry)
 
     def methods(self) -> Mapping[str, Handler]:
         return {"prompts/list": self.prompt_list.page, "prompts/get": self.get}
 
     async def get(self, call: Call, params: Params) -> Params:
-        name, arguments = read_text(params, "name"), read_optional_object(params, "arguments")
+        name, arguments = read_text_param(params, "name"), read_optional_object_param(params, "arguments")
         if self.late is not None and name not in self.registry:
             await self.late(call, name)
         prompt = find_item(call, self.registry, name)
         seconds = prompt.begin(call)
         if not ANSWER_PARAMS.isdisjoint(params):
-            await read_answers(call)
+            await read_input_answers(call)
         return prompt.result(call, await prompt.function.run(call, prompt.validate(arguments or {}), seconds))
 
 
@@ -144,7 +144,7 @@ def messages(value: Any) -> list[Message]:
         return [message for item in value for message in messages(item)]
     if isinstance(value, Message):
         return [value]
-    if isinstance(value, str | Part):
+    if isinstance(value, str | ContentPart):
         return [User(value)]
     if is_mapping(value) and {"role", "content"} <= set(value):
         return [Message(value["role"], value["content"])]
@@ -238,20 +238,20 @@ class Completions(Extension):
     async def complete(self, call: Call, params: Params) -> Params:
         if not self.offered:
             raise MethodNotFound(f"Method not found: {call.method} (this server completes nothing)")
-        ref = read_object(params, "ref")
+        ref = read_object_param(params, "ref")
         if (late := self._prompts.late) is not None:
             await late(call, str(ref.get("name") or ref.get("uri") or ""))
         target, item = self._target(call, ref)
         if isinstance(item, CompletesItself):
             return await item.complete(call, params)
-        argument, context = read_object(params, "argument"), read_optional_object(params, "context") or {}
-        name, value = read_text(argument, "name"), read_text(argument, "value")
+        argument, context = read_object_param(params, "argument"), read_optional_object_param(params, "context") or {}
+        name, value = read_text_param(argument, "name"), read_text_param(argument, "value")
         annotations = {p.wire_name: p.annotation for p in item.function.signature.parameters}
         if name not in annotations:
             raise InvalidParams(f"Unknown argument: {name}")
         if (completion := self.registry.get(f"{target} {name}")) is None:
             return _completion([c for c in _choices(annotations[name]) if c.startswith(value)])
-        known = read_optional_object(context, "arguments") or {}
+        known = read_optional_object_param(context, "arguments") or {}
         given = {takes: known[takes] for takes in completion.takes if takes in known} | {"value": value}
         try:
             kwargs = completion.function.arguments.validate(given)
@@ -262,10 +262,10 @@ class Completions(Extension):
     def _target(self, call: Call, ref: Params) -> tuple[str, Prompt | Resource]:
         kind = ref.get("type")
         if kind == "ref/prompt":
-            prompt = find_item(call, self._prompts.registry, read_text(ref, "name"))
+            prompt = find_item(call, self._prompts.registry, read_text_param(ref, "name"))
             return prompt.name, prompt
         if kind == "ref/resource":
-            uri = read_text(ref, "uri")
+            uri = read_text_param(ref, "uri")
             resource = self._resources.templates.get(uri) or self._resources.concrete.get(uri)
             if resource is not None and call.session.composition.visible(call, resource):
                 return resource.uri, resource
@@ -283,7 +283,7 @@ def _let_be_missing(function: Function) -> None:
     for parameter in lenient.parameters:
         if parameter.required and parameter.name != "value":
             parameter.default, parameter.fills = None, True
-    function.arguments = Arguments.of(lenient)
+    function.arguments = ArgumentsSchema.of(lenient)
 
 
 def _completion(found: str | Iterable[Any] | None) -> Params:

@@ -11,16 +11,16 @@ from pydantic_core import to_jsonable_python
 from defserve.core.call import Call, InnerCall
 from defserve.core.extension import Extension, Handler, Listener
 from defserve.core.json_values import is_mapping
-from defserve.core.messages import Params, is_id
-from defserve.core.peer import SENDER
+from defserve.core.messages import Params, is_request_id
+from defserve.core.peer import CURRENT_SENDER
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.errors import read_meta
-from defserve.protocols.mcp.lifecycle import LOG_LEVEL_KEY, LOG_LEVELS, Dialect, dialect_of, handshake_only
+from defserve.protocols.mcp.lifecycle import LOG_LEVEL_META_KEY, LOG_LEVELS, Dialect, get_dialect, require_handshake
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
 
-RANK = {level: rank for rank, level in enumerate(LOG_LEVELS)}
+LOG_LEVEL_RANKS = {level: rank for rank, level in enumerate(LOG_LEVELS)}
 DEFAULT_LEVEL = "info"
 
 
@@ -48,7 +48,7 @@ class Reporting(Extension):
             session.local(LogLevel).level = kept["level"]
 
 
-class Reported:
+class ReportingState:
     """How far a call's progress has come, and how much it has logged. `also` is called with every progress."""
 
     __slots__ = ("progress", "messages", "also")
@@ -61,7 +61,7 @@ class Reported:
 
 def set_level(call: Call, params: Params) -> Params:
     """`logging/setLevel`."""
-    handshake_only(call)
+    require_handshake(call)
     level = params.get("level")
     if level not in LOG_LEVELS:
         raise InvalidParams(f"Invalid params: level must be one of {', '.join(LOG_LEVELS)}")
@@ -70,12 +70,12 @@ def set_level(call: Call, params: Params) -> Params:
     return {}
 
 
-def log(call: Call, level: str, message: str, fields: Params, args: tuple[Any, ...] = ()) -> None:
+def send_log_message(call: Call, level: str, message: str, fields: Params, args: tuple[Any, ...] = ()) -> None:
     """Send a log message that belongs to this call, secrets masked, if the client wants its level. From any thread."""
-    threshold = log_threshold(call)
-    if threshold is None or RANK[level] < RANK[threshold]:
+    threshold = get_log_threshold(call)
+    if threshold is None or LOG_LEVEL_RANKS[level] < LOG_LEVEL_RANKS[threshold]:
         return
-    reported, limit = call.root.local(Reported), call.session.composition.limits.log_messages_per_call
+    reported, limit = call.root.local(ReportingState), call.session.composition.limits.log_messages_per_call
     reported.messages += 1
     if reported.messages > limit:
         return
@@ -90,26 +90,26 @@ def log(call: Call, level: str, message: str, fields: Params, args: tuple[Any, .
     call.notify("notifications/message", {"level": level, "data": data, **logger})
 
 
-def pass_on_log(call: Call, params: Params) -> None:
+def relay_log_message(call: Call, params: Params) -> None:
     """Send a log message of another server that works for this call, if the client wants its level."""
-    threshold, level = log_threshold(call), params.get("level")
-    if threshold is None or level not in RANK or RANK[str(level)] < RANK[threshold]:
+    threshold, level = get_log_threshold(call), params.get("level")
+    if threshold is None or level not in LOG_LEVEL_RANKS or LOG_LEVEL_RANKS[str(level)] < LOG_LEVEL_RANKS[threshold]:
         return
-    reported = call.local(Reported)
+    reported = call.local(ReportingState)
     reported.messages += 1
     if reported.messages <= call.session.composition.limits.log_messages_per_call:
         call.notify("notifications/message", params)
 
 
-def progress(call: Call, value: float, total: float | None, message: str | None) -> None:
+def send_progress(call: Call, value: float, total: float | None, message: str | None) -> None:
     """Report progress to a client that asked for it; values that do not grow are left out. From any thread."""
     if isinstance(call, InnerCall):
         if call.nth is not None:  # one of several calls: each is one step of the call that makes them
             share = value / total if total else value
             value, total = call.nth + (share if 0 <= share < 1 else 0), None
-        progress(call.outer, value, total, message)
+        send_progress(call.outer, value, total, message)
         return
-    token, reported = progress_token(call), call.local(Reported)
+    token, reported = read_progress_token(call), call.local(ReportingState)
     if token is None and reported.also is None:
         return
     if not isfinite(value) or (reported.progress is not None and value <= reported.progress):
@@ -122,22 +122,22 @@ def progress(call: Call, value: float, total: float | None, message: str | None)
     params: Params = {"progressToken": token, "progress": value}
     if total is not None and isfinite(total):
         params["total"] = total
-    if message and "progress_message" in dialect_of(call).has:
+    if message and "progress_message" in get_dialect(call).has:
         params["message"] = message
     call.notify("notifications/progress", params, replaces=("progress", token))
 
 
-def progress_token(call: Call) -> int | str | None:
+def read_progress_token(call: Call) -> int | str | None:
     """The token of a client that wants progress of this call."""
     token = read_meta(call.params).get("progressToken")
     return token if isinstance(token, int | str) and not isinstance(token, bool) else None
 
 
-def log_threshold(call: Call) -> str | None:
+def get_log_threshold(call: Call) -> str | None:
     """The least severe level that the client wants to hear of; None if it wants no logs."""
     profile = call.terms.profile
     if isinstance(profile, Dialect) and profile.stateless:
-        return read_meta(call.params).get(LOG_LEVEL_KEY)
+        return read_meta(call.params).get(LOG_LEVEL_META_KEY)
     level = call.session.peek(LogLevel)
     return level.level if level is not None else DEFAULT_LEVEL
 
@@ -171,5 +171,5 @@ def _text(value: object) -> str:
 def on_cancelled(session: Session, params: Params) -> None:
     """`notifications/cancelled`: stop a call. An id that names no running call is ignored."""
     id = params.get("requestId")
-    if is_id(id):
-        session.cancel(id, SENDER.get())
+    if is_request_id(id):
+        session.cancel(id, CURRENT_SENDER.get())

@@ -14,8 +14,8 @@ from itertools import groupby
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from defserve.binding.content import Part, Text
-from defserve.binding.results import find_answer_annotation, plain_any
+from defserve.binding.content import ContentPart, Text
+from defserve.binding.results import convert_to_plain_json, find_result_annotation
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array
@@ -23,26 +23,26 @@ from defserve.core.messages import Params, encode
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
 from defserve.protocols.mcp import items
-from defserve.protocols.mcp.errors import ResourceNotFound, read_text
-from defserve.protocols.mcp.function import FindProvider, Function, nothing_injectable
+from defserve.protocols.mcp.errors import ResourceNotFound, read_text_param
+from defserve.protocols.mcp.function import FindProvider, Function, find_no_provider
 from defserve.protocols.mcp.items import (
     ANSWER_PARAMS,
     Item,
     ItemOptions,
-    Late,
-    Listing,
-    check_running,
-    check_values,
-    read_answers,
+    ListMethod,
+    WaitForLateItems,
+    check_execution_options,
+    check_item_options,
+    read_input_answers,
 )
-from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
+from defserve.protocols.mcp.lifecycle import Dialect, build_cache_hints, get_dialect
 
 if TYPE_CHECKING:
     from defserve.binding.signature import Signature
     from defserve.protocols.mcp.uri_template import UriTemplate
 
 
-URI_LENGTH = 8 * 1024
+MAX_URI_LENGTH = 8 * 1024
 
 # RFC 3986: a scheme and something behind it, without blanks. Template variables are not checked here.
 URI = r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+$"
@@ -83,18 +83,18 @@ class Resource(Item[ResourceOptions]):
         uri: str,
         options: ResourceOptions | None = None,
         *,
-        find_provider: FindProvider = nothing_injectable,
+        find_provider: FindProvider = find_no_provider,
         owner: Any = None,
     ) -> Resource:
         """Read a function into a resource; template variables and parameters have to match."""
         options = options or ResourceOptions()
         bound = Function(function, find_provider, inline=options.inline, gathers=True)
-        check_values(options, bound.signature)
+        check_item_options(options, bound.signature)
         where, names = bound.signature.where, {p.name: p for p in bound.signature.parameters}
         template = _template(uri, where) if "{" in uri else None
         if not re.match(URI, uri):
             raise UsageError(f"resource {uri!r} is not a URI", where=where, fix='give it a scheme: "config://app"')
-        check_running(f"resource {uri!r}", options, bound.signature)
+        check_execution_options(f"resource {uri!r}", options, bound.signature)
         if problem := _problem(options):
             raise UsageError(f"resource {uri!r}: {problem}", where=where)
         variables = set(template.names) if template else set[str]()
@@ -124,7 +124,7 @@ class Resource(Item[ResourceOptions]):
             "description": self.description or None,
             "mimeType": options.mime_type,
             "size": None if self.template else options.size,
-            "annotations": items.annotations_wire(options.annotations, dialect) if options.annotations else None,
+            "annotations": items.encode_annotations(options.annotations, dialect) if options.annotations else None,
         }
         described: Params = {"uriTemplate" if self.template else "uri": self.uri, "name": self.name}
         described |= {key: value for key, value in optional.items() if value is not None}
@@ -134,8 +134,8 @@ class Resource(Item[ResourceOptions]):
         """`ReadResourceResult` for one of its URIs; `values` are those of the template's variables."""
         seconds = self.begin(call)
         if not ANSWER_PARAMS.isdisjoint(call.params):
-            await read_answers(call)
-        dialect, options = dialect_of(call), self.options
+            await read_input_answers(call)
+        dialect, options = get_dialect(call), self.options
         is_cached, left = options.ttl > 0 and self.function.injection is None, options.ttl
         if is_cached and (reading := cache.get(uri, dialect.version)) is not None:
             found, left = reading
@@ -145,7 +145,7 @@ class Resource(Item[ResourceOptions]):
             found = self.contents(uri, await self.function.run(call, kwargs, seconds), dialect)
             if is_cached:
                 cache.store_contents(uri, dialect.version, found, left, changes)
-        return {"contents": found, **dialect_cache_hints(dialect, int(left * 1000))}
+        return {"contents": found, **build_cache_hints(dialect, int(left * 1000))}
 
     def contents(self, uri: str, value: Any, dialect: Dialect) -> list[Params]:
         """What its function returned or yielded for a URI, as the wire has it."""
@@ -159,13 +159,13 @@ class Resources(Extension):
 
     def __init__(self) -> None:
         self.cache = ResourceCache()
-        self.late: Late | None = None
+        self.late: WaitForLateItems | None = None
         self.unlisted: Callable[[str], Resource | None] | None = None
         """Finds a resource that is in no list."""
         self.concrete: Registry[Resource] = Registry("resource")
         self.templates: Registry[Resource] = Registry("resource template")
-        self.concrete_list = Listing("resources", self.concrete, Resource.is_listed)
-        self.template_list = Listing("resourceTemplates", self.templates, Resource.is_listed)
+        self.concrete_list = ListMethod("resources", self.concrete, Resource.is_listed)
+        self.template_list = ListMethod("resourceTemplates", self.templates, Resource.is_listed)
 
     def methods(self) -> Mapping[str, Handler]:
         return {
@@ -184,7 +184,7 @@ class Resources(Extension):
         return (self.templates if "{" in uri else self.concrete).remove(uri)
 
     async def read_resource(self, call: Call, params: Params) -> Params:
-        uri = read_text(params, "uri")
+        uri = read_text_param(params, "uri")
         found = self.find(call, uri)
         if found is None and self.late is not None and await self.late(call, uri):
             found = self.find(call, uri)
@@ -203,7 +203,7 @@ class Resources(Extension):
 
     def find(self, call: Call, uri: str) -> tuple[Resource, Params] | None:
         """The resource a caller means by a URI, with the values of its template's variables."""
-        if len(uri) > URI_LENGTH:
+        if len(uri) > MAX_URI_LENGTH:
             return None
         visible = call.session.composition.visible
         resource = self.concrete.get(uri)
@@ -225,23 +225,25 @@ class Resources(Extension):
 def contents(uri: str, value: Any, mime_type: str | None, dialect: Dialect) -> list[Params]:
     """What a resource function returned: text, bytes, parts, a list of them, or a value to show as JSON."""
     if isinstance(value, str):
-        return [items.resource_contents(uri, Text(value), mime_type, dialect)]
+        return [items.encode_resource_contents(uri, Text(value), mime_type, dialect)]
     if isinstance(value, bytes):
         from base64 import b64encode
 
         return [{"uri": uri, "mimeType": mime_type or "application/octet-stream", "blob": b64encode(value).decode()}]
-    if isinstance(value, Part):
-        return [items.resource_contents(uri, value, mime_type, dialect)]
-    if is_array(value) and value and all(isinstance(item, Part | str | bytes) for item in value):
+    if isinstance(value, ContentPart):
+        return [items.encode_resource_contents(uri, value, mime_type, dialect)]
+    if is_array(value) and value and all(isinstance(item, ContentPart | str | bytes) for item in value):
         return [found for item in value for found in contents(uri, item, mime_type, dialect)]
-    return [{"uri": uri, "mimeType": mime_type or "application/json", "text": encode(plain_any(value)).decode()}]
+    return [
+        {"uri": uri, "mimeType": mime_type or "application/json", "text": encode(convert_to_plain_json(value)).decode()}
+    ]
 
 
 def _join_pieces(yielded: list[Any], signature: Signature) -> Any:
     """What a generator yielded, with neighbouring texts in one text and neighbouring bytes in one blob."""
     if not yielded:
-        return {str: "", bytes: b""}.get(find_answer_annotation(signature), yielded)
-    if not all(isinstance(item, Part | str | bytes) for item in yielded):
+        return {str: "", bytes: b""}.get(find_result_annotation(signature), yielded)
+    if not all(isinstance(item, ContentPart | str | bytes) for item in yielded):
         return yielded
     made: list[Any] = []
     for kind, run in groupby(yielded, lambda item: next((k for k in (str, bytes) if isinstance(item, k)), None)):

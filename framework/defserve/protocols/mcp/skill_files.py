@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from defserve.base.yaml_values import YamlRefused, read_yaml
+from defserve.base.yaml_values import UnsupportedYaml, parse_yaml
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.errors import UsageError
 
 SKILL_FILE: Final = "SKILL.md"
-MAX_FILES: Final = 512
-MAX_BYTES: Final = 16 * 1024 * 1024
+MAX_SKILL_FILES: Final = 512
+MAX_SKILL_BYTES: Final = 16 * 1024 * 1024
 MAX_FOLDER_DEPTH: Final = 16
 """Of one skill (SEP-2640: limits), and how deep its folders may be."""
 
@@ -33,7 +33,7 @@ _CACHES: Final = frozenset({"__pycache__", "node_modules"})
 _FLAGS: Final = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
-def is_portable(name: str) -> bool:
+def is_portable_filename(name: str) -> bool:
     """Whether a name of a file is nothing but that, on every system."""
     return name not in ("", ".", "..") and not _NOT_PORTABLE.search(name)
 
@@ -57,28 +57,28 @@ class LeftOut(NamedTuple):
     reason: str
 
 
-class Folder(NamedTuple):
+class SkillFolder(NamedTuple):
     """What a folder held when it was read."""
 
     root: Path
     files: tuple[SkillFile, ...]
     left_out: tuple[LeftOut, ...]
 
-    def below(self, path: str) -> Folder:
+    def below(self, path: str) -> SkillFolder:
         """One of its folders, with paths that begin there."""
         start = f"{path}/" if path else ""
         files = [file._replace(path=file.path[len(start) :]) for file in self.files if file.path.startswith(start)]
         left = [one._replace(path=one.path[len(start) :]) for one in self.left_out if one.path.startswith(start)]
-        return Folder(self.root / path, tuple(files), tuple(left))
+        return SkillFolder(self.root / path, tuple(files), tuple(left))
 
 
-class Room:
+class SkillMemoryBudget:
     """How much more a server may hold in memory. What several skills share is counted once."""
 
     def __init__(self, files: int, size: int) -> None:
         self.files, self.size = files, size
 
-    def reserve_folder(self, folder: Folder) -> None:
+    def reserve_folder(self, folder: SkillFolder) -> None:
         """Raises UsageError if there is no room for it."""
         files, size = len(folder.files), sum(len(file.data) for file in folder.files)
         if files > self.files or size > self.size:
@@ -90,7 +90,7 @@ class Room:
         self.files, self.size = self.files - files, self.size - size
 
 
-def read_folder(root: Path, most_files: int = MAX_FILES, most_bytes: int = MAX_BYTES) -> Folder:
+def read_skill_folder(root: Path, most_files: int = MAX_SKILL_FILES, most_bytes: int = MAX_SKILL_BYTES) -> SkillFolder:
     """Every file below `root`. Raises UsageError if it is no folder, is too large or cannot be read."""
     if not root.is_dir():
         raise UsageError(
@@ -113,10 +113,10 @@ def read_folder(root: Path, most_files: int = MAX_FILES, most_bytes: int = MAX_B
             files.append(SkillFile(path, data, f"sha256:{hashlib.sha256(data).hexdigest()}"))
     except OSError as error:
         raise _unreadable(root, error) from None
-    return Folder(root, tuple(files), tuple(left_out))
+    return SkillFolder(root, tuple(files), tuple(left_out))
 
 
-def find_skills(root: Path) -> list[Path]:
+def find_skill_folders(root: Path) -> list[Path]:
     """The outermost folders below `root` with a `SKILL.md`, in order. Links are not followed. Raises UsageError."""
     try:
         return list(_find(root, MAX_FOLDER_DEPTH)) if root.is_dir() else []
@@ -152,7 +152,7 @@ def _reason(entry: os.DirEntry[str], path: str, root: Path) -> str | None:
         return "it is hidden"
     if entry.name in _CACHES:
         return "it is a cache"
-    if not is_portable(entry.name):
+    if not is_portable_filename(entry.name):
         return "its name means something else on other systems"
     if path.count("/") >= MAX_FOLDER_DEPTH:
         return f"it is deeper than {MAX_FOLDER_DEPTH} folders"
@@ -244,8 +244,8 @@ def parse_frontmatter(text: str) -> Any:
     # YAML 1.2: the last line of a block text ends, even if no line break follows.
     whole = f"{text}\n" if text.rpartition("\n")[2].strip() else text
     try:
-        return read_yaml(whole, "the frontmatter", max_depth=MAX_YAML_DEPTH, first_line=2)
-    except YamlRefused as error:
+        return parse_yaml(whole, "the frontmatter", max_depth=MAX_YAML_DEPTH, first_line=2)
+    except UnsupportedYaml as error:
         raise BadFrontmatter(str(error)) from None
     except yaml.YAMLError as error:
         raise BadFrontmatter(f"the frontmatter is not YAML: {_short(error)}") from None
@@ -266,12 +266,12 @@ def _short(error: Any) -> str:
     return f"{place}{problem}{hint}"
 
 
-def same_json(one: Any, other: Any) -> bool:
+def is_same_json(one: Any, other: Any) -> bool:
     """Whether two JSON values are equal: `1` is `1.0`, and `true` is not `1`."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if is_object(one) and is_object(other):
-        return one.keys() == other.keys() and all(same_json(value, other[name]) for name, value in one.items())
+        return one.keys() == other.keys() and all(is_same_json(value, other[name]) for name, value in one.items())
     if is_array(one) and is_array(other):
-        return len(one) == len(other) and all(map(same_json, one, other))
+        return len(one) == len(other) and all(map(is_same_json, one, other))
     return one == other

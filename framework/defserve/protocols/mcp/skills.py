@@ -21,27 +21,27 @@ from defserve.core.extension import Extension, Handler, Offer
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, UsageError
-from defserve.protocols.mcp.errors import read_text
-from defserve.protocols.mcp.function import Function, nothing_injectable
-from defserve.protocols.mcp.items import Listing, cursor_at, position_of
-from defserve.protocols.mcp.lifecycle import Dialect, dialect_cache_hints, dialect_of
-from defserve.protocols.mcp.resources import URI_LENGTH, Resource, ResourceOptions, Resources
+from defserve.protocols.mcp.errors import read_text_param
+from defserve.protocols.mcp.function import Function, find_no_provider
+from defserve.protocols.mcp.items import ListMethod, decode_cursor, encode_cursor
+from defserve.protocols.mcp.lifecycle import Dialect, build_cache_hints, get_dialect
+from defserve.protocols.mcp.resources import MAX_URI_LENGTH, Resource, ResourceOptions, Resources
 from defserve.protocols.mcp.skill_files import (
     MAX_FOLDER_DEPTH,
     SKILL_FILE,
     BadFrontmatter,
-    Folder,
-    Room,
     SkillFile,
-    find_skills,
-    read_folder,
+    SkillFolder,
+    SkillMemoryBudget,
+    find_skill_folders,
     read_frontmatter,
+    read_skill_folder,
 )
 
 if TYPE_CHECKING:
     from defserve.proxying.mounts import RemoteSkills
 
-EXTENSION: Final = "io.modelcontextprotocol/skills"
+SKILLS_EXTENSION_ID: Final = "io.modelcontextprotocol/skills"
 MAX_SERVER_FILES: Final = 8 * 1024
 MAX_SERVER_BYTES: Final = 64 * 1024 * 1024
 """Of all skills of a server together: they are held in memory."""
@@ -98,9 +98,9 @@ class Skills(Extension):
         self.folders: list[Path] = []
         """The folders that were read."""
         self._resources = served
-        self._listing = Listing("skills", self.registry, describe=lambda skill, dialect: skill.entry(dialect))
+        self._listing = ListMethod("skills", self.registry, describe=lambda skill, dialect: skill.entry(dialect))
         self.elsewhere: RemoteSkills | None = None
-        self._room = Room(MAX_SERVER_FILES, MAX_SERVER_BYTES)
+        self._room = SkillMemoryBudget(MAX_SERVER_FILES, MAX_SERVER_BYTES)
 
     def add(self, path: str, prefix: str, scopes: Sequence[str], add: AddResource, owner: Any) -> None:
         """Read a skill and serve its files, with those of skills inside it. Raises UsageError."""
@@ -111,7 +111,7 @@ class Skills(Extension):
         """Read every skill below a folder. Raises UsageError if there is none."""
         root = Path(os.path.abspath(path))
         self.folders.append(root)
-        found = find_skills(root)
+        found = find_skill_folders(root)
         if not found:
             fix = "a relative path starts beside the file that names it; to ship it, put the folder into the package"
             raise UsageError(
@@ -124,8 +124,8 @@ class Skills(Extension):
 
     def _add(self, folder: Path, segments: Sequence[str], scopes: Sequence[str], add: AddResource, owner: Any) -> None:
         self.folders.append(folder)
-        found = read_folder(folder)
-        files = resources(found, segments, scopes, owner)
+        found = read_skill_folder(folder)
+        files = make_skill_resources(found, segments, scopes, owner)
         self._room.reserve_folder(found)
         for file in files:
             add(file)
@@ -135,7 +135,7 @@ class Skills(Extension):
     # -- on the wire -------------------------------------------------------------------------------------
 
     def capabilities(self, offer: Offer) -> Params:
-        return {"extensions": {EXTENSION: {"directoryRead": True}}}
+        return {"extensions": {SKILLS_EXTENSION_ID: {"directoryRead": True}}}
 
     def methods(self) -> Mapping[str, Handler]:
         if self.elsewhere is not None:
@@ -154,41 +154,41 @@ class Skills(Extension):
             return self._listing.page(call, params)
 
         async def get(call: Call, params: Params) -> Params:
-            uri = read_text(params, "uri")
-            is_ours = self._visible(call, uri) is not None or len(uri) > URI_LENGTH
+            uri = read_text_param(params, "uri")
+            is_ours = self._visible(call, uri) is not None or len(uri) > MAX_URI_LENGTH
             found = None if is_ours else await source.get(call, uri)
             return self.get(call, params) if found is None else found
 
         async def read_directory(call: Call, params: Params) -> Params:
-            uri = read_text(params, "uri")
-            is_ours = len(uri) > URI_LENGTH or self._manifest_above(call, uri) is not None
+            uri = read_text_param(params, "uri")
+            is_ours = len(uri) > MAX_URI_LENGTH or self._manifest_above(call, uri) is not None
             found = None if is_ours else await source.read_directory(call, uri, params.get("cursor"))
             return self.read_directory(call, params) if found is None else found
 
         return {"skills/list": list, "skills/get": get, "resources/directory/read": read_directory}
 
     def get(self, call: Call, params: Params) -> Params:
-        uri, dialect = read_text(params, "uri"), dialect_of(call)
+        uri, dialect = read_text_param(params, "uri"), get_dialect(call)
         manifest = self._visible(call, uri)
         if manifest is None:
-            raise InvalidParams(f"Unknown skill: {uri[:URI_LENGTH]}", data={"uri": uri[:URI_LENGTH]})
-        return {"skill": manifest.entry(dialect), **dialect_cache_hints(dialect)}
+            raise InvalidParams(f"Unknown skill: {uri[:MAX_URI_LENGTH]}", data={"uri": uri[:MAX_URI_LENGTH]})
+        return {"skill": manifest.entry(dialect), **build_cache_hints(dialect)}
 
     def read_directory(self, call: Call, params: Params) -> Params:
-        uri, dialect = read_text(params, "uri"), dialect_of(call)
-        position = position_of(_MEMBER, params.get("cursor"))
+        uri, dialect = read_text_param(params, "uri"), get_dialect(call)
+        position = decode_cursor(_MEMBER, params.get("cursor"))
         children = self._children(call, uri)
         if not children:
-            raise InvalidParams(f"Not a directory: {uri[:URI_LENGTH]}", data={"uri": uri[:URI_LENGTH]})
+            raise InvalidParams(f"Not a directory: {uri[:MAX_URI_LENGTH]}", data={"uri": uri[:MAX_URI_LENGTH]})
         end = position + 1 + call.session.composition.limits.page
-        result: Params = {"resources": children[position + 1 : end], **dialect_cache_hints(dialect)}
+        result: Params = {"resources": children[position + 1 : end], **build_cache_hints(dialect)}
         if end < len(children):
-            result["nextCursor"] = cursor_at(_MEMBER, end - 1)
+            result["nextCursor"] = encode_cursor(_MEMBER, end - 1)
         return result
 
     def _children(self, call: Call, uri: str) -> list[Params]:
         """What a folder of a skill holds; nothing if there is no such folder, or none that the caller may see."""
-        dialect, manifest = dialect_of(call), self._manifest_above(call, uri)
+        dialect, manifest = get_dialect(call), self._manifest_above(call, uri)
         if manifest is None:
             return []
         base = manifest.uri.removesuffix(f"/{SKILL_FILE}")
@@ -203,10 +203,10 @@ class Skills(Extension):
 
     def _manifest_above(self, call: Call, uri: str) -> SkillManifest | None:
         """The skill of ours that a folder is in."""
-        return next(filter(None, (self._visible(call, above) for above in manifests_above(uri))), None)
+        return next(filter(None, (self._visible(call, above) for above in list_possible_manifest_uris(uri))), None)
 
     def _visible(self, call: Call, uri: str) -> SkillManifest | None:
-        manifest = self.registry.get(uri) if len(uri) <= URI_LENGTH else None
+        manifest = self.registry.get(uri) if len(uri) <= MAX_URI_LENGTH else None
         return (
             manifest
             if isinstance(manifest, SkillManifest) and call.session.composition.visible(call, manifest)
@@ -214,7 +214,7 @@ class Skills(Extension):
         )
 
 
-def manifests_above(uri: str) -> Iterator[str]:
+def list_possible_manifest_uris(uri: str) -> Iterator[str]:
     """Where the `SKILL.md` of the skill may be that a folder, or a file, belongs to: the innermost first."""
     for _ in range(MAX_FOLDER_DEPTH + 1):
         if uri.endswith("/") or not uri:
@@ -233,7 +233,7 @@ def _segments(prefix: str) -> list[str]:
 
 
 # The Agent Skills specification: 1 to 64 characters, single hyphens inside.
-NAME: Final = re.compile(r"(?!.*--)[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
+SKILL_NAME_PATTERN: Final = re.compile(r"(?!.*--)[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 SEGMENT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]*")
 
 # The tables of Python alone: those of the machine would make servers differ.
@@ -246,7 +246,7 @@ class Skill:
 
     __slots__ = ("folder", "frontmatter")
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: SkillFolder) -> None:
         """Raises UsageError for a folder that is not a skill."""
         self.folder, self.frontmatter = folder, _load_frontmatter(folder)
 
@@ -300,7 +300,9 @@ class SkillManifest(SkillResource):
         return self.skill.entry(self.uri)
 
 
-def resources(folder: Folder, segments: Sequence[str], scopes: Sequence[str], owner: Any) -> list[SkillResource]:
+def make_skill_resources(
+    folder: SkillFolder, segments: Sequence[str], scopes: Sequence[str], owner: Any
+) -> list[SkillResource]:
     """Every file of a folder as a resource below `segments`. Each folder in it with a `SKILL.md` is a skill, too.
 
     Raises UsageError for what is not a skill.
@@ -319,7 +321,7 @@ def resources(folder: Folder, segments: Sequence[str], scopes: Sequence[str], ow
     found: list[SkillResource] = []
     for file in folder.files:
         uri, source = base + encode_path(file.path), str(folder.root / file.path)
-        function = Function(partial(contents, file), nothing_injectable, inline=True)
+        function = Function(partial(contents, file), find_no_provider, inline=True)
         options = replace(common, name=file.name, mime_type=mime_type(file), size=len(file.data), listed=False)
         if file.name == SKILL_FILE:
             skill = Skill(folder.below(file.path.rpartition("/")[0]))
@@ -351,7 +353,7 @@ def encode_path(path: str) -> str:
     return quote(path, safe="/")
 
 
-def _load_frontmatter(folder: Folder) -> Params:
+def _load_frontmatter(folder: SkillFolder) -> Params:
     path = folder.root / SKILL_FILE
     file = next(file for file in folder.files if file.path == SKILL_FILE)
     try:
@@ -365,11 +367,13 @@ def _load_frontmatter(folder: Folder) -> Params:
             str(error), where=str(path), fix="begin the file with ---, the lines name: … and description: …, and ---"
         ) from None
     name, description, expected = found.get("name"), found.get("description"), folder.root.name
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not isinstance(name, str) or not SKILL_NAME_PATTERN.fullmatch(name):
         raise UsageError(
             f"the name {name!r} of a skill is not 1 to 64 lower-case letters, digits and single hyphens",
             where=str(path),
-            fix=f"write name: {expected}" if NAME.fullmatch(expected) else "rename the skill and its folder",
+            fix=f"write name: {expected}"
+            if SKILL_NAME_PATTERN.fullmatch(expected)
+            else "rename the skill and its folder",
         )
     if name != expected:
         raise UsageError(

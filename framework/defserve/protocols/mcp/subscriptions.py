@@ -12,11 +12,11 @@ from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array
 from defserve.core.messages import Params
-from defserve.core.peer import may_act_for
+from defserve.core.peer import can_act_for
 from defserve.errors import InvalidParams, LimitExceeded, TooManyCalls
-from defserve.protocols.mcp.errors import ResourceNotFound, read_object, read_text
-from defserve.protocols.mcp.items import Late
-from defserve.protocols.mcp.lifecycle import PREFIX, Dialect, handshake_only, stateless_only
+from defserve.protocols.mcp.errors import ResourceNotFound, read_object_param, read_text_param
+from defserve.protocols.mcp.items import WaitForLateItems
+from defserve.protocols.mcp.lifecycle import MCP_NAMESPACE, Dialect, require_handshake, require_stateless
 
 if TYPE_CHECKING:
     from defserve.auth.principals import Principal
@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 
     Hears = Callable[[Session, PeerIdentity | None], bool]
 
-SUBSCRIPTION_KEY = PREFIX + "subscriptionId"
+SUBSCRIPTION_ID_META_KEY = MCP_NAMESPACE + "subscriptionId"
 
 # The kind of change: its member in a listen filter, and its notification.
-KINDS = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
-UPDATED = "notifications/resources/updated"
+LIST_CHANGED_FILTERS = {
+    "tools": "toolsListChanged",
+    "prompts": "promptsListChanged",
+    "resources": "resourcesListChanged",
+}
+RESOURCE_UPDATED_METHOD = "notifications/resources/updated"
 _LIST_CHANGED = "notifications/%s/list_changed"
 
 # What other processes are told of.
@@ -41,14 +45,14 @@ LIST, RESOURCE = "list", "resource"
 # The most bytes of the URIs of one session, or of one request.
 MAX_URI_BYTES = 256 * 1024
 
-Tell = Callable[[str, Params], None]
+SendNotification = Callable[[str, Params], None]
 
 
 URI = "uri "
 """How what is kept of a session is named."""
 
 
-class Followed(NamedTuple):
+class GrantedFilter(NamedTuple):
     """What a listener is granted of a further member of its filter. `begin` is called after the acknowledgement."""
 
     honoured: list[str]
@@ -56,7 +60,7 @@ class Followed(NamedTuple):
     end: Callable[[], None]
 
 
-Follow = Callable[[Call, Any, Tell], Awaitable[Followed]]
+Follow = Callable[[Call, Any, SendNotification], Awaitable[GrantedFilter]]
 
 
 class ListenRequest:
@@ -68,7 +72,7 @@ class ListenRequest:
         self.call, self.kinds, self.uris = call, kinds, uris
 
     def notify(self, method: str, params: Params) -> None:
-        self.call.notify(method, {**params, "_meta": {SUBSCRIPTION_KEY: self.call.id}})
+        self.call.notify(method, {**params, "_meta": {SUBSCRIPTION_ID_META_KEY: self.call.id}})
 
 
 class Subscriptions(Extension):
@@ -83,7 +87,7 @@ class Subscriptions(Extension):
         self._changing = threading.Lock()
         self._forwards: list[Callable[[str], None]] = []
         self.source: Mounts | None = None
-        self.late: Late | None = None
+        self.late: WaitForLateItems | None = None
         self._follows: dict[str, Follow] = {}
         self.share: Callable[[str, str], object] | None = None
         """Tells other processes, and sessions that they share, of a change: a list or a resource, and which."""
@@ -113,8 +117,8 @@ class Subscriptions(Extension):
         }
 
     def subscribe(self, call: Call, params: Params) -> Params:
-        handshake_only(call)
-        uri = read_text(params, "uri")
+        require_handshake(call)
+        uri = read_text_param(params, "uri")
         if self._find_resource(call, uri) is None:
             raise ResourceNotFound(uri)
         subscribed, caller = call.session.local(SubscribedUris), call.identity
@@ -126,9 +130,9 @@ class Subscriptions(Extension):
         return {}
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
-        handshake_only(call)
+        require_handshake(call)
         subscribed = call.session.local(SubscribedUris)
-        subscribed.drop([read_text(params, "uri")], lambda caller: may_act_for(call.identity, caller))
+        subscribed.drop([read_text_param(params, "uri")], lambda caller: can_act_for(call.identity, caller))
         self._note_subscriptions(call.session)
         return {}
 
@@ -138,9 +142,9 @@ class Subscriptions(Extension):
 
     async def subscribe_elsewhere(self, call: Call, params: Params) -> Params:
         """`subscribe`, where there is a `source`."""
-        handshake_only(call)
+        require_handshake(call)
         if self.late is not None:
-            await self.late(call, read_text(params, "uri"))
+            await self.late(call, read_text_param(params, "uri"))
         answer = self.subscribe(call, params)
         if self.source is not None:
             await self.source.watch(call, [params["uri"]])
@@ -157,9 +161,9 @@ class Subscriptions(Extension):
 
     async def listen(self, call: Call, params: Params) -> Params:
         """Stays open until the client cancels it or the server drains."""
-        stateless_only(call)
+        require_stateless(call)
         _check_room(call)
-        wanted = read_object(params, "notifications")
+        wanted = read_object_param(params, "notifications")
         if self.late is not None and "resourceSubscriptions" in wanted:
             await self.late(call, "")
         listening = self._listening_for(call, wanted)
@@ -171,7 +175,7 @@ class Subscriptions(Extension):
         call.endless = True
         call.session.make_room(1)
         self._listening.add(listening)
-        honoured: Params = {member: True for kind, member in KINDS.items() if kind in listening.kinds}
+        honoured: Params = {member: True for kind, member in LIST_CHANGED_FILTERS.items() if kind in listening.kinds}
         if listening.uris:
             honoured["resourceSubscriptions"] = sorted(listening.uris)
         honoured |= {member: each.honoured for member, each in followed.items()}
@@ -194,7 +198,7 @@ class Subscriptions(Extension):
             call.session.make_room(-1)
             if self.source is not None and is_watched:
                 call.engine.spawn(self.source.unwatch(call, listening.uris))
-        return {"resultType": "complete", "_meta": {SUBSCRIPTION_KEY: call.id}}
+        return {"resultType": "complete", "_meta": {SUBSCRIPTION_ID_META_KEY: call.id}}
 
     def _listening_for(self, call: Call, wanted: Params) -> ListenRequest:
         uris = wanted.get("resourceSubscriptions", [])
@@ -202,7 +206,7 @@ class Subscriptions(Extension):
             raise InvalidParams("Invalid params: resourceSubscriptions must be a list of URIs")
         if not _is_within_limits(uris, call):
             raise LimitExceeded("too many subscriptions in one request", data={"limit": "subscriptions"})
-        kinds = frozenset(kind for kind, member in KINDS.items() if wanted.get(member) is True)
+        kinds = frozenset(kind for kind, member in LIST_CHANGED_FILTERS.items() if wanted.get(member) is True)
         return ListenRequest(call, kinds, frozenset(uri for uri in uris if self._find_resource(call, uri) is not None))
 
     def credential_ended(self, session: Session, credential: str) -> None:
@@ -306,7 +310,7 @@ class Subscriptions(Extension):
 
     def notify_everything_changed(self, session: Session) -> None:
         """What has changed is no longer known, so a session is told that everything may have."""
-        for kind in KINDS:
+        for kind in LIST_CHANGED_FILTERS:
             self._tell_list(self._select_ready([session]), kind)
         if (subscribed := session.peek(SubscribedUris)) is not None:
             for uri in subscribed.uris:
@@ -340,7 +344,7 @@ class Subscriptions(Extension):
             call = listening.call
             is_meant = principal in (None, call.principal) and only in (None, call.session)
             if uri in listening.uris and is_meant and (hears is None or hears(call.session, call.identity)):
-                listening.notify(UPDATED, {"uri": uri})
+                listening.notify(RESOURCE_UPDATED_METHOD, {"uri": uri})
 
     def _tell_subscribers(self, sessions: Iterable[Session], uri: str, hears: Hears | None = None) -> None:
         for session in sessions:
@@ -349,7 +353,7 @@ class Subscriptions(Extension):
                 asked = [each for each in subscribed.uris[uri].values() if hears is None or hears(session, each)]
                 if asked:
                     callers = tuple(caller for caller in asked if caller is not None)
-                    session.notify(UPDATED, {"uri": uri}, audience=callers or None)
+                    session.notify(RESOURCE_UPDATED_METHOD, {"uri": uri}, audience=callers or None)
 
     def _listening_on(self, engine: Engine) -> list[ListenRequest]:
         return [each for each in list(self._listening) if each.call.engine is engine]

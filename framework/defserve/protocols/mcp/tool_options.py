@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.tools import Tool
 
 
-TASK: Final = "tasks"
+TASK_FACET_NAME: Final = "tasks"
 """The facet of a tool that may run as a task."""
 
-TTL_SECONDS: Final = 3600.0
-POLL_SECONDS: Final = 1.0
+DEFAULT_TTL_SECONDS: Final = 3600.0
+DEFAULT_POLL_SECONDS: Final = 1.0
 MAX_POLL_SECONDS: Final = 3600.0
 MAX_RETRIES: Final = 100
 
@@ -45,8 +45,8 @@ class TaskOptions(NamedTuple):
     def of(cls, tool: Tool, limits: Limits) -> TaskOptions:
         """Raises UsageError for options that do not fit together, or are beyond what the server allows."""
         options = tool.options
-        ttl = TTL_SECONDS if options.ttl is None else options.ttl
-        poll = POLL_SECONDS if options.poll is None else options.poll
+        ttl = DEFAULT_TTL_SECONDS if options.ttl is None else options.ttl
+        poll = DEFAULT_POLL_SECONDS if options.poll is None else options.poll
         retry: Any = options.retry
         if options.task is None:
             raise UsageError(
@@ -87,7 +87,7 @@ def _is_between(value: Any, least: float, most: float) -> bool:
 
 
 ANNOTATION = "x-mcp-header"
-PREFIX = "Mcp-Param-"
+PARAM_HEADER_PREFIX = "Mcp-Param-"
 TYPES = ("string", "integer", "boolean")
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -105,7 +105,7 @@ _BY_NAME = frozenset(("patternProperties", "dependentSchemas", "$defs", "definit
 Path = tuple[str, ...]
 
 
-def param_headers(schema: dict[str, Any]) -> dict[Path, str]:
+def find_param_headers(schema: dict[str, Any]) -> dict[Path, str]:
     """The path of each annotated argument → the full name of its header, such as `Mcp-Param-Region`.
 
     Raises ValueError for an annotation that would make a client drop the whole tool.
@@ -126,7 +126,7 @@ def param_headers(schema: dict[str, Any]) -> dict[Path, str]:
                 f"{ANNOTATION} {token!r} is on both {'.'.join(owner)} and {'.'.join(path)}; "
                 "letter case makes no difference"
             )
-        found[path] = PREFIX + token
+        found[path] = PARAM_HEADER_PREFIX + token
     return found
 
 

@@ -10,19 +10,19 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Literal
 
-from defserve.binding.json_schemas import with_properties
+from defserve.binding.json_schemas import ensure_properties
 from defserve.binding.results import (
-    NOTHING,
-    WRAP,
+    NO_STRUCTURED_CONTENT,
+    WRAPPED_RESULT_KEY,
     EmittedPart,
     PackedResult,
     ResultMismatch,
-    Returns,
-    Structured,
-    pack_any,
+    ResultPacker,
+    StructuredOption,
+    pack_untyped_result,
 )
 from defserve.core.call import Call, InnerCall
-from defserve.core.extension import Extension, Handler, Pipeline, surround
+from defserve.core.extension import Extension, Handler, StagePipeline, enter_stage_contexts
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
@@ -30,36 +30,36 @@ from defserve.errors import BadArguments, ProtocolError, Rejected, TimedOut, Usa
 from defserve.limits import Limits
 from defserve.protocols.mcp import items
 from defserve.protocols.mcp.errors import (
-    VENDOR,
-    Trace,
+    DEFSERVE_NAMESPACE,
+    RequestTrace,
     UnknownTool,
+    build_tool_failure,
+    get_trace_id,
     is_missing_capability,
     read_meta,
-    read_optional_object,
-    read_text,
-    tool_failure,
-    trace_id,
-    unwrap_group,
+    read_optional_object_param,
+    read_text_param,
+    unwrap_exception_group,
 )
-from defserve.protocols.mcp.function import Emitted, FindProvider, Function, nothing_injectable
+from defserve.protocols.mcp.function import EmittedParts, FindProvider, Function, find_no_provider
 from defserve.protocols.mcp.items import (
     ANSWER_PARAMS,
-    HINTS,
+    TOOL_ANNOTATION_RULES,
     Item,
     ItemOptions,
-    Late,
-    Listing,
-    check_running,
-    check_values,
+    ListMethod,
+    WaitForLateItems,
+    check_execution_options,
+    check_item_options,
     choose_item_name,
     find_item,
-    read_answers,
+    read_input_answers,
 )
-from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
+from defserve.protocols.mcp.lifecycle import Dialect, get_dialect
 
-RETURNS_KEY = VENDOR + "returns"
-TAGS_KEY = VENDOR + "tags"
-WRAPPED_KEY = VENDOR + "wrapped"
+RETURNS_META_KEY = DEFSERVE_NAMESPACE + "returns"
+TAGS_META_KEY = DEFSERVE_NAMESPACE + "tags"
+WRAPPED_META_KEY = DEFSERVE_NAMESPACE + "wrapped"
 """Marks a result whose structured content is wrapped, so that our client can unwrap it."""
 
 QUICK = 0.01
@@ -84,7 +84,7 @@ class ToolOptions(ItemOptions):
     """
 
     annotations: Mapping[str, Any] | None = None
-    structured: Structured = None
+    structured: StructuredOption = None
     schema: Mapping[str, Any] | None = None
     tags: Sequence[str] = ()
     keywords: Sequence[str] = ()
@@ -105,7 +105,7 @@ class Tool(Item[ToolOptions]):
 
     kind = "tool"
 
-    def __init__(self, name: str, options: ToolOptions, function: Function, returns: Returns, owner: Any) -> None:
+    def __init__(self, name: str, options: ToolOptions, function: Function, returns: ResultPacker, owner: Any) -> None:
         super().__init__(name, options, function, owner)
         self.returns = returns
         self._param_headers: Mapping[tuple[str, ...], str] | None = None
@@ -116,16 +116,16 @@ class Tool(Item[ToolOptions]):
         function: Callable[..., Any],
         options: ToolOptions | None = None,
         *,
-        find_provider: FindProvider = nothing_injectable,
+        find_provider: FindProvider = find_no_provider,
         owner: Any = None,
     ) -> Tool:
         """Read a function into a tool. Raises UsageError for anything that could not be called."""
         options = options or ToolOptions()
         bound = Function(function, find_provider, inline=options.inline, schema=options.schema)
-        check_values(options, bound.signature, HINTS)
+        check_item_options(options, bound.signature, TOOL_ANNOTATION_RULES)
         name = choose_item_name("tool", options.name, bound.signature)
-        check_running(f"tool {name!r}", options, bound.signature)
-        return cls(name, options, bound, Returns.of(bound.signature, options.structured), owner)
+        check_execution_options(f"tool {name!r}", options, bound.signature)
+        return cls(name, options, bound, ResultPacker.of(bound.signature, options.structured), owner)
 
     def copy_as(self, name: str) -> Tool:
         """The same tool under another name, for mounting."""
@@ -137,10 +137,10 @@ class Tool(Item[ToolOptions]):
     def param_headers(self) -> Mapping[tuple[str, ...], str]:
         """The arguments that clients repeat as HTTP headers. Raises UsageError if the schema breaks their rules."""
         if self._param_headers is None:
-            from defserve.protocols.mcp.tool_options import param_headers
+            from defserve.protocols.mcp.tool_options import find_param_headers
 
             try:
-                self._param_headers = param_headers(self.function.arguments.schema)
+                self._param_headers = find_param_headers(self.function.arguments.schema)
             except ValueError as error:
                 raise UsageError(f"tool {self.name!r}: {error}", where=self.where) from None
         return self._param_headers
@@ -156,9 +156,9 @@ class Tool(Item[ToolOptions]):
             _ = self.param_headers
         options = self.options
         if (options.task, options.ttl, options.poll, options.retry, options.begin) != NO_TASK:
-            from defserve.protocols.mcp.tool_options import TASK, TaskOptions
+            from defserve.protocols.mcp.tool_options import TASK_FACET_NAME, TaskOptions
 
-            task = self.facets[TASK] = TaskOptions.of(self, limits)
+            task = self.facets[TASK_FACET_NAME] = TaskOptions.of(self, limits)
             self.options = replace(options, timeout=options.timeout or min(task.ttl, limits.tool_max))
 
     def describe(self, dialect: Dialect) -> Params:
@@ -167,35 +167,35 @@ class Tool(Item[ToolOptions]):
         described: Params = {
             "name": self.name,
             "description": self.description,
-            "inputSchema": with_properties(self.function.arguments.schema),
+            "inputSchema": ensure_properties(self.function.arguments.schema),
         }
         vendor: Params = {}
         output = self.returns.published
         if output is not None and "structured" in has and ("any_structured" in has or output.get("type") == "object"):
             described["outputSchema"] = output
         elif output is not None or self.returns.scalar is not None:
-            vendor[RETURNS_KEY] = self.returns.scalar or self.returns.schema
+            vendor[RETURNS_META_KEY] = self.returns.scalar or self.returns.schema
         if options.annotations and "tool_annotations" in has:
             described["annotations"] = dict(options.annotations)
         if options.tags:
-            vendor[TAGS_KEY] = list(options.tags)
+            vendor[TAGS_META_KEY] = list(options.tags)
         return described | self.metadata(dialect, vendor)
 
     def result(self, call: Call, value: Any) -> Params:
         """What its function returned, after what was emitted on the way, as `CallToolResult`."""
-        emitted, dialect, returns = call.peek(Emitted), dialect_of(call), self.returns
+        emitted, dialect, returns = call.peek(EmittedParts), get_dialect(call), self.returns
         outcome = returns.pack(value) if emitted is None else _join_result(self, value, emitted)
         said, limit = outcome.said, call.session.composition.limits.response
         if said.__class__ is str and len(said) <= limit:  # as most are
             found: Params = {"content": [{"type": "text", "text": said}]}
         else:
-            found = {"content": items.content_blocks(said, dialect, limit)}
+            found = {"content": items.encode_content_blocks(said, dialect, limit)}
         structured = outcome.structured
-        if structured is NOTHING or "structured" not in dialect.has:
+        if structured is NO_STRUCTURED_CONTENT or "structured" not in dialect.has:
             return found
         if returns.wraps:
-            found["structuredContent"] = {WRAP: structured}
-            found["_meta"] = {WRAPPED_KEY: True}
+            found["structuredContent"] = {WRAPPED_RESULT_KEY: structured}
+            found["_meta"] = {WRAPPED_META_KEY: True}
         elif is_object(structured) or (returns.schema is not None and "any_structured" in dialect.has):
             found["structuredContent"] = structured
         return found
@@ -206,8 +206,8 @@ class Tools(Extension):
 
     def __init__(self) -> None:
         self.registry: Registry[Tool] = Registry("tool")
-        self.late: Late | None = None
-        self.tool_list = Listing("tools", self.registry)
+        self.late: WaitForLateItems | None = None
+        self.tool_list = ListMethod("tools", self.registry)
         self._annotated: Mapping[str, Mapping[tuple[str, ...], str]] = {}
         self._annotated_at = -1
 
@@ -230,16 +230,16 @@ class Tools(Extension):
     async def call(self, call: Call, params: Params) -> Params:
         """Audit around: admit, bind, judge, hold, run. A failure of the tool becomes a result that the model reads."""
         try:
-            tool = find_item(call, self.registry, read_text(params, "name"), UnknownTool)
+            tool = find_item(call, self.registry, read_text_param(params, "name"), UnknownTool)
         except UnknownTool:
             if self.late is None or not await self.late(call, params["name"]):
                 raise
             tool = find_item(call, self.registry, params["name"], UnknownTool)
         arguments, seconds = params.get("arguments"), tool.begin(call)
         if arguments.__class__ is not dict:
-            arguments = read_optional_object(params, "arguments")
+            arguments = read_optional_object_param(params, "arguments")
         if not ANSWER_PARAMS.isdisjoint(params):
-            await read_answers(call)
+            await read_input_answers(call)
         try:
             pipeline = call.terms.table.pipeline(tool)
             if not pipeline.empty:
@@ -252,14 +252,14 @@ class Tools(Extension):
         except ProtocolError:
             raise
         except Exception as raised:
-            error = unwrap_group(raised)
+            error = unwrap_exception_group(raised)
             try:
                 if isinstance(error, ResultMismatch):
                     error = _add_place(error, tool)
-                if is_missing_capability(error, dialect_of(call).stateless):
+                if is_missing_capability(error, get_dialect(call).stateless):
                     raise error from None
                 if (worded := call.terms.table.failure(call, error)) is None:
-                    return tool_failure(call, error)
+                    return build_tool_failure(call, error)
                 if "result" not in worded:
                     raise error from None  # only the session can answer with an error; it makes the reply again
                 return worded["result"]
@@ -267,12 +267,12 @@ class Tools(Extension):
                 del error  # its traceback refers to this frame: the arguments would wait for the garbage collector
 
     async def _run_staged(
-        self, call: Call, tool: Tool, arguments: Params | None, seconds: float, pipeline: Pipeline
+        self, call: Call, tool: Tool, arguments: Params | None, seconds: float, pipeline: StagePipeline
     ) -> Params:
         from contextlib import AsyncExitStack
 
         async with AsyncExitStack() as audits:
-            await surround(audits, (audit(call, tool) for audit in pipeline.audits))
+            await enter_stage_contexts(audits, (audit(call, tool) for audit in pipeline.audits))
             await pipeline.admit(call, tool)
             began = monotonic()
             kwargs = tool.function.arguments.validate(arguments)
@@ -280,7 +280,7 @@ class Tools(Extension):
             if pipeline.judges:
                 await _judge(call, tool, kwargs, pipeline)
             async with AsyncExitStack() as holds:
-                await surround(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
+                await enter_stage_contexts(holds, (hold(call, tool, kwargs) for hold in pipeline.holds))
                 return tool.result(call, await tool.function.run(call, kwargs, seconds))
 
     async def validate(self, call: Call, params: Params) -> Params:
@@ -288,7 +288,7 @@ class Tools(Extension):
 
         The result is `valid`, and if it is false the `problems` that a call would report: each a `field`, a `reason`.
         """
-        name, arguments = read_text(params, "name"), read_optional_object(params, "arguments")
+        name, arguments = read_text_param(params, "name"), read_optional_object_param(params, "arguments")
         call.subject = tool = find_item(call, self.registry, name, UnknownTool)
         # Only callers who may use the tool learn what a guard finds in an argument.
         await call.terms.table.pipeline(tool).admit(call, tool)
@@ -303,7 +303,7 @@ class Tools(Extension):
         return {"valid": True, "problems": []}
 
 
-async def _judge(call: Call, tool: Tool, kwargs: dict[str, Any], pipeline: Pipeline) -> None:
+async def _judge(call: Call, tool: Tool, kwargs: dict[str, Any], pipeline: StagePipeline) -> None:
     """Let the stages look at the arguments. The clock stands still while a person is asked."""
     seconds = call.session.composition.limits.validation
     try:
@@ -331,7 +331,7 @@ def _add_place(error: ResultMismatch, tool: Tool) -> ResultMismatch:
     return error
 
 
-def _join_result(tool: Tool, value: Any, emitted: Emitted) -> PackedResult:
+def _join_result(tool: Tool, value: Any, emitted: EmittedParts) -> PackedResult:
     given = tool.returns.join(emitted.parts)
     if tool.function.streams:
         return given
@@ -339,20 +339,22 @@ def _join_result(tool: Tool, value: Any, emitted: Emitted) -> PackedResult:
     return PackedResult(given.parts + outcome.parts, outcome.structured)
 
 
-def part_blocks(call: Call, part: Any) -> list[Params]:
+def encode_part(call: Call, part: Any) -> list[Params]:
     """Something that the tool of a call has just yielded or, as an `EmittedPart`, emitted: its content blocks."""
-    parts = pack_any(part.part).parts if isinstance(part, EmittedPart) else call.subject.returns.pack(part).parts
-    return items.content_blocks(parts, dialect_of(call))
+    parts = (
+        pack_untyped_result(part.part).parts if isinstance(part, EmittedPart) else call.subject.returns.pack(part).parts
+    )
+    return items.encode_content_blocks(parts, get_dialect(call))
 
 
-def content_so_far(call: Call) -> list[Params]:
+def get_content_so_far(call: Call) -> list[Params]:
     """The content that the tool of a call has yielded and emitted so far, as its result would hold it."""
-    emitted = call.peek(Emitted)
+    emitted = call.peek(EmittedParts)
     if emitted is None or not emitted.parts:
         return []
     try:
         # A copy: a worker thread may go on adding.
-        return items.content_blocks(call.subject.returns.join(list(emitted.parts)).parts, dialect_of(call))
+        return items.encode_content_blocks(call.subject.returns.join(list(emitted.parts)).parts, get_dialect(call))
     except ResultMismatch:
         return []
 
@@ -363,12 +365,12 @@ def content_so_far(call: Call) -> list[Params]:
 # the trace id of the outer call, under its own tool's name.
 
 
-def inner_call(outer: Call, name: str, arguments: Params) -> InnerCall:
+def make_inner_call(outer: Call, name: str, arguments: Params) -> InnerCall:
     """A call of a tool by name, to be `run`. What the client sent along with the outer call counts for it too."""
     # The progress token is the outer call's alone: values of several calls would not grow.
     meta = {key: value for key, value in read_meta(outer.params).items() if key != "progressToken"}
     inner = InnerCall(outer, "tools/call", {"name": name, "arguments": arguments, "_meta": meta})
-    inner.local(Trace).id = trace_id(outer)
+    inner.local(RequestTrace).id = get_trace_id(outer)
     return inner
 
 
@@ -378,4 +380,4 @@ async def call_tool(outer: Call, name: str, arguments: Params) -> Params:
     Raises what a `tools/call` would answer with an error: UnknownTool, and refusals where MGP was negotiated.
     In the stateless era a question ends the outer call too, and the answers reach the tool when it is repeated.
     """
-    return await inner_call(outer, name, arguments).run()
+    return await make_inner_call(outer, name, arguments).run()

@@ -1,7 +1,7 @@
 """Tools of others, changed on their way in: renamed, hidden, described anew, with arguments fixed or given defaults.
 
 What is hidden cannot be called, and what is fixed cannot be sent. Checks, guards and the function itself see the names
-and values of the tool as it was declared; callers, lists and the audit see those outside. `Prefix` names what is
+and values of the tool as it was declared; callers, lists and the audit see those outside. `MountPrefix` names what is
 mounted.
 """
 
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from defserve.binding.arguments import Arguments
-from defserve.binding.explicit_schema import ExplicitArguments
-from defserve.binding.problems import unknown_name
+from defserve.binding.arguments import ArgumentsSchema
+from defserve.binding.explicit_schema import ExplicitArgumentsSchema
+from defserve.binding.problems import describe_unknown_name
 from defserve.core.json_values import JsonSchema, is_object
 from defserve.errors import BadArguments, Problem, UsageError, did_you_mean
-from defserve.protocols.mcp.items import NAME, ORIGINAL
+from defserve.protocols.mcp.items import ITEM_NAME_PATTERN, ORIGINAL_NAME_FACET
 from defserve.protocols.mcp.tools import Tool
 
 TAG: Final = "tag:"
@@ -50,7 +50,7 @@ class Argument:
     fixed: Any = UNSET
 
     def __post_init__(self) -> None:
-        if self.name is not None and not NAME.fullmatch(self.name):
+        if self.name is not None and not ITEM_NAME_PATTERN.fullmatch(self.name):
             raise UsageError(f"Argument(name={self.name!r}) is not made of A-Z a-z 0-9 _ . -", fix="use a plain word")
         if self.fixed is not UNSET and (self.default is not UNSET or self.name is not None):
             raise UsageError("a fixed argument has no name and no default outside", fix="keep fixed= alone")
@@ -78,7 +78,7 @@ class Transform:
             if isinstance(given := getattr(self, option), str):
                 object.__setattr__(self, option, (given,))
         for old, new in self.rename.items():
-            if not NAME.fullmatch(new):
+            if not ITEM_NAME_PATTERN.fullmatch(new):
                 raise UsageError(
                     f"Transform(rename={{{old!r}: {new!r}}}): the name is not made of A-Z a-z 0-9 _ . -",
                     fix="use a plain word",
@@ -111,7 +111,7 @@ class Transform:
     def apply(self, tool: Tool, original: str) -> None:
         """Change a tool that nobody uses yet. It has its new name; `original` is the old one."""
         if tool.name != original:
-            tool.facets = {**tool.facets, ORIGINAL: original}
+            tool.facets = {**tool.facets, ORIGINAL_NAME_FACET: original}
         if (text := self.describe.get(original)) is not None:
             tool.options = replace(tool.options, description=text)
         changes: dict[str, Argument] = {}
@@ -133,7 +133,7 @@ class Transform:
     def missing(self, known: Sequence[str]) -> list[str]:
         """The tools that are meant by name and are not known."""
         meant = (*self.rename, *self.describe, *self.arguments, *self.hide, *(self.only or ()))
-        return [name for name in dict.fromkeys(meant) if NAME.fullmatch(name) and name not in known]
+        return [name for name in dict.fromkeys(meant) if ITEM_NAME_PATTERN.fullmatch(name) and name not in known]
 
 
 def _means(pattern: str, name: str, tags: Sequence[str]) -> bool:
@@ -142,7 +142,7 @@ def _means(pattern: str, name: str, tags: Sequence[str]) -> bool:
     return fnmatchcase(name, pattern)
 
 
-def tags_in(listed: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+def read_listed_tags(listed: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
     """The tags that the listing of a tool elsewhere has in its `_meta`, under one of the keys."""
     meta: Any = listed.get("_meta")
     for key in keys if isinstance(meta, Mapping) else ():
@@ -153,12 +153,14 @@ def tags_in(listed: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
-class TransformedArguments(Arguments):
+class TransformedArguments(ArgumentsSchema):
     """Stands before a tool's own arguments: names and values from outside become those inside."""
 
     __slots__ = ("_inner", "_changes", "_names", "_gone", "_schema")
 
-    def __init__(self, inner: Arguments | ExplicitArguments, changes: Mapping[str, Argument], tool: str) -> None:
+    def __init__(
+        self, inner: ArgumentsSchema | ExplicitArgumentsSchema, changes: Mapping[str, Argument], tool: str
+    ) -> None:
         """Raises UsageError for a change of an argument that there is not, or two arguments of one name."""
         super().__init__((), ())
         self._inner, self._changes = inner, changes
@@ -166,7 +168,9 @@ class TransformedArguments(Arguments):
         known: Mapping[str, Any] = properties if is_object(properties) else {}
         for name in changes:
             if name not in known:
-                raise UsageError(f"tool {tool!r} has no argument {name!r}", fix=unknown_name((), name, known).reason)
+                raise UsageError(
+                    f"tool {tool!r} has no argument {name!r}", fix=describe_unknown_name((), name, known).reason
+                )
         outer = {name: changes[name].name or name for name in changes if changes[name].fixed is UNSET}
         names = [outer.get(name, name) for name in known if name not in changes or name in outer]
         if len(set(names)) < len(names):
@@ -190,7 +194,7 @@ class TransformedArguments(Arguments):
     def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
         if self._gone and given and (sent := [name for name in given if name in self._gone]):
             known = self.schema.get("properties", {})
-            raise BadArguments(tuple(Problem("", unknown_name((), name, known).reason) for name in sent))
+            raise BadArguments(tuple(Problem("", describe_unknown_name((), name, known).reason) for name in sent))
         meant = {self._names.get(name, name): value for name, value in (given or {}).items()}
         for name, change in self._changes.items():
             if change.fixed is not UNSET:
@@ -241,13 +245,13 @@ def _apply_changes(schema: JsonSchema, changes: Mapping[str, Argument]) -> JsonS
 # -- The names of what is mounted: `p_tool`, `s://p/rest`, and back again.
 
 
-class Prefix:
+class MountPrefix:
     """Renames what a mounted server offers. Without a text, everything keeps its name."""
 
     __slots__ = ("text",)
 
     def __init__(self, text: str | None) -> None:
-        if text is not None and not NAME.fullmatch(text):
+        if text is not None and not ITEM_NAME_PATTERN.fullmatch(text):
             raise UsageError(f"prefix {text!r} is not made of A-Z a-z 0-9 _ . -", fix="use a plain word")
         self.text = text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Version:
+class ProtocolVersion:
     """One row of the table.
 
     `stateless`: every request brings its offer; there is no handshake. `batches`: messages may come in an array.
@@ -28,29 +28,29 @@ class Version:
 
 
 # The oldest first.
-TABLE = (
-    Version("2024-11-05", null_id=True),
-    Version(
+PROTOCOL_VERSIONS = (
+    ProtocolVersion("2024-11-05", null_id=True),
+    ProtocolVersion(
         "2025-03-26", "completions", "audio", "tool_annotations", "progress_message", null_id=True, batches=True
     ),
-    Version(
+    ProtocolVersion(
         "2025-06-18",
         "titles", "meta", "resource_links", "structured", "elicitation", "last_modified",
         null_id=True,
     ),
-    Version(
+    ProtocolVersion(
         "2025-11-25",
         "icons", "website", "sampling_tools", "elicitation_url", "elicitation_defaults", "elicitation_enums",
         sends_priming_event=True,
     ),
-    Version("2026-07-28", "any_structured", stateless=True),
+    ProtocolVersion("2026-07-28", "any_structured", stateless=True),
 )  # fmt: skip
 
-HANDSHAKE_VERSIONS = tuple(version.name for version in TABLE if not version.stateless)
-STATELESS_VERSIONS = tuple(version.name for version in TABLE if version.stateless)
-PRIMING_EVENT_VERSIONS = frozenset(version.name for version in TABLE if version.sends_priming_event)
+HANDSHAKE_VERSIONS = tuple(version.name for version in PROTOCOL_VERSIONS if not version.stateless)
+STATELESS_VERSIONS = tuple(version.name for version in PROTOCOL_VERSIONS if version.stateless)
+PRIMING_EVENT_VERSIONS = frozenset(version.name for version in PROTOCOL_VERSIONS if version.sends_priming_event)
 
 
-def features(version: str) -> frozenset[str]:
+def get_version_features(version: str) -> frozenset[str]:
     """What a version has: its own features and those of all older versions."""
-    return frozenset(feature for row in TABLE if row.name <= version for feature in row.brings)
+    return frozenset(feature for row in PROTOCOL_VERSIONS if row.name <= version for feature in row.brings)

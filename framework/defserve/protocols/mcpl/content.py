@@ -14,25 +14,25 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
-from defserve.binding.content import Audio, Embedded, Image, Link, Part, Text
-from defserve.core.json_values import instant, is_array, is_mapping, is_object
+from defserve.binding.content import Audio, ContentPart, Embedded, Image, Link, Text
+from defserve.core.json_values import format_timestamp, is_array, is_mapping, is_object
 from defserve.core.messages import Params
 from defserve.core.shapes import (
-    FLAG,
+    BOOLEAN,
     INTEGER,
     OBJECT,
     TEXT,
-    TEXTS,
-    Kind,
-    Shape,
-    member,
-    nested,
+    TEXT_LIST,
+    MemberKind,
+    WireShape,
+    bounded_text,
+    nested_shape,
     one_of,
-    shape,
-    text_up_to,
+    wire_member,
+    wire_shape,
 )
 from defserve.errors import InvalidParams, PeerError, UsageError
-from defserve.protocols.mcp.errors import read_text
+from defserve.protocols.mcp.errors import read_text_param
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
 Content: TypeAlias = Text | Image | Audio | Link
 """What a host sends. An image or audio given by its URI is a Link of the type `image/*` or `audio/*`."""
 
-Sendable: TypeAlias = str | Part | Mapping[str, Any] | Sequence[str | Part | Mapping[str, Any]]
+ContentInput: TypeAlias = str | ContentPart | Mapping[str, Any] | Sequence[str | ContentPart | Mapping[str, Any]]
 """What an author may send: a text, a part, a block written by hand, or several of them."""
 
 MEDIA = ("image", "audio")
 
 
-def content_blocks(value: Sendable) -> list[Params]:
+def encode_mcpl_content(value: ContentInput) -> list[Params]:
     """An author's value as content blocks. Raises UsageError for what MCPL cannot carry."""
     return [_block(item) for item in (value if is_array(value) else [value])]
 
 
-def read_content(value: Any) -> list[Content]:
+def read_mcpl_content(value: Any) -> list[Content]:
     """What a host sent: a string or blocks. Raises InvalidParams for broken blocks.
 
     An unknown kind becomes a text that names it.
@@ -139,10 +139,10 @@ def _parse_known_block(kind: str, block: Params, members: tuple[str, ...]) -> Co
 # -- MCPL §10: a turn of a conversation as context hooks see it, and what hooks may return.
 
 
-Position = Literal["system", "beforeUser", "afterUser", "before_user", "after_user"]
+InjectionPosition = Literal["system", "beforeUser", "afterUser", "before_user", "after_user"]
 
 # As authors may write it → as the wire has it.
-POSITIONS: Mapping[str, str] = {
+INJECTION_POSITION_ALIASES: Mapping[str, str] = {
     "system": "system",
     "beforeUser": "beforeUser",
     "before_user": "beforeUser",
@@ -159,83 +159,83 @@ PHASE = replace(one_of("completed", "aborted", "failed"), description="one of st
 def _read_channel_id(value: Any) -> str:
     if not is_object(value):
         raise ValueError
-    return read_text(value, "channelId")
+    return read_text_param(value, "channelId")
 
 
-CHANNEL_ID = Kind("an object", _read_channel_id, lambda id: {"channelId": id})
+CHANNEL_ID = MemberKind("an object", _read_channel_id, lambda id: {"channelId": id})
 
 
-@shape
-class ModelInfo(Shape):
+@wire_shape
+class ModelInfo(WireShape):
     """The model at work (§12.2). What a host leaves out, or says in another form, stays empty."""
 
-    id: str = member("id", TEXT, default="", lenient=True, omit=False)
-    vendor: str = member("vendor", TEXT, default="", lenient=True, omit=False)
-    context_window: int | None = member("contextWindow", INTEGER, default=None, lenient=True)
-    capabilities: tuple[str, ...] = member("capabilities", TEXTS, default=(), lenient=True, omit=False)
+    id: str = wire_member("id", TEXT, default="", lenient=True, omit=False)
+    vendor: str = wire_member("vendor", TEXT, default="", lenient=True, omit=False)
+    context_window: int | None = wire_member("contextWindow", INTEGER, default=None, lenient=True)
+    capabilities: tuple[str, ...] = wire_member("capabilities", TEXT_LIST, default=(), lenient=True, omit=False)
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
 
-@shape
-class Usage(Shape):
+@wire_shape
+class Usage(WireShape):
     """Tokens spent; zero for what a host does not report."""
 
-    input_tokens: int = member("inputTokens", INTEGER, default=0, lenient=True, omit=False)
-    output_tokens: int = member("outputTokens", INTEGER, default=0, lenient=True, omit=False)
+    input_tokens: int = wire_member("inputTokens", INTEGER, default=0, lenient=True, omit=False)
+    output_tokens: int = wire_member("outputTokens", INTEGER, default=0, lenient=True, omit=False)
 
 
-@shape
-class IncomingMessage(Shape):
+@wire_shape
+class IncomingMessage(WireShape):
     """The message of a channel that this turn answers."""
 
-    channel_id: str = member("channelId", TEXT)
-    message_id: str | None = member("messageId", TEXT, default=None)
-    thread_id: str | None = member("threadId", TEXT, default=None)
+    channel_id: str = wire_member("channelId", TEXT)
+    message_id: str | None = wire_member("messageId", TEXT, default=None)
+    thread_id: str | None = wire_member("threadId", TEXT, default=None)
 
 
-@shape
-class TurnChannels(Shape):
+@wire_shape
+class TurnChannels(WireShape):
     """Where a turn comes from and where its answer may go (§14.4)."""
 
-    incoming: IncomingMessage | None = member("incoming", nested(IncomingMessage), default=None)
-    default_outgoing: str | None = member("defaultOutgoing", CHANNEL_ID, default=None)
-    candidates: tuple[str, ...] = member("candidates", TEXTS, default=(), lenient=True)
+    incoming: IncomingMessage | None = wire_member("incoming", nested_shape(IncomingMessage), default=None)
+    default_outgoing: str | None = wire_member("defaultOutgoing", CHANNEL_ID, default=None)
+    candidates: tuple[str, ...] = wire_member("candidates", TEXT_LIST, default=(), lenient=True)
 
 
-@shape(kw_only=True)
-class Turn(Shape):
+@wire_shape(kw_only=True)
+class Turn(WireShape):
     """A turn whose inference is about to begin. `user_message` is None if the model continues by itself."""
 
-    inference_id: str = member("inferenceId", TEXT)
-    conversation_id: str = member("conversationId", TEXT, default="", omit=False)
-    turn_index: int = member("turnIndex", INTEGER, default=0, omit=False)
-    user_message: str | None = member("userMessage", TEXT_OR_NULL, default=None, omit=False)
-    model: ModelInfo | None = member("model", nested(ModelInfo), default=None)
-    channels: TurnChannels | None = member("channels", nested(TurnChannels), default=None, lenient=True)
+    inference_id: str = wire_member("inferenceId", TEXT)
+    conversation_id: str = wire_member("conversationId", TEXT, default="", omit=False)
+    turn_index: int = wire_member("turnIndex", INTEGER, default=0, omit=False)
+    user_message: str | None = wire_member("userMessage", TEXT_OR_NULL, default=None, omit=False)
+    model: ModelInfo | None = wire_member("model", nested_shape(ModelInfo), default=None)
+    channels: TurnChannels | None = wire_member("channels", nested_shape(TurnChannels), default=None, lenient=True)
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
 
-@shape(kw_only=True)
+@wire_shape(kw_only=True)
 class FinishedTurn(Turn):
     """A turn that the model has answered."""
 
-    assistant_message: str = member("assistantMessage", TEXT)
-    usage: Usage | None = member("usage", nested(Usage), default=None)
+    assistant_message: str = wire_member("assistantMessage", TEXT)
+    usage: Usage | None = wire_member("usage", nested_shape(Usage), default=None)
 
 
-@shape(kw_only=True)
-class InferenceEnd(Shape):
+@wire_shape(kw_only=True)
+class InferenceEnd(WireShape):
     """An inference that has ended: which one, how, and what it cost. It has no text.
 
     `phase` is `completed`, `aborted` or `failed`. Hosts below 0.5 only tell of completed ones.
     """
 
-    inference_id: str = member("inferenceId", TEXT)
-    conversation_id: str = member("conversationId", TEXT, default="", omit=False)
-    turn_index: int = member("turnIndex", INTEGER, default=0, omit=False)
-    phase: Literal["completed", "aborted", "failed"] = member("phase", PHASE, default="completed", omit=False)
-    model: ModelInfo | None = member("model", nested(ModelInfo), default=None)
-    usage: Usage | None = member("usage", nested(Usage), default=None)
+    inference_id: str = wire_member("inferenceId", TEXT)
+    conversation_id: str = wire_member("conversationId", TEXT, default="", omit=False)
+    turn_index: int = wire_member("turnIndex", INTEGER, default=0, omit=False)
+    phase: Literal["completed", "aborted", "failed"] = wire_member("phase", PHASE, default="completed", omit=False)
+    model: ModelInfo | None = wire_member("model", nested_shape(ModelInfo), default=None)
+    usage: Usage | None = wire_member("usage", nested_shape(Usage), default=None)
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
     @classmethod
@@ -255,13 +255,13 @@ class Injection:
     segment of the feature set's name.
     """
 
-    content: Sendable
-    position: Position | None = None
+    content: ContentInput
+    position: InjectionPosition | None = None
     namespace: str | None = None
     metadata: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.position is not None and self.position not in POSITIONS:
+        if self.position is not None and self.position not in INJECTION_POSITION_ALIASES:
             raise UsageError(
                 f"Injection(position={self.position!r}) is not possible", fix="use system, before_user or after_user"
             )
@@ -270,8 +270,8 @@ class Injection:
         """The injection for the wire (§10.4). `namespace` and `position`, as on the wire, are for one that has none."""
         described: Params = {
             "namespace": self.namespace or namespace,
-            "position": POSITIONS[self.position] if self.position is not None else position,
-            "content": content_blocks(self.content),
+            "position": INJECTION_POSITION_ALIASES[self.position] if self.position is not None else position,
+            "content": encode_mcpl_content(self.content),
         }
         if self.metadata:
             described["metadata"] = dict(self.metadata)
@@ -308,17 +308,17 @@ class Event:
     tags: Sequence[str] = ()
 
 
-@shape
-class Receipt(Shape):
+@wire_shape
+class Receipt(WireShape):
     """What one host did with an event: whether it accepted it, the inference it began, or why it refused.
 
     `inbox` is the URI of the resource where the event waits, if it could not be sent.
     """
 
     event_id: str
-    accepted: bool = member("accepted", FLAG, default=False, lenient=True)
-    inference_id: str | None = member("inferenceId", TEXT, default=None, lenient=True)
-    reason: str | None = member("reason", TEXT, default=None, lenient=True)
+    accepted: bool = wire_member("accepted", BOOLEAN, default=False, lenient=True)
+    inference_id: str | None = wire_member("inferenceId", TEXT, default=None, lenient=True)
+    reason: str | None = wire_member("reason", TEXT, default=None, lenient=True)
     session: Session | None = None
     inbox: str | None = None
 
@@ -330,12 +330,12 @@ class Receipt(Shape):
         return cls.from_wire(answer, event_id=event_id, session=session)
 
 
-def write_receipt(receipt: Receipt) -> str:
+def encode_receipt(receipt: Receipt) -> str:
     """A receipt as JSON, for another process."""
     return json.dumps([receipt.event_id, receipt.accepted, receipt.inference_id, receipt.reason])
 
 
-def read_receipt(text: str, session: Session) -> Receipt:
+def decode_receipt(text: str, session: Session) -> Receipt:
     """The receipt that was `written`."""
     return Receipt(*json.loads(text), session=session)
 
@@ -343,33 +343,33 @@ def read_receipt(text: str, session: Session) -> Receipt:
 def _read_payload(value: Any) -> list[Content]:
     if not is_object(value) or value.get("content") is None:
         raise InvalidParams("Invalid params: payload.content is missing")
-    return read_content(value["content"])
+    return read_mcpl_content(value["content"])
 
 
-MAX_ID_LENGTH: Final = 1_024
-EVENT_ID = text_up_to(MAX_ID_LENGTH)
-PAYLOAD = Kind("an object", _read_payload, lambda content: {"content": content_blocks(content)})
-TAGS = Kind("a list", lambda value: read_tags(value), lambda tags: add_implied_tags(check_tags(tags)))
+MAX_EVENT_ID_LENGTH: Final = 1_024
+EVENT_ID_KIND = bounded_text(MAX_EVENT_ID_LENGTH)
+PAYLOAD = MemberKind("an object", _read_payload, lambda content: {"content": encode_mcpl_content(content)})
+TAGS_KIND = MemberKind("a list", lambda value: read_tags(value), lambda tags: add_implied_tags(check_tags(tags)))
 
 
-@shape(kw_only=True)
-class PushedEvent(Shape):
+@wire_shape(kw_only=True)
+class PushedEvent(WireShape):
     """The params of `push/event` (§9.2): what a server sends for an `Event`, and what a client gets.
 
     `server_id` is the name by which the client knows the server.
     """
 
-    feature_set: str = member("featureSet", TEXT)
-    id: str = member("eventId", EVENT_ID)
-    timestamp: str = member("timestamp", TEXT)
-    origin: Mapping[str, Any] = member("origin", OBJECT, default_factory=dict, lenient=True)
-    tags: Sequence[str] = member("tags", TAGS, default=())
-    content: list[Content] | Any = member("payload", PAYLOAD)
+    feature_set: str = wire_member("featureSet", TEXT)
+    id: str = wire_member("eventId", EVENT_ID_KIND)
+    timestamp: str = wire_member("timestamp", TEXT)
+    origin: Mapping[str, Any] = wire_member("origin", OBJECT, default_factory=dict, lenient=True)
+    tags: Sequence[str] = wire_member("tags", TAGS_KIND, default=())
+    content: list[Content] | Any = wire_member("payload", PAYLOAD)
     server_id: str = ""
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
 
-def event_wire(name: str, event: Event) -> Params:
+def encode_push_event(name: str, event: Event) -> Params:
     """An author's event for the wire, for a feature set's name. Raises UsageError for a broken event."""
     id: Any = event.id if event.id is not None else new_event_id()
     if not isinstance(id, str) or not id:
@@ -379,7 +379,7 @@ def event_wire(name: str, event: Event) -> Params:
     pushed = PushedEvent(
         feature_set=name,
         id=id,
-        timestamp=instant_of(event.timestamp),
+        timestamp=format_author_instant(event.timestamp),
         origin=event.origin or {},
         tags=event.tags,
         content=event.content,
@@ -396,7 +396,7 @@ def new_event_id() -> str:
     return f"evt_{secrets.token_hex(12)}"
 
 
-def is_new_id(id: str) -> bool:
+def is_generated_event_id(id: str) -> bool:
     """Whether an id has the form of those that are made here: no event has it twice."""
     return len(id) == 28 and id.startswith("evt_") and not set(id[4:]) - _HEX
 
@@ -407,7 +407,7 @@ def is_new_id(id: str) -> bool:
 MAX_TAGS: Final = 100
 MAX_TAG_LENGTH: Final = 256
 
-CHAT: Final = frozenset(
+CHAT_TAGS: Final = frozenset(
     """addressed mention reply dm ambient broadcast to-self from-human from-bot from-self from-agent edited deleted
     reaction reaction-remove has-image has-audio has-file has-link command private group thread""".split()
 )
@@ -433,7 +433,7 @@ def check_tags(tags: Iterable[str]) -> list[str]:
         match = _TAG.fullmatch(tag)
         if match is None or len(tag) > MAX_TAG_LENGTH:
             raise UsageError(f"{tag!r:.80} cannot be a tag", fix="write namespace:value or namespace:key=value")
-        if match[1] in RESERVED and not (match[1] == "chat" and tag.removeprefix("chat:") in CHAT):
+        if match[1] in RESERVED and not (match[1] == "chat" and tag.removeprefix("chat:") in CHAT_TAGS):
             raise UsageError(f"tag {tag!r}: the namespace {match[1]!r} is reserved", fix="use a namespace of your own")
     if len(found) > MAX_TAGS:
         raise UsageError(f"{len(found)} tags are too many", fix=f"give at most {MAX_TAGS}")
@@ -460,7 +460,7 @@ def read_tags(value: Any) -> tuple[str, ...]:
 # -- MCPL §9.2, §14.3: instants on the wire, ISO 8601 in UTC with `Z`.
 
 
-def instant_of(when: datetime | str | None = None) -> str:
+def format_author_instant(when: datetime | str | None = None) -> str:
     """An instant that an author gives, in the form of the wire. None is now. Raises UsageError."""
     if when is None:
         when = datetime.now(UTC)
@@ -469,4 +469,4 @@ def instant_of(when: datetime | str | None = None) -> str:
             when = datetime.fromisoformat(when)
         except ValueError:
             raise UsageError(f"timestamp {when!r} is not ISO 8601", fix='write "2026-01-23T10:30:00Z"') from None
-    return instant(when)
+    return format_timestamp(when)

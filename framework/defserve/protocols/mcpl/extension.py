@@ -13,37 +13,37 @@ from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import Handler, Listener, Offer, Section, SectionedExtension, Stages, section
 from defserve.core.messages import Params
-from defserve.core.peer import SENDER, error_object, may_act_for
+from defserve.core.peer import CURRENT_SENDER, can_act_for, make_error_object
 from defserve.core.registry import Registry
 from defserve.core.session import Session
 from defserve.errors import MethodNotFound, Refused
-from defserve.protocols.mcp.errors import trace_id
+from defserve.protocols.mcp.errors import get_trace_id
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.function import FindProvider
-from defserve.protocols.mcp.lifecycle import handshake_only
+from defserve.protocols.mcp.lifecycle import require_handshake
 from defserve.protocols.mcpl import peers, policies
 from defserve.protocols.mcpl.feature_sets import FeatureSet
-from defserve.protocols.mcpl.manifest import announce, build_manifest
-from defserve.protocols.mcpl.peers import CURRENT, DangerousTool, call_of_notification
+from defserve.protocols.mcpl.manifest import build_manifest, notify_manifest_changed
+from defserve.protocols.mcpl.peers import CURRENT_CALL, DangerousToolMarker, make_notification_call
 from defserve.protocols.mcpl.policies import (
-    LiveTerms,
-    get_live_terms,
-    is_pushed_to,
-    is_stateless,
-    policy,
-    terms_of,
-    vocabulary,
+    McplTerms,
+    can_receive_push,
+    get_feature_policy,
+    get_mcpl_terms,
+    get_mcpl_vocabulary,
+    is_stateless_call,
+    negotiate_mcpl_terms,
 )
-from defserve.protocols.mcpl.section import DeclareTool, InboxBinding, LiveServer, binding_of
-from defserve.protocols.mcpl.state.binding import without_state
-from defserve.protocols.mcpl.vocabulary import V05, CapabilityDenied, LiveRefusal
+from defserve.protocols.mcpl.section import DeclareTool, InboxBinding, McplServerState, get_feature_binding
+from defserve.protocols.mcpl.state.binding import refuse_state_injection
+from defserve.protocols.mcpl.vocabulary import MCPL_05, CapabilityDenied, McplRefusal
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.channels.section import ChannelSection
     from defserve.protocols.mcpl.hooks import HookSection
     from defserve.protocols.mcpl.inference import InferenceSection
     from defserve.protocols.mcpl.push import PushSection
-    from defserve.protocols.mcpl.section import Feature
+    from defserve.protocols.mcpl.section import FeatureSetBase
     from defserve.protocols.mcpl.state.binding import StateStorage
     from defserve.protocols.mcpl.state.section import StateSection
     from defserve.protocols.mcpl.state.states import States
@@ -67,7 +67,7 @@ class MCPL(SectionedExtension):
         storage: StateStorage,
         strict: bool = False,
     ) -> None:
-        self.server = LiveServer(without_state(find_provider), owner)
+        self.server = McplServerState(refuse_state_injection(find_provider), owner)
         self.sets = self.server.sets
         self._declare_tool, self._tools, self._storage, self._strict = declare_tool, tools, storage, strict
 
@@ -117,20 +117,20 @@ class MCPL(SectionedExtension):
         return ChannelSection(self.server)
 
     def check_method(self, section: Section[Any], call: Call) -> None:
-        words = vocabulary(call)
+        words = get_mcpl_vocabulary(call)
         # Until the section is made, perhaps while serving, the method is unknown.
         if section.peek(self) is None or call.method in words.removed:
             raise MethodNotFound(f"Method not found: {call.method}")
-        if (gate := words.find_closed_gate(call.method, policy(call).grants)) is not None:
+        if (gate := words.find_closed_gate(call.method, get_feature_policy(call).grants)) is not None:
             raise CapabilityDenied(gate)
 
     def hears(self, section: Section[Any], session: Session, method: str, params: Params) -> bool:
         """Whether a notification may be acted on. What is not granted is dropped, with a line in the log."""
-        if section.peek(self) is None or (call := call_of_notification(session, method, params)) is None:
+        if section.peek(self) is None or (call := make_notification_call(session, method, params)) is None:
             return False
-        if method in (words := vocabulary(call)).removed:
+        if method in (words := get_mcpl_vocabulary(call)).removed:
             return False
-        if (gate := words.find_closed_gate(method, policy(call).grants)) is None:
+        if (gate := words.find_closed_gate(method, get_feature_policy(call).grants)) is None:
             return True
         import logging
 
@@ -157,24 +157,26 @@ class MCPL(SectionedExtension):
         removed.removed = True
         if removed.inbox is not None and self.server.composition is not None:
             removed.inbox.withdraw(_mcp(self.server.composition))
-        for tool in [tool for tool in self._tools if (found := binding_of(tool)) and found.feature_set is removed]:
+        for tool in [
+            tool for tool in self._tools if (found := get_feature_binding(tool)) and found.feature_set is removed
+        ]:
             self._tools.remove(tool.name)
         for each in self.sections():
             each.on_feature_set_removed(removed)
         if removed.whole:
             self._afterwards(partial(self._notify_hosts, {"removed": [name]}))
 
-    def _publish(self, made: Feature) -> None:
+    def _publish(self, made: FeatureSetBase) -> None:
         """A set is declared whole: show it to hosts. Later they are told what has changed."""
         before, made.whole = made.told, True
-        made.told = made.wire(), made.wire(V05)
+        made.told = made.wire(), made.wire(MCPL_05)
         if not made.removed and before != made.told:
             is_news = before is None or before[0] != made.told[0]
             self._notify_hosts({"added": {made.name: made.told[0]}} if is_news else None)
 
     def _afterwards(self, action: Callable[[], None]) -> None:
         """Do something when the code that declares is done, so that nobody sees half of it. From any thread."""
-        call, sessions = CURRENT.get(), self.server.sessions
+        call, sessions = CURRENT_CALL.get(), self.server.sessions
         engines = [one.engine for one in ((call.session, *sessions) if call is not None else sessions)]
         ready = [engine for engine in engines if engine.ready]
         if self.server.composition is None:
@@ -188,7 +190,7 @@ class MCPL(SectionedExtension):
         """Tell every host, in the words of its version. None: it is news for those of 0.5 alone. From any thread."""
 
         def notify_host(session: Session) -> None:
-            live = get_live_terms(session.terms)
+            live = get_mcpl_terms(session.terms)
             if not session.ready or session.closed or live is None:
                 return
             if live.vocabulary.manifest:
@@ -201,46 +203,46 @@ class MCPL(SectionedExtension):
 
     # -- negotiation -------------------------------------------------------------------------------------
 
-    def negotiate(self, offer: Offer) -> LiveTerms | None:
-        live = terms_of(offer, self._strict)
+    def negotiate(self, offer: Offer) -> McplTerms | None:
+        live = negotiate_mcpl_terms(offer, self._strict)
         if live is not None and live.vocabulary.manifest and not offer.stateless:
             live.announced = self._manifest(offer, live)
         return live
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
         found: Params = {}
-        if any(one.claude_channel for one in self.sets) and peers.takes_claude_channel(offer):
+        if any(one.claude_channel for one in self.sets) and peers.can_take_claude_channel(offer):
             found[peers.CLAUDE_CAPABILITY] = {}
-        if (live := terms_of(offer, self._strict)) is not None:
+        if (live := negotiate_mcpl_terms(offer, self._strict)) is not None:
             found["mcpl"] = self._manifest(offer, live)
         return {"experimental": found} if found else {}
 
-    def _manifest(self, offer: Offer, live: LiveTerms) -> Params:
+    def _manifest(self, offer: Offer, live: McplTerms) -> Params:
         as_array = str(offer.info.get("name", "")).startswith(ARRAY_HOSTS)
         hooks, channels = MCPL.hooks.peek(self), MCPL.channels.peek(self)
         return build_manifest(self.sets, hooks, channels, live.vocabulary, as_array=as_array)
 
-    def _announce(self, session: Session, live: LiveTerms) -> None:
+    def _announce(self, session: Session, live: McplTerms) -> None:
         offer = session.terms.offer if session.terms is not None else None
         if offer is not None and not session.closed:
-            announce(session, live, lambda: self._manifest(offer, live))
+            notify_manifest_changed(session, live, lambda: self._manifest(offer, live))
 
     def compose(self, composition: Composition) -> None:
         """Take the composition whose sessions the sets speak to."""
         self.server.composition = composition
         for one in self.sets:
-            one.told = one.wire(), one.wire(V05)
+            one.told = one.wire(), one.wire(MCPL_05)
             _serve_inbox(one, composition)
 
     # -- the plug ----------------------------------------------------------------------------------------
 
     def methods(self) -> Mapping[str, Handler]:
-        own = {policies.UPDATE_METHOD: self._update, "mcpl/manifest": self._handle_manifest}
+        own = {policies.FEATURE_SETS_UPDATE_METHOD: self._update, "mcpl/manifest": self._handle_manifest}
         return {**own, **super().methods()}
 
     def notifications(self) -> Mapping[str, Listener]:
         return {
-            policies.UPDATE_METHOD: self._on_update_notification,
+            policies.FEATURE_SETS_UPDATE_METHOD: self._on_update_notification,
             "notifications/initialized": self._ready,
             "inference/chunk": self._chunk,
             **super().notifications(),
@@ -248,34 +250,36 @@ class MCPL(SectionedExtension):
 
     async def _ready(self, session: Session, params: Params) -> None:
         # A coroutine, because the sections start tasks.
-        if (live := get_live_terms(session.terms)) is not None:
+        if (live := get_mcpl_terms(session.terms)) is not None:
             self._announce(session, live)
         for each in self.sections():
             each.session_changed(session)
 
     def _chunk(self, session: Session, params: Params) -> None:
-        live, inference = get_live_terms(session.terms), MCPL.inference.peek(self)
+        live, inference = get_mcpl_terms(session.terms), MCPL.inference.peek(self)
         if live is None:
             return
         # Many of these come: no call is made for each.
         if live.vocabulary.find_closed_gate("inference/chunk", live.policy.grants) is not None:
             return
         if not (inference is not None and inference.chunk(session, params)) and session.sharer is not None:
-            session.sharer.notify_elsewhere(params.get("requestId", ""), "inference/chunk", params, SENDER.get())
+            session.sharer.notify_elsewhere(
+                params.get("requestId", ""), "inference/chunk", params, CURRENT_SENDER.get()
+            )
 
     def export_state(self, session: Session) -> Mapping[str, Any]:
-        live = get_live_terms(session.terms)
+        live = get_mcpl_terms(session.terms)
         found: Params = {"policy": policy} if live is not None and (policy := live.export_state()) else {}
         return {**found, **super().export_state(session)}
 
     def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
-        if (live := get_live_terms(session.terms)) is not None:
+        if (live := get_mcpl_terms(session.terms)) is not None:
             live.import_state(kept.get("policy", {}))
             super().import_state(session, kept)
 
     async def deliver_published(self, verb: str, value: Any, only: Session | None = None) -> None:
         """Another process says something to everyone, by `SharedHosts.publish`. `only`: who has missed it."""
-        if only is not None and get_live_terms(only.terms) is None:
+        if only is not None and get_mcpl_terms(only.terms) is None:
             return
         section = self.push if verb == "push" else MCPL.channels.peek(self)
         if section is not None:
@@ -286,7 +290,7 @@ class MCPL(SectionedExtension):
 
     def _handle_manifest(self, call: Call, params: Params) -> Params:
         """`mcpl/manifest` (0.5 §8): what was advertised, as it is now."""
-        live, offer = get_live_terms(call.terms), call.terms.offer
+        live, offer = get_mcpl_terms(call.terms), call.terms.offer
         if live is None or offer is None or call.method in live.vocabulary.removed:
             raise MethodNotFound(f"Method not found: {call.method}")
         if not offer.stateless and call.session.ready:
@@ -294,12 +298,12 @@ class MCPL(SectionedExtension):
         return live.announced or self._manifest(offer, live)
 
     def _update(self, call: Call, params: Params) -> Params:
-        handshake_only(call)  # without sessions, every request brings its policy
-        if not may_act_for(call.identity, call.session.identity):
+        require_handshake(call)  # without sessions, every request brings its policy
+        if not can_act_for(call.identity, call.session.identity):
             raise Refused("this session was opened with more rights, so its policy is not yours to change")
-        live: LiveTerms = call.terms.states[self.name]
+        live: McplTerms = call.terms.states[self.name]
         try:
-            return policies.handle_update(live, params, call.session, [one for one in self.sets if one.whole])
+            return policies.handle_policy_request(live, params, call.session, [one for one in self.sets if one.whole])
         finally:
             call.session.mark_dirty()
             # The receipt leaves first, then what it permits. Without a loop nothing runs yet that could change.
@@ -307,8 +311,8 @@ class MCPL(SectionedExtension):
                 call.session.engine.soon(partial(self._on_policy_changed, call.session))
 
     def _on_update_notification(self, session: Session, params: Params) -> None:
-        if (live := get_live_terms(session.terms)) is not None and may_act_for(SENDER.get(), session.identity):
-            policies.note_update(live, params, session)
+        if (live := get_mcpl_terms(session.terms)) is not None and can_act_for(CURRENT_SENDER.get(), session.identity):
+            policies.handle_policy_notification(live, params, session)
             self._on_policy_changed(session)
 
     def _on_policy_changed(self, session: Session) -> None:
@@ -325,18 +329,18 @@ class MCPL(SectionedExtension):
         return Stages(admit=self._admit, judge=self._judge, hold=state.hold_state if state is not None else None)
 
     def _admit(self, call: Call, item: Any) -> None:
-        CURRENT.set(call)
+        CURRENT_CALL.set(call)
         if item.is_dangerous:
-            call.local(DangerousTool)
-        if (binding := binding_of(item)) is not None:
+            call.local(DangerousToolMarker)
+        if (binding := get_feature_binding(item)) is not None:
             binding.feature_set.require(call)
 
     def _judge(self, call: Call, item: Any, arguments: dict[str, Any]) -> Awaitable[None] | None:
-        binding = binding_of(item)
+        binding = get_feature_binding(item)
         return None if binding is None or binding.scope is None else binding.scope.check(call, arguments)
 
     def on_item_declared(self, item: Any) -> None:
-        binding = binding_of(item)
+        binding = get_feature_binding(item)
         if binding is not None and binding.scope is not None:
             binding.scope.bind_tool(item)
         if (state := MCPL.state.peek(self)) is not None:
@@ -346,40 +350,40 @@ class MCPL(SectionedExtension):
         return state.bind_request(call) if (state := MCPL.state.peek(self)) is not None else None
 
     def visible(self, call: Call, item: Any) -> bool:
-        binding = binding_of(item)
+        binding = get_feature_binding(item)
         return binding is None or binding.is_visible(call)
 
     def view(self, call: Call) -> object:
         enabled = tuple(one.name for one in self.sets if one.is_switched_on(call))
-        return self.name in call.terms.states, enabled, is_pushed_to(call)
+        return self.name in call.terms.states, enabled, can_receive_push(call)
 
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:
-        binding = binding_of(item)
+        binding = get_feature_binding(item)
         return {"_meta": {"featureSet": binding.feature_set.name}} if binding is not None and view[0] else {}
 
     def can(self, call: Call, feature: str) -> bool:
         """Whether a call's host can be asked to `push`, `infer` or `model_info`, or sent messages of `channels`."""
-        from defserve.protocols.mcpl.inference import can_model_info
+        from defserve.protocols.mcpl.inference import can_request_model_info
         from defserve.protocols.mcpl.peers import Peer
 
         peer = Peer(call.session, call)
         if feature == "model_info":
-            return can_model_info(peer)
+            return can_request_model_info(peer)
         if feature == "channels":
             return (channels := MCPL.channels.peek(self)) is not None and channels.can(peer)
         return (self.push if feature == "push" else self.inference).can(peer)
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         """The error with its code, in a session that negotiated MCPL (never in the stateless era, A2)."""
-        if not isinstance(error, LiveRefusal) or call.terms.offer is None or is_stateless(call):
+        if not isinstance(error, McplRefusal) or call.terms.offer is None or is_stateless_call(call):
             return None
-        data: Params = {"error_type": error.error_type, "trace_id": trace_id(call), **error.data}
-        if not vocabulary(call).can_enable:
+        data: Params = {"error_type": error.error_type, "trace_id": get_trace_id(call), **error.data}
+        if not get_mcpl_vocabulary(call).can_enable:
             data.pop("canEnable", None)
-        return {"error": error_object(error.code, error.message, data)}
+        return {"error": make_error_object(error.code, error.message, data)}
 
 
-def _serve_inbox(feature_set: Feature, composition: Composition) -> None:
+def _serve_inbox(feature_set: FeatureSetBase, composition: Composition) -> None:
     if feature_set.inbox is not None:
         feature_set.inbox.serve(_mcp(composition), InboxBinding(feature_set))
 

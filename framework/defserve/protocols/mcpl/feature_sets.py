@@ -6,27 +6,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 from defserve.errors import UsageError
-from defserve.protocols.mcpl.section import DeclareTool, Feature, FeatureBinding, decorator
+from defserve.protocols.mcpl.section import DeclareTool, FeatureBinding, FeatureSetBase, make_registering_decorator
 
 if TYPE_CHECKING:
     from datetime import datetime
     from typing import Unpack
 
     from defserve.core.session import Session
-    from defserve.protocols.mcpl.content import Position, Receipt
+    from defserve.protocols.mcpl.content import InjectionPosition, Receipt
     from defserve.protocols.mcpl.extension import MCPL
-    from defserve.protocols.mcpl.inference import Inference, InferenceStream, Messages
+    from defserve.protocols.mcpl.inference import Inference, InferenceMessages, InferenceStream
     from defserve.protocols.mcpl.peers import Everyone, To
     from defserve.protocols.mcpl.scopes import ToolScope
-    from defserve.protocols.mcpl.state.ownership import Per
-    from defserve.protocols.mcpl.state.states import BigIntegers, Concurrency, Mode, States
+    from defserve.protocols.mcpl.state.ownership import StateOwnerKind
+    from defserve.protocols.mcpl.state.states import BigIntegerPolicy, StateConcurrency, StateMode, States
     from defserve.stores.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M")
 
 
-class FeatureSet(Feature):
+class FeatureSet(FeatureSetBase):
     """One behaviour of a server, and the verbs it has; made by `server.feature_set`."""
 
     def __init__(
@@ -68,7 +68,7 @@ class FeatureSet(Feature):
                 fix=f'server.feature_set("{self.name}", …, scoped=True)',
             )
         self.use("tools")
-        return decorator(
+        return make_registering_decorator(
             function, lambda made: self._declare_tool(made, FeatureBinding(self, self._scope_check(scope)), options)
         )
 
@@ -86,11 +86,11 @@ class FeatureSet(Feature):
         *,
         keep: int | None = 1000,
         ttl: float | None = None,
-        mode: Mode = "patch",
-        per: Per = "principal",
-        concurrency: Concurrency = "serial",
+        mode: StateMode = "patch",
+        per: StateOwnerKind = "principal",
+        concurrency: StateConcurrency = "serial",
         store: str | Store | None = None,
-        big_integers: BigIntegers | None = None,
+        big_integers: BigIntegerPolicy | None = None,
     ) -> States[M]:
         """Keep a model for each caller of this set's tools, which take it as `State[Model]`; see `StateOptions`.
 
@@ -140,9 +140,11 @@ class FeatureSet(Feature):
         `per="server"` it runs once for everyone. If it fails, it is started again after a while.
         """
         self.use("pushEvents")
-        return decorator(function, lambda made: self._mcpl.push.events(self, made, per))
+        return make_registering_decorator(function, lambda made: self._mcpl.push.events(self, made, per))
 
-    async def infer(self, messages: Messages, *, to: To = None, **options: Unpack[InferenceOptions]) -> Inference:
+    async def infer(
+        self, messages: InferenceMessages, *, to: To = None, **options: Unpack[InferenceOptions]
+    ) -> Inference:
         """Let the host's model write, without asking a person. Not inside a context hook.
 
         Raises what `push` raises, PeerTimeout, and UsageError inside a hook.
@@ -152,7 +154,7 @@ class FeatureSet(Feature):
         return await self._mcpl.inference.infer(self, InferenceParams(messages, **options), to)
 
     def infer_stream(
-        self, messages: Messages, *, to: To = None, **options: Unpack[InferenceOptions]
+        self, messages: InferenceMessages, *, to: To = None, **options: Unpack[InferenceOptions]
     ) -> InferenceStream:
         """Like `infer`, but read as it is written: `async for delta in stream`, then `stream.result`."""
         from defserve.protocols.mcpl.inference import InferenceParams
@@ -165,7 +167,12 @@ class FeatureSet(Feature):
     # used with options: @memory.before_inference(timeout=2)
     @overload
     def before_inference(
-        self, /, *, timeout: float | None = None, positions: Sequence[Position] | None = None, observe: bool = True
+        self,
+        /,
+        *,
+        timeout: float | None = None,
+        positions: Sequence[InjectionPosition] | None = None,
+        observe: bool = True,
     ) -> Callable[[F], F]: ...
     def before_inference(
         self,
@@ -173,7 +180,7 @@ class FeatureSet(Feature):
         /,
         *,
         timeout: float | None = None,
-        positions: Sequence[Position] | None = None,
+        positions: Sequence[InjectionPosition] | None = None,
         observe: bool = True,
     ) -> Any:
         """Add text for the model to read before it answers: `(turn: Turn)` returns text, `Injection`s or None.
@@ -243,11 +250,11 @@ class FeatureSet(Feature):
 
 def _check_ontology(name: str, ontology: Mapping[str, Any]) -> None:
     """Raises UsageError for an ontology that has no digest, so that hosts could not tell when it changes."""
-    from defserve.protocols.mcpl.manifest import NoDigest, revision
+    from defserve.protocols.mcpl.manifest import ManifestNotDigestible, compute_manifest_revision
 
     try:
-        revision({"featureSets": {name: {"tagOntology": dict(ontology)}}})
-    except NoDigest as error:
+        compute_manifest_revision({"featureSets": {name: {"tagOntology": dict(ontology)}}})
+    except ManifestNotDigestible as error:
         raise UsageError(
             f"feature set {name!r}: tag_ontology: {error}",
             fix="names have letters, digits and ._:*- only",

@@ -17,26 +17,33 @@ from defserve.core.call import Call
 from defserve.core.extension import Handler, Listener
 from defserve.core.json_values import as_list, is_array
 from defserve.core.messages import Params
-from defserve.core.peer import mask
+from defserve.core.peer import mask_unexpected_error
 from defserve.core.session import Session
 from defserve.errors import InvalidParams, TimedOut, UsageError
 from defserve.protocols.mcp.function import FindProvider, Function
-from defserve.protocols.mcpl.content import POSITIONS, FinishedTurn, InferenceEnd, Injection, Rewrite, Turn
-from defserve.protocols.mcpl.peers import CURRENT, call_of_notification, in_hook
-from defserve.protocols.mcpl.policies import get_live_terms
-from defserve.protocols.mcpl.section import LiveSection, LiveServer, decorator
-from defserve.protocols.mcpl.vocabulary import AFTER as AFTER_USE
-from defserve.protocols.mcpl.vocabulary import DENIED_BY_DEFAULT, INJECT, OBSERVE, HookFailed
+from defserve.protocols.mcpl.content import (
+    INJECTION_POSITION_ALIASES,
+    FinishedTurn,
+    InferenceEnd,
+    Injection,
+    Rewrite,
+    Turn,
+)
+from defserve.protocols.mcpl.peers import CURRENT_CALL, make_notification_call, mark_running_hook
+from defserve.protocols.mcpl.policies import get_mcpl_terms
+from defserve.protocols.mcpl.section import McplSection, McplServerState, make_registering_decorator
+from defserve.protocols.mcpl.vocabulary import AFTER_INFERENCE_USE as AFTER_USE
+from defserve.protocols.mcpl.vocabulary import INJECT_USES, OBSERVE_USE, USES_DENIED_BY_DEFAULT, HookFailed
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.section import Feature
+    from defserve.protocols.mcpl.section import FeatureSetBase
 
 
-AFTER = "context/afterInference"
+AFTER_INFERENCE_METHOD = "context/afterInference"
 LIFECYCLE = "inference/lifecycle"
 
 # What a hook asks hosts of 0.5 for if it declares no positions.
-DEFAULT_POSITIONS = tuple(position for position, path in INJECT.items() if path not in DENIED_BY_DEFAULT)
+DEFAULT_POSITIONS = tuple(position for position, path in INJECT_USES.items() if path not in USES_DENIED_BY_DEFAULT)
 
 
 class Observers:
@@ -45,31 +52,35 @@ class Observers:
     count = 0
 
 
-class HookSection(LiveSection):
+class HookSection(McplSection):
     """The hooks of a server, in order of declaration."""
 
-    def __init__(self, server: LiveServer) -> None:
+    def __init__(self, server: McplServerState) -> None:
         super().__init__(server)
         self._hooks: dict[HookMoment, tuple[Hook, ...]] = {"before": (), "after": (), "ended": ()}
 
     # -- declaring ---------------------------------------------------------------------------------------
 
-    def declare_before(self, feature_set: Feature, function: Callable[..., Any] | None, options: HookOptions) -> Any:
+    def declare_before(
+        self, feature_set: FeatureSetBase, function: Callable[..., Any] | None, options: HookOptions
+    ) -> Any:
         """Add a hook that injects, also while serving. Raises UsageError for a function that could not be one."""
         named = options.positions
-        if unknown := [name for name in named or () if name not in POSITIONS]:
+        if unknown := [name for name in named or () if name not in INJECTION_POSITION_ALIASES]:
             raise UsageError(f"positions={unknown} are not known", fix="use some of system, before_user, after_user")
-        positions = tuple(dict.fromkeys(POSITIONS[name] for name in named)) if named is not None else None
+        positions = (
+            tuple(dict.fromkeys(INJECTION_POSITION_ALIASES[name] for name in named)) if named is not None else None
+        )
 
         def register(function: Callable[..., Any]) -> None:
             self._add_hook(feature_set, function, "before", replace(options, positions=positions))
             uses = positions if positions is not None else DEFAULT_POSITIONS
-            feature_set.use(*([OBSERVE] if options.observe else []), *(INJECT[position] for position in uses))
+            feature_set.use(*([OBSERVE_USE] if options.observe else []), *(INJECT_USES[position] for position in uses))
 
-        return decorator(function, register)
+        return make_registering_decorator(function, register)
 
     def declare_after(
-        self, feature_set: Feature, function: Callable[..., Any] | None, options: HookOptions, *, required: bool
+        self, feature_set: FeatureSetBase, function: Callable[..., Any] | None, options: HookOptions, *, required: bool
     ) -> Any:
         """Add a hook that sees answers. `required`: a host that cannot run it is refused."""
         if options.fail_open and not options.blocking:
@@ -80,24 +91,26 @@ class HookSection(LiveSection):
             feature_set.required |= required
             feature_set.use(AFTER_USE)
 
-        return decorator(function, register)
+        return make_registering_decorator(function, register)
 
-    def declare_ended(self, feature_set: Feature, function: Callable[..., Any] | None, timeout: float | None) -> Any:
+    def declare_ended(
+        self, feature_set: FeatureSetBase, function: Callable[..., Any] | None, timeout: float | None
+    ) -> Any:
         """Add a hook that is told when an inference has ended."""
 
         def register(function: Callable[..., Any]) -> None:
             self._add_hook(feature_set, function, "ended", HookOptions(timeout=timeout))
             feature_set.use("inferenceLifecycle")
 
-        return decorator(function, register)
+        return make_registering_decorator(function, register)
 
     def _add_hook(
-        self, feature_set: Feature, function: Callable[..., Any], moment: HookMoment, options: HookOptions
+        self, feature_set: FeatureSetBase, function: Callable[..., Any], moment: HookMoment, options: HookOptions
     ) -> None:
         hook = Hook(feature_set, function, self.server.find_provider, moment, options)
         self._hooks[moment] = (*self._hooks[moment], hook)
 
-    def on_feature_set_removed(self, feature_set: Feature) -> None:
+    def on_feature_set_removed(self, feature_set: FeatureSetBase) -> None:
         for moment, hooks in self._hooks.items():
             self._hooks[moment] = tuple(hook for hook in hooks if hook.feature_set is not feature_set)
 
@@ -114,10 +127,10 @@ class HookSection(LiveSection):
         return before | ({"afterInference": {"blocking": blocking}} if hooks["after"] or hooks["ended"] else {})
 
     def methods(self) -> Mapping[str, Handler]:
-        return {"context/beforeInference": self.before, AFTER: self.after}
+        return {"context/beforeInference": self.before, AFTER_INFERENCE_METHOD: self.after}
 
     def notifications(self) -> Mapping[str, Listener]:
-        return {AFTER: self.on_after_inference, LIFECYCLE: self.lifecycle}
+        return {AFTER_INFERENCE_METHOD: self.on_after_inference, LIFECYCLE: self.lifecycle}
 
     # -- before ------------------------------------------------------------------------------------------
 
@@ -159,7 +172,7 @@ class HookSection(LiveSection):
 
     async def on_after_inference(self, session: Session, params: Params) -> None:
         """The same as a notification: nothing is answered, and blocking hooks only watch."""
-        if (call := call_of_notification(session, AFTER, params)) is None:
+        if (call := make_notification_call(session, AFTER_INFERENCE_METHOD, params)) is None:
             return
         try:
             turn, hooks = FinishedTurn.from_wire(params), _select_enabled(call, self._hooks["after"])
@@ -173,7 +186,7 @@ class HookSection(LiveSection):
 
     async def lifecycle(self, session: Session, params: Params) -> None:
         """`inference/lifecycle` (0.5 §10): how an inference goes, without its text."""
-        if (call := call_of_notification(session, LIFECYCLE, params)) is None:
+        if (call := make_notification_call(session, LIFECYCLE, params)) is None:
             return
         if params.get("phase") != "started":
             await self._end(call, params)
@@ -222,8 +235,8 @@ def _find_allowed_positions(hook: Hook, call: Call) -> tuple[str, ...]:
     """Where a hook may inject; first the place of what names none."""
     if hook.positions is not None:
         return hook.positions
-    live = get_live_terms(call.terms)
-    return DEFAULT_POSITIONS if live is not None and live.vocabulary.by_grant else tuple(INJECT)
+    live = get_mcpl_terms(call.terms)
+    return DEFAULT_POSITIONS if live is not None and live.vocabulary.by_grant else tuple(INJECT_USES)
 
 
 async def _rewritten(
@@ -281,7 +294,9 @@ async def _run_if_room(session: Session, work: Coroutine[Any, Any, None]) -> Non
     observers = session.local(Observers)
     if observers.count >= session.composition.limits.in_flight:
         work.close()
-        logging.getLogger("defserve").warning("%s: skipped, because hooks still look at earlier turns", AFTER)
+        logging.getLogger("defserve").warning(
+            "%s: skipped, because hooks still look at earlier turns", AFTER_INFERENCE_METHOD
+        )
         return
     observers.count += 1
     try:
@@ -295,7 +310,7 @@ def _select_enabled(call: Call, hooks: Sequence[Hook]) -> list[Hook]:
 
 
 # -- results ---------------------------------------------------------------------------------------------
-def _tag(contributors: Sequence[Feature], ran: Sequence[Hook]) -> Params:
+def _tag(contributors: Sequence[FeatureSetBase], ran: Sequence[Hook]) -> Params:
     """The set that is named: the first that contributed, otherwise the first that ran."""
     named = [*contributors, *(hook.feature_set for hook in ran)]
     return {"featureSet": named[0].name} if named else {}
@@ -371,7 +386,7 @@ class Hook:
 
     def __init__(
         self,
-        feature_set: Feature,
+        feature_set: FeatureSetBase,
         function: Callable[..., Any],
         find_provider: FindProvider,
         moment: HookMoment,
@@ -413,11 +428,11 @@ class Hook:
         seconds, outcome = self.timeout or default, own.engine.pending()
 
         async def work() -> None:
-            CURRENT.set(own)
+            CURRENT_CALL.set(own)
             found: Any = None
             error: BaseException | None = None
             try:
-                with in_hook():
+                with mark_running_hook():
                     # The limit is kept here, not by the call, whose timeout pauses while the hook waits for answers.
                     found = await self.function.run(own, {}, seconds * 2)
             except BaseException as raised:
@@ -441,7 +456,7 @@ class Hook:
 def log_failure(own: Call, error: Exception) -> str:
     """Log why a hook failed; returns what the host may know of it."""
     if not isinstance(error, TimedOut):
-        return mask(own, error)
+        return mask_unexpected_error(own, error)
     logging.getLogger("defserve").warning("%s %s", own.title, error.message)
     return error.message
 
@@ -450,23 +465,23 @@ def log_failure(own: Call, error: Exception) -> str:
 
 
 REMEMBERED: Final = 1_000
-MAX_ID_LENGTH: Final = 256
+MAX_INFERENCE_ID_LENGTH: Final = 256
 
 
 class SeenInferences(OrderedDict[str, bool]):
     """The latest inferences of one session: True once they have ended."""
 
     def begin(self, id: str) -> None:
-        self._note(id, self.get(id[:MAX_ID_LENGTH], False))
+        self._note(id, self.get(id[:MAX_INFERENCE_ID_LENGTH], False))
 
     def end(self, id: str) -> bool:
         """Whether this is the first end of an inference. Its beginning may have been missed."""
-        is_first = not self.get(id[:MAX_ID_LENGTH], False)
+        is_first = not self.get(id[:MAX_INFERENCE_ID_LENGTH], False)
         self._note(id, True)
         return is_first
 
     def _note(self, id: str, ended: bool) -> None:
-        self[id[:MAX_ID_LENGTH]] = ended
-        self.move_to_end(id[:MAX_ID_LENGTH])
+        self[id[:MAX_INFERENCE_ID_LENGTH]] = ended
+        self.move_to_end(id[:MAX_INFERENCE_ID_LENGTH])
         if len(self) > REMEMBERED:
             self.popitem(last=False)

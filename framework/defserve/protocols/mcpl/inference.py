@@ -14,37 +14,49 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from defserve.binding.content import Text
 from defserve.core.json_values import is_array, is_mapping, is_object
-from defserve.core.messages import Id, Params
+from defserve.core.messages import Params, RequestId
 from defserve.core.session import Session
-from defserve.core.shapes import FLAG, INTEGER, NUMBER, OBJECT, TEXT, Kind, Shape, member, nested, read_member, shape
+from defserve.core.shapes import (
+    BOOLEAN,
+    INTEGER,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    MemberKind,
+    WireShape,
+    nested_shape,
+    read_member,
+    wire_member,
+    wire_shape,
+)
 from defserve.errors import InvalidParams, NoBackChannel, PeerError, UsageError
 from defserve.protocols.mcp.asking.client_features import Message, Sample
 from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.content import ModelInfo, Usage
 from defserve.protocols.mcpl.peers import is_in_hook
-from defserve.protocols.mcpl.section import LiveSection
+from defserve.protocols.mcpl.section import McplSection
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
-    from defserve.protocols.mcpl.section import Feature
+    from defserve.protocols.mcpl.section import FeatureSetBase
 
 
 MODEL_INFO = "model/info"
 STREAMING = "inferenceRequest.streaming"
 
 
-class InferenceSection(LiveSection):
+class InferenceSection(McplSection):
     """Asks hosts for inference. In a call of the stateless era it asks for sampling, by an input-required result."""
 
-    async def infer(self, feature_set: Feature, request: InferenceParams, to: peers.To) -> Inference:
-        await peers.find(self.server, to)
+    async def infer(self, feature_set: FeatureSetBase, request: InferenceParams, to: peers.To) -> Inference:
+        await peers.find_sessions_elsewhere(self.server, to)
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
             return await _sample_inference(peer.call, feature_set, request)
         asking = _ask(peer, feature_set, request.wire(feature_set.name, stream=False), request.timeout)
-        return await peers.on_its_loop(peer.session, asking)
+        return await peers.run_on_session_loop(peer.session, asking)
 
-    def stream(self, feature_set: Feature, request: InferenceParams, to: peers.To) -> InferenceStream:
+    def stream(self, feature_set: FeatureSetBase, request: InferenceParams, to: peers.To) -> InferenceStream:
         _refuse_in_hook()
         return InferenceStream(lambda: self._iter_inference(feature_set, request, to))
 
@@ -55,7 +67,7 @@ class InferenceSection(LiveSection):
         if peer.call is not None and not peer.calls_back:
             from defserve.protocols.mcp.asking import client_requests
 
-            return client_requests.can(peer.call, "sampling")
+            return client_requests.can_ask_client(peer.call, "sampling")
         return any(_obstacle(peer, one) is None for one in self.server.sets if _declares(one))
 
     def chunk(self, session: Session, params: Params) -> bool:
@@ -67,21 +79,21 @@ class InferenceSection(LiveSection):
             known.add(index, delta)
         return known is not None
 
-    def _peer(self, feature_set: Feature, to: peers.To) -> peers.Peer:
+    def _peer(self, feature_set: FeatureSetBase, to: peers.To) -> peers.Peer:
         _refuse_in_hook()
         if not _declares(feature_set):
-            peers.check_declared(feature_set, "infer", "inferenceRequest")
+            peers.check_use_declared(feature_set, "infer", "inferenceRequest")
         if to is peers.everyone:
             raise UsageError("infer: to=everyone has no single answer", fix="say which: to=session or to=principal")
-        here = peers.current() if to is None else None
+        here = peers.get_current_peer() if to is None else None
         if here is not None and not here.calls_back:
             return here
         return peers.select_peers(self.server, "infer", to, lambda peer: _obstacle(peer, feature_set))[0]
 
     async def _iter_inference(
-        self, feature_set: Feature, request: InferenceParams, to: peers.To
+        self, feature_set: FeatureSetBase, request: InferenceParams, to: peers.To
     ) -> AsyncGenerator[str | Inference, None]:
-        await peers.find(self.server, to)
+        await peers.find_sessions_elsewhere(self.server, to)
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
             whole = await _sample_inference(peer.call, feature_set, request)
@@ -91,9 +103,9 @@ class InferenceSection(LiveSection):
         if not peer.session.engine.on_loop():
             raise UsageError("infer: a stream is read on the event loop of its session", fix="use infer() here")
         chunks = InferenceChunks(peer.session.composition.limits.response)
-        streams, ids = peer.session.local(OpenStreams), list[Id]()
+        streams, ids = peer.session.local(OpenStreams), list[RequestId]()
 
-        def register_stream(id: Id) -> None:
+        def register_stream(id: RequestId) -> None:
             ids.append(id)
             streams[id] = chunks
 
@@ -116,10 +128,10 @@ class InferenceSection(LiveSection):
                 streams.pop(id, None)
 
 
-async def model_info(call: Call, timeout: float) -> ModelInfo:
+async def request_model_info(call: Call, timeout: float) -> ModelInfo:
     """`model/info` (§12). Hosts of the 0.4 draft need not offer it, and may leave it unanswered: PeerTimeout."""
     peer = peers.Peer(call.session, call)
-    if not can_model_info(peer):
+    if not can_request_model_info(peer):
         raise NoBackChannel("model_info: this host cannot be asked for its model")
     answer = await peer.request(MODEL_INFO, {}, timeout=timeout)
     if not is_object(answer) or not isinstance(answer.get("id"), str):
@@ -127,7 +139,7 @@ async def model_info(call: Call, timeout: float) -> ModelInfo:
     return ModelInfo.from_wire(answer)
 
 
-def can_model_info(peer: peers.Peer) -> bool:
+def can_request_model_info(peer: peers.Peer) -> bool:
     """Whether the host can be asked. It may still leave the question unanswered."""
     if peer.live is None or not peer.calls_back:
         return False
@@ -137,10 +149,10 @@ def can_model_info(peer: peers.Peer) -> bool:
 
 async def _ask(
     peer: peers.Peer,
-    feature_set: Feature,
+    feature_set: FeatureSetBase,
     params: Params,
     timeout: float | None,
-    numbered: Callable[[Id], None] | None = None,
+    numbered: Callable[[RequestId], None] | None = None,
 ) -> Inference:
     if (problem := _obstacle(peer, feature_set)) is not None:
         raise problem
@@ -149,7 +161,7 @@ async def _ask(
     )
 
 
-async def _sample_inference(call: Call, feature_set: Feature, request: InferenceParams) -> Inference:
+async def _sample_inference(call: Call, feature_set: FeatureSetBase, request: InferenceParams) -> Inference:
     from defserve.protocols.mcp.asking import client_requests
     from defserve.protocols.mcp.asking.client_features import SampleOptions
 
@@ -157,18 +169,18 @@ async def _sample_inference(call: Call, feature_set: Feature, request: Inference
     options = SampleOptions(
         request.message_list, max_tokens=request.max_tokens or 1024, temperature=request.temperature
     )
-    return Inference.of_sample(await client_requests.sample(call, options))
+    return Inference.of_sample(await client_requests.request_sampling(call, options))
 
 
-def _declares(feature_set: Feature) -> bool:
+def _declares(feature_set: FeatureSetBase) -> bool:
     return not {"inferenceRequest", STREAMING}.isdisjoint(feature_set.uses)
 
 
-def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
-    return peers.obstacle(peer, feature_set, "infer", "inferenceRequest")
+def _obstacle(peer: peers.Peer, feature_set: FeatureSetBase) -> Exception | None:
+    return peers.find_send_obstacle(peer, feature_set, "infer", "inferenceRequest")
 
 
-def _sends_chunks(peer: peers.Peer, feature_set: Feature) -> bool:
+def _sends_chunks(peer: peers.Peer, feature_set: FeatureSetBase) -> bool:
     """Whether the host sends chunks: it offers `inferenceRequest: {"streaming": true}`, or just true.
 
     A host of 0.5 sends them if it grants that, and the set says that it uses it.
@@ -192,7 +204,7 @@ def _refuse_in_hook() -> None:
 
 INFERENCE_METHOD = "inference/request"
 
-Messages: TypeAlias = str | Sequence[Message | str | Mapping[str, Any]]
+InferenceMessages: TypeAlias = str | Sequence[Message | str | Mapping[str, Any]]
 
 # Why a sampled model stopped, in the words of §11.3.
 STOP_REASONS = {"endTurn": "end_turn", "maxTokens": "max_tokens", "stopSequence": "stop_sequence"}
@@ -213,25 +225,25 @@ def _read_messages(value: Any) -> Sequence[Params]:
     for message in value:
         if not is_object(message) or message.get("role") not in ROLES:
             raise InvalidParams(f"Invalid params: a message must be an object with a role of {', '.join(ROLES)}")
-        content.read_content(message.get("content"))  # only to check it
+        content.read_mcpl_content(message.get("content"))  # only to check it
     return value
 
 
-WRITTEN = Kind("text, or blocks of text", _read_written)
-REASON: Kind[str] = Kind("a string", lambda value: HOST_REASONS.get(reason := TEXT.read(value), reason))
+WRITTEN = MemberKind("text, or blocks of text", _read_written)
+REASON: MemberKind[str] = MemberKind("a string", lambda value: HOST_REASONS.get(reason := TEXT.read(value), reason))
 ROLES = ("user", "assistant", "system")
-MESSAGES = Kind("a list that is not empty", _read_messages, lambda messages: [_message(one) for one in messages])
+MESSAGES = MemberKind("a list that is not empty", _read_messages, lambda messages: [_message(one) for one in messages])
 
 
-@shape
-class Inference(Shape):
+@wire_shape
+class Inference(WireShape):
     """What the host's model wrote. `finish_reason` is `end_turn`, `max_tokens`, `stop_sequence`, or the host's own
     word."""
 
-    content: str = member("content", WRITTEN)
-    model: str = member("model", TEXT, default="", lenient=True, omit=False)
-    finish_reason: str | None = member("finishReason", REASON, default=None, lenient=True)
-    usage: Usage | None = member("usage", nested(Usage), default=None, lenient=True)
+    content: str = wire_member("content", WRITTEN)
+    model: str = wire_member("model", TEXT, default="", lenient=True, omit=False)
+    finish_reason: str | None = wire_member("finishReason", REASON, default=None, lenient=True)
+    usage: Usage | None = wire_member("usage", nested_shape(Usage), default=None, lenient=True)
 
     def __str__(self) -> str:
         return self.content
@@ -251,19 +263,19 @@ class Inference(Shape):
         return cls(sample.text, sample.model, STOP_REASONS.get(reason, reason) if reason is not None else None)
 
 
-@shape(kw_only=True)
-class InferenceRequest(Shape):
+@wire_shape(kw_only=True)
+class InferenceRequest(WireShape):
     """What a server asks a model: the params of `inference/request` (§11.2).
 
     `preferences` are all of its hints, also those that this host does not know. `server_id` is the name by which the
     client knows the server, and `inference_id` the client's own.
     """
 
-    feature_set: str = member("featureSet", TEXT)
-    conversation_id: str | None = member("conversationId", TEXT, default=None)
-    stream: bool = member("stream", FLAG, default=False, lenient=True, omit=False)
-    messages: Sequence[Any] = member("messages", MESSAGES)
-    preferences: Mapping[str, Any] = member("preferences", OBJECT, default_factory=dict)
+    feature_set: str = wire_member("featureSet", TEXT)
+    conversation_id: str | None = wire_member("conversationId", TEXT, default=None)
+    stream: bool = wire_member("stream", BOOLEAN, default=False, lenient=True, omit=False)
+    messages: Sequence[Any] = wire_member("messages", MESSAGES)
+    preferences: Mapping[str, Any] = wire_member("preferences", OBJECT, default_factory=dict)
     server_id: str = ""
     inference_id: str = ""
 
@@ -281,7 +293,7 @@ class InferenceRequest(Shape):
 class InferenceParams:
     """What a host is asked for; see `FeatureSet.infer`."""
 
-    messages: Messages
+    messages: InferenceMessages
     max_tokens: int | None = None
     temperature: float | None = None
     conversation: str | None = None
@@ -312,7 +324,7 @@ def _message(message: Message | str | Mapping[str, Any]) -> Params:
         return dict(message)
     assert isinstance(message, Message)
     part = message.content
-    return {"role": message.role, "content": part.text if isinstance(part, Text) else content.content_blocks(part)}
+    return {"role": message.role, "content": part.text if isinstance(part, Text) else content.encode_mcpl_content(part)}
 
 
 # -- MCPL §11.4: an inference that is read as it is written. It ends with the whole answer.
@@ -348,7 +360,7 @@ class InferenceChunks:
             self._news.clear()
 
 
-class OpenStreams(dict[Id, InferenceChunks]):
+class OpenStreams(dict[RequestId, InferenceChunks]):
     """The requests of one session whose answers come in chunks, by their ids."""
 
 

@@ -15,20 +15,20 @@ from defserve.core import json_values
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.core.session import Session
-from defserve.protocols.mcpl.policies import LiveTerms
-from defserve.protocols.mcpl.vocabulary import V04, Vocabulary
+from defserve.protocols.mcpl.policies import McplTerms
+from defserve.protocols.mcpl.vocabulary import MCPL_04, McplVocabulary
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.channels.section import ChannelSection
     from defserve.protocols.mcpl.hooks import HookSection
-    from defserve.protocols.mcpl.section import Feature
+    from defserve.protocols.mcpl.section import FeatureSetBase
 
 
 def build_manifest(
-    declared: Iterable[Feature],
+    declared: Iterable[FeatureSetBase],
     hooks: HookSection | None,
     channels: ChannelSection | None,
-    vocabulary: Vocabulary,
+    vocabulary: McplVocabulary,
     *,
     as_array: bool,
 ) -> Params:
@@ -37,18 +37,18 @@ def build_manifest(
     described = {one.name: wire for one in sets if (wire := one.wire(vocabulary))["uses"]}
     used = {use for one in sets for use in one.uses}
     by_grant = vocabulary.by_grant
-    claims = nest_claims(vocabulary.spell_uses(used)) if by_grant else _build_claims_04(used, hooks, channels)
+    claims = nest_capability_paths(vocabulary.spell_uses(used)) if by_grant else _build_claims_04(used, hooks, channels)
     listed = [{"name": name, **wire} for name, wire in described.items()] if as_array else described
     manifest: Params = {"version": vocabulary.version, **claims, "featureSets": listed}
     if vocabulary.manifest:
         try:
-            manifest["revision"] = revision(manifest)
-        except NoDigest:
+            manifest["revision"] = compute_manifest_revision(manifest)
+        except ManifestNotDigestible:
             pass  # hosts compare the content instead
     return manifest
 
 
-def nest_claims(paths: Iterable[str]) -> Params:
+def nest_capability_paths(paths: Iterable[str]) -> Params:
     """Capability paths as nested members; `true` claims everything below a member."""
     claims: Params = {}
     for path in paths:
@@ -66,7 +66,7 @@ def nest_claims(paths: Iterable[str]) -> Params:
 
 
 def _build_claims_04(used: set[str], hooks: HookSection | None, channels: ChannelSection | None) -> Params:
-    named = V04.spell_uses(used)
+    named = MCPL_04.spell_uses(used)
     parts: dict[str, Any] = {
         "pushEvents": "pushEvents" in named,
         "contextHooks": hooks and hooks.capability(),
@@ -80,10 +80,10 @@ def _build_claims_04(used: set[str], hooks: HookSection | None, channels: Channe
 # -- MCPL 0.5 §8: `mcpl/manifestChanged`. A host that was told a manifest is told when another one has taken its place.
 
 
-CHANGED = "mcpl/manifestChanged"
+MANIFEST_CHANGED_METHOD = "mcpl/manifestChanged"
 
 
-def announce(session: Session, live: LiveTerms, manifest: Callable[[], Params]) -> None:
+def notify_manifest_changed(session: Session, live: McplTerms, manifest: Callable[[], Params]) -> None:
     """Tell a host that its manifest has changed, if it has."""
     before, now = live.announced, manifest()
     if before is None or before == now:
@@ -93,9 +93,9 @@ def announce(session: Session, live: LiveTerms, manifest: Callable[[], Params]) 
         return
     try:
         domains = find_changed_domains(before, now)
-    except NoDigest:
+    except ManifestNotDigestible:
         return
-    session.notify(CHANGED, {"revision": revision, "domains": domains})
+    session.notify(MANIFEST_CHANGED_METHOD, {"revision": revision, "domains": domains})
 
 
 # -- MCPL 0.5 §8: the digest of a manifest, and which parts of two manifests differ.
@@ -109,11 +109,11 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9._:*-]+")
 _MATCHERS: Final = ("tagsAny", "tagsAll", "tagsNone")
 
 
-class NoDigest(ValueError):
+class ManifestNotDigestible(ValueError):
     """A manifest has no digest: it is no object, or a name has other characters than letters, digits and `._:*-`."""
 
 
-def revision(manifest: Any) -> str:
+def compute_manifest_revision(manifest: Any) -> str:
     """The digest: `sha256:` and 43 characters. Raises NoDigest."""
     from hashlib import sha256
 
@@ -123,14 +123,14 @@ def revision(manifest: Any) -> str:
 def canonical_manifest(manifest: Any) -> bytes:
     """What is hashed. Raises NoDigest."""
     if not is_object(manifest):
-        raise NoDigest("a manifest must be an object")
+        raise ManifestNotDigestible("a manifest must be an object")
     for name in _identifiers(manifest):
         if not _IDENTIFIER.fullmatch(name):
-            raise NoDigest(f"identifier_charset: {name!r:.80}")
+            raise ManifestNotDigestible(f"identifier_charset: {name!r:.80}")
     try:
-        return canonical(_normal(manifest))
+        return encode_canonical_json(_normal(manifest))
     except ValueError as error:
-        raise NoDigest(str(error)) from None
+        raise ManifestNotDigestible(str(error)) from None
 
 
 def find_changed_domains(before: Params, after: Params) -> list[str]:
@@ -146,9 +146,9 @@ def _parts(manifest: Params) -> dict[str, bytes]:
     has_sets = "featureSets" in normal
     sets, ontologies = _without_ontology(normal.get("featureSets"))
     return {
-        "capabilities": canonical(rest),
-        "featureSets": canonical([sets] if has_sets else []),
-        "tagOntology": canonical(ontologies),
+        "capabilities": encode_canonical_json(rest),
+        "featureSets": encode_canonical_json([sets] if has_sets else []),
+        "tagOntology": encode_canonical_json(ontologies),
     }
 
 
@@ -264,7 +264,7 @@ _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n"
 _CONSTANTS: Final = {None: "null", True: "true", False: "false"}
 
 
-def canonical(value: Any) -> bytes:
+def encode_canonical_json(value: Any) -> bytes:
     """The canonical text. Raises ValueError for what has none: NaN, infinities, lone surrogates, other types."""
     return _text(value).encode()
 

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from defserve.auth.principals import ANONYMOUS_PREFIX
 from defserve.core.call import Call
 from defserve.core.json_values import is_object
-from defserve.core.messages import Id, Notification, Params
-from defserve.core.peer import SENDER
+from defserve.core.messages import Notification, Params, RequestId
+from defserve.core.peer import CURRENT_SENDER
 from defserve.core.session import Session
 from defserve.errors import MethodNotFound, NoBackChannel, PeerError, PeerGone, UsageError
 from defserve.protocols.mcpl.policies import (
-    EVERYTHING_ENABLED,
+    ALL_ENABLED_POLICY,
     FeaturePolicy,
-    LiveTerms,
-    get_live_terms,
-    is_strangers,
-    policy,
+    McplTerms,
+    get_feature_policy,
+    get_mcpl_terms,
+    is_anonymous_session,
 )
 from defserve.protocols.mcpl.vocabulary import AmbiguousPeer, UnknownFeatureSet
 
 if TYPE_CHECKING:
-    from defserve.core.composition import Terms
+    from defserve.core.composition import NegotiatedTerms
     from defserve.core.extension import Offer
     from defserve.core.peer import PeerIdentity
-    from defserve.protocols.mcpl.section import Feature, LiveServer
+    from defserve.protocols.mcpl.section import FeatureSetBase, McplServerState
 
 
 T = TypeVar("T")
@@ -59,18 +59,18 @@ class Peer:
 
     def __init__(self, session: Session, call: Call | None = None) -> None:
         self.session, self.call = session, call
-        self.terms: Terms | None = call.terms if call is not None else session.terms
+        self.terms: NegotiatedTerms | None = call.terms if call is not None else session.terms
 
     @property
-    def live(self) -> LiveTerms | None:
+    def live(self) -> McplTerms | None:
         """What was agreed; None if the host does not speak MCPL."""
-        return get_live_terms(self.terms)
+        return get_mcpl_terms(self.terms)
 
     @property
     def policy(self) -> FeaturePolicy:
         if self.call is not None:
-            return policy(self.call)
-        return self.live.policy if self.live is not None else EVERYTHING_ENABLED
+            return get_feature_policy(self.call)
+        return self.live.policy if self.live is not None else ALL_ENABLED_POLICY
 
     @property
     def identity(self) -> PeerIdentity | None:
@@ -82,7 +82,12 @@ class Peer:
         return self.terms is not None and self.terms.profile.calls_back
 
     async def request(
-        self, method: str, params: Params, *, timeout: float | None = None, numbered: Callable[[Id], None] | None = None
+        self,
+        method: str,
+        params: Params,
+        *,
+        timeout: float | None = None,
+        numbered: Callable[[RequestId], None] | None = None,
     ) -> Any:
         """Ask the host. While a call waits for the answer, its own timeout is paused."""
         call = self.call if self.call is not None and not self.call.settled else None
@@ -98,7 +103,7 @@ class Peer:
         params: Params,
         *,
         timeout: float | None = None,
-        numbered: Callable[[Id], None] | None = None,
+        numbered: Callable[[RequestId], None] | None = None,
     ) -> Any:
         """Like `request`, for a capability that the host may not have. Raises NoBackChannel once it has said so."""
         try:
@@ -112,15 +117,15 @@ class Peer:
 Obstacle: TypeAlias = Callable[[Peer], Exception | None]
 
 
-def current() -> Peer | None:
+def get_current_peer() -> Peer | None:
     """The peer that the running call, hook or source speaks to without `to=`."""
-    if (call := CURRENT.get()) is not None:
+    if (call := CURRENT_CALL.get()) is not None:
         return Peer(call.session, call)
     session = SOURCE_SESSION.get()
     return Peer(session) if session is not None else None
 
 
-def obstacle(peer: Peer, feature_set: Feature, verb: str, path: str) -> Exception | None:
+def find_send_obstacle(peer: Peer, feature_set: FeatureSetBase, verb: str, path: str) -> Exception | None:
     """Why a set cannot speak to a host; None if it can. `path` is what the verb needs: `channels.incoming`."""
     session, live = peer.session, peer.live
     if feature_set.removed:
@@ -142,13 +147,13 @@ def obstacle(peer: Peer, feature_set: Feature, verb: str, path: str) -> Exceptio
     return None
 
 
-def select_peers(server: LiveServer, verb: str, to: To, obstacle: Obstacle) -> list[Peer]:
+def select_peers(server: McplServerState, verb: str, to: To, obstacle: Obstacle) -> list[Peer]:
     """The peers that a verb speaks to: exactly one, or for `everyone` all that can be reached, perhaps none.
 
     Raises the obstacle of the one peer that is meant (FeatureDisabled, NoBackChannel, PeerGone), AmbiguousPeer if
     several could be meant, and NoBackChannel with the reasons if nobody can be reached.
     """
-    meant = Peer(to) if isinstance(to, Session) else current() if to is None else None
+    meant = Peer(to) if isinstance(to, Session) else get_current_peer() if to is None else None
     if meant is not None:
         if (problem := obstacle(meant)) is not None:
             raise problem
@@ -156,7 +161,7 @@ def select_peers(server: LiveServer, verb: str, to: To, obstacle: Obstacle) -> l
     asked = [Peer(session) for session in _sessions(server, to)]
     found = [peer for peer in asked if obstacle(peer) is None]
     if to is everyone:
-        return [peer for peer in found if is_ours(peer.session)]
+        return [peer for peer in found if is_session_owner(peer.session)]
     if len(found) > 1:
         raise AmbiguousPeer(verb, len(found))
     if not found:
@@ -164,18 +169,18 @@ def select_peers(server: LiveServer, verb: str, to: To, obstacle: Obstacle) -> l
     return found
 
 
-async def find(server: LiveServer, to: To) -> None:
+async def find_sessions_elsewhere(server: McplServerState, to: To) -> None:
     """Get to know the sessions of a principal that other processes have opened, before it is spoken to."""
     if isinstance(to, str) and server.others is not None:
         await server.others.find(to)
 
 
-def is_ours(session: Session) -> bool:
+def is_session_owner(session: Session) -> bool:
     """Whether this process does what concerns a session by itself. Of several that share it, one does."""
     return session.sharer is None or session.sharer.is_owner
 
 
-async def on_its_loop(session: Session, work: Coroutine[Any, Any, T]) -> T:
+async def run_on_session_loop(session: Session, work: Coroutine[Any, Any, T]) -> T:
     """Run something on the session's event loop. One server may be served on several loops."""
     engine = session.engine
     if engine.on_loop():
@@ -200,7 +205,7 @@ async def on_its_loop(session: Session, work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.wrap_future(done)
 
 
-def check_declared(feature_set: Feature, verb: str, use: str) -> None:
+def check_use_declared(feature_set: FeatureSetBase, verb: str, use: str) -> None:
     """Raises UsageError if the set does not tell hosts that it uses this verb (§6.2)."""
     if use not in feature_set.uses:
         raise UsageError(
@@ -209,27 +214,27 @@ def check_declared(feature_set: Feature, verb: str, use: str) -> None:
         )
 
 
-def drop_unread_tags(peer: Peer, wire: Params) -> Params:
+def drop_unsupported_tags(peer: Peer, wire: Params) -> Params:
     """An event or message as this host reads it: hosts below 0.5 are not sent tags."""
     reads_tags = peer.live is not None and peer.live.vocabulary.tags
     return wire if reads_tags else {member: value for member, value in wire.items() if member != "tags"}
 
 
-def can_reach(peer: Peer, feature_set: Feature, problem: Exception | None) -> bool:
+def can_reach_peer(peer: Peer, feature_set: FeatureSetBase, problem: Exception | None) -> bool:
     """Whether a set reaches a peer in spite of `problem`: directly if there is none, or through the set's inbox."""
-    has_inbox = feature_set.inbox is not None and not is_strangers(peer.session)
+    has_inbox = feature_set.inbox is not None and not is_anonymous_session(peer.session)
     return problem is None or (isinstance(problem, NoBackChannel) and has_inbox)
 
 
-def inbox_reader(to: To) -> str | None:
+def find_inbox_principal(to: To) -> str | None:
     """The principal whose inbox a verb means; None if that is unknown. A stranger has none: others have its address."""
     if isinstance(to, str):
         return None if to.startswith(ANONYMOUS_PREFIX) else to
-    meant = Peer(to) if isinstance(to, Session) else current() if to is None else None
-    return meant.session.principal if meant is not None and not is_strangers(meant.session) else None
+    meant = Peer(to) if isinstance(to, Session) else get_current_peer() if to is None else None
+    return meant.session.principal if meant is not None and not is_anonymous_session(meant.session) else None
 
 
-def _sessions(server: LiveServer, to: To) -> Iterable[Session]:
+def _sessions(server: McplServerState, to: To) -> Iterable[Session]:
     if isinstance(to, str):
         return [session for session in server.sessions if session.principal == to]
     if to is None or to is everyone:
@@ -254,7 +259,7 @@ class HookRun:
     running = True
 
 
-class DangerousTool:
+class DangerousToolMarker:
     """Says of a call that it is one of a dangerous tool, whatever the tool makes it read meanwhile.
 
     The subject of a call changes while a tool reads a resource. That its tool is dangerous does not.
@@ -262,7 +267,7 @@ class DangerousTool:
 
 
 # The call that this code runs for.
-CURRENT: ContextVar[Call | None] = ContextVar("defserve_call", default=None)
+CURRENT_CALL: ContextVar[Call | None] = ContextVar("defserve_call", default=None)
 
 # The hook that this code was started in. A task that outlives its hook may infer (§10.7).
 IN_HOOK: ContextVar[HookRun | None] = ContextVar("defserve_hook", default=None)
@@ -272,7 +277,7 @@ SOURCE_SESSION: ContextVar[Session | None] = ContextVar("defserve_source_session
 
 
 @contextmanager
-def in_hook() -> Generator[None]:
+def mark_running_hook() -> Generator[None]:
     """Around an author's context hook: `is_in_hook()` is True inside, and inference is refused (§10.7)."""
     run = HookRun()
     token = IN_HOOK.set(run)
@@ -289,17 +294,17 @@ def is_in_hook() -> bool:
     return run is not None and run.running
 
 
-def call_of_notification(session: Session, method: str, params: Params) -> Call | None:
+def make_notification_call(session: Session, method: str, params: Params) -> Call | None:
     """A call for a notification, which gets no answer. None if the host did not negotiate MCPL."""
     import asyncio
 
     composition = session.composition
     offer = composition.offer_in(Notification(method, params, {}))
     terms = composition.agree(offer) if offer is not None else session.terms
-    if terms is None or get_live_terms(terms) is None:
+    if terms is None or get_mcpl_terms(terms) is None:
         return None
     call = Call(session, "", method, params, {}, terms)
-    call.settled, call.task, call.identity = True, asyncio.current_task(), SENDER.get()
+    call.settled, call.task, call.identity = True, asyncio.current_task(), CURRENT_SENDER.get()
     return call
 
 
@@ -316,17 +321,17 @@ CLAUDE_METHOD = "notifications/claude/channel"
 CLAUDE_HOSTS = ("claude-code",)
 
 
-def takes_claude_channel(offer: Offer) -> bool:
+def can_take_claude_channel(offer: Offer) -> bool:
     """Whether a host takes these notifications."""
     experimental = offer.capabilities.get("experimental")
     named = is_object(experimental) and CLAUDE_CAPABILITY in experimental
     return not offer.stateless and (named or offer.info.get("name") in CLAUDE_HOSTS)
 
 
-def can_notify_claude(peer: Peer, feature_set: Feature, problem: Exception | None) -> bool:
+def can_notify_claude(peer: Peer, feature_set: FeatureSetBase, problem: Exception | None) -> bool:
     """Whether the notification can be sent instead of a request, which `problem` prevents."""
     offer = peer.terms.offer if peer.terms is not None else None
-    takes = peer.session.ready and not peer.session.closed and offer is not None and takes_claude_channel(offer)
+    takes = peer.session.ready and not peer.session.closed and offer is not None and can_take_claude_channel(offer)
     return takes and feature_set.claude_channel and isinstance(problem, NoBackChannel)
 
 

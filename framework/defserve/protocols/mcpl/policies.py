@@ -16,17 +16,24 @@ from defserve.core.extension import Offer
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.core.session import Session
-from defserve.core.shapes import OBJECT, list_of_texts, narrow, read_member
+from defserve.core.shapes import OBJECT, list_of_texts, read_member, restrict_kind
 from defserve.errors import InvalidParams
-from defserve.protocols.mcp.errors import VENDOR, read_meta, read_optional_object
-from defserve.protocols.mcpl.vocabulary import PATHS, V04, CapabilityDenied, FeatureDisabled, Vocabulary, vocabulary_of
+from defserve.protocols.mcp.errors import DEFSERVE_NAMESPACE, read_meta, read_optional_object_param
+from defserve.protocols.mcpl.vocabulary import (
+    CAPABILITY_PATHS,
+    MCPL_04,
+    CapabilityDenied,
+    FeatureDisabled,
+    McplVocabulary,
+    find_mcpl_vocabulary,
+)
 
 if TYPE_CHECKING:
-    from defserve.core.composition import Terms
-    from defserve.protocols.mcpl.section import Feature
+    from defserve.core.composition import NegotiatedTerms
+    from defserve.protocols.mcpl.section import FeatureSetBase
 
 
-POLICY_KEY = VENDOR + "featureSets"
+POLICY_META_KEY = DEFSERVE_NAMESPACE + "featureSets"
 EFFECTIVE = "effectiveCapabilities"
 MAX_POLICY_BYTES = 1024 * 1024
 
@@ -52,16 +59,16 @@ class FeaturePolicy:
 
     def is_enabled(self, name: str) -> bool:
         """Whether a set may act. The latest update that covers its name decides; within one, the most specific."""
-        for pattern in covering(name):
+        for pattern in list_covering_patterns(name):
             if pattern in self._decided:
                 return self._decided[pattern]
         return not self.strict
 
-    def allows(self, feature_set: Feature) -> bool:
+    def allows(self, feature_set: FeatureSetBase) -> bool:
         """Whether a set may act."""
         return self.is_enabled(feature_set.name)
 
-    def refusal(self, feature_set: Feature) -> FeatureDisabled | None:
+    def refusal(self, feature_set: FeatureSetBase) -> FeatureDisabled | None:
         """Why a set may not act; None if it may."""
         return None if self.is_enabled(feature_set.name) else FeatureDisabled(feature_set.name)
 
@@ -71,7 +78,9 @@ class FeaturePolicy:
 
     def scoping(self, name: str) -> ScopeLists:
         """The host's lists for a scoped set: those under the most specific pattern that covers its name."""
-        return next((self._scopes[pattern] for pattern in covering(name) if pattern in self._scopes), ScopeLists())
+        return next(
+            (self._scopes[pattern] for pattern in list_covering_patterns(name) if pattern in self._scopes), ScopeLists()
+        )
 
     def update(self, params: Params, *, may_enable: bool = True) -> None:
         """Apply `enabled`, `disabled` and `scopes`. If it raises InvalidParams, nothing has changed.
@@ -84,8 +93,8 @@ class FeaturePolicy:
         wildcards = tuple(name[:-1] for name in (*enabled, *disabled) if name == "*" or name.endswith(".*"))
         decided = {name: word for name, word in self._decided.items() if not name.startswith(wildcards)}
         decided |= dict.fromkeys(enabled, True) | dict.fromkeys(disabled, False)  # a name in both lists is off
-        if len(decided) > MAX_NAMES or len(scopes) > MAX_NAMES:
-            raise InvalidParams(f"Invalid params: more than {MAX_NAMES} feature sets")
+        if len(decided) > MAX_POLICY_NAMES or len(scopes) > MAX_POLICY_NAMES:
+            raise InvalidParams(f"Invalid params: more than {MAX_POLICY_NAMES} feature sets")
         patterns = (text for lists in scopes.values() for part in lists for text in part)
         if sum(map(len, (*decided, *scopes, *patterns))) > MAX_POLICY_BYTES:
             raise InvalidParams(f"Invalid params: the policy is longer than {MAX_POLICY_BYTES} bytes")
@@ -113,7 +122,7 @@ class ScopeLists(NamedTuple):
     blacklist: Sequence[str] = ()
 
 
-def covering(name: str) -> Iterator[str]:
+def list_covering_patterns(name: str) -> Iterator[str]:
     """The patterns that cover a name, the most specific first: `a.b`, `a.*`, `*`."""
     yield name
     while "." in name:
@@ -123,7 +132,7 @@ def covering(name: str) -> Iterator[str]:
 
 
 def _scopes(params: Params) -> dict[str, ScopeLists]:
-    found = read_optional_object(params, "scopes") or {}
+    found = read_optional_object_param(params, "scopes") or {}
     lists = {name: read_member(found, name, OBJECT, label=f"scopes[{name!r}]") for name in found}
     return {
         name: ScopeLists(few_names_in(both, "whitelist"), few_names_in(both, "blacklist"))
@@ -137,12 +146,12 @@ def _scopes(params: Params) -> dict[str, ScopeLists]:
 # `channels.publish`, and the name of a parent covers nothing below it.
 
 
-MAX_NAMES: Final = 1_000
+MAX_POLICY_NAMES: Final = 1_000
 MAX_PATTERN_LENGTH: Final = 1_024
 NAMES = list_of_texts("a list of texts")
-FEW_NAMES = narrow(
+FEW_NAMES = restrict_kind(
     NAMES,
-    lambda names: len(names) <= MAX_NAMES and all(len(name) <= MAX_PATTERN_LENGTH for name in names),
+    lambda names: len(names) <= MAX_POLICY_NAMES and all(len(name) <= MAX_PATTERN_LENGTH for name in names),
     "has too many names, or too long ones",
 )
 
@@ -165,7 +174,7 @@ class GrantPolicy(FeaturePolicy):
 
     __slots__ = ("ready", "granted", "_is_complete", "_selected", "_disabled", "_known")
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: McplVocabulary) -> None:
         super().__init__(strict=True)
         self._is_complete = not vocabulary.lost
         self.clear()
@@ -185,19 +194,19 @@ class GrantPolicy(FeaturePolicy):
     def is_enabled(self, name: str) -> bool:
         """Whether the host has not left a set out by its name. The names are ours, so as many are remembered."""
         if (known := self._known.get(name)) is None:
-            selected = self._selected is None or any(covers(pattern, name) for pattern in self._selected)
+            selected = self._selected is None or any(does_pattern_cover(pattern, name) for pattern in self._selected)
             known = self._known[name] = self.ready and selected and not self.is_disabled(name)
         return known
 
     def is_disabled(self, name: str) -> bool:
         """Whether the host has disabled a set by its name."""
-        return any(covers(pattern, name) for pattern in self._disabled)
+        return any(does_pattern_cover(pattern, name) for pattern in self._disabled)
 
-    def allows(self, feature_set: Feature) -> bool:
+    def allows(self, feature_set: FeatureSetBase) -> bool:
         paths = feature_set.paths
         return self.is_enabled(feature_set.name) and self.granted >= paths and bool(paths or self._is_complete)
 
-    def refusal(self, feature_set: Feature) -> FeatureDisabled | None:
+    def refusal(self, feature_set: FeatureSetBase) -> FeatureDisabled | None:
         if self.allows(feature_set):
             return None
         missing = self.missing(feature_set)
@@ -208,7 +217,7 @@ class GrantPolicy(FeaturePolicy):
     def grants(self, path: str) -> bool:
         return path in self.granted
 
-    def missing(self, feature_set: Feature) -> list[str]:
+    def missing(self, feature_set: FeatureSetBase) -> list[str]:
         """What a set uses and the host has not granted."""
         return sorted(feature_set.paths - self.granted)
 
@@ -227,9 +236,9 @@ class GrantPolicy(FeaturePolicy):
     def reduce(self, params: Params) -> None:
         """Apply what a notification may change: more sets are disabled. Raises InvalidParams."""
         disabled = tuple(dict.fromkeys((*self._disabled, *few_names_in(params, "disabled"))))
-        if len(disabled) > MAX_NAMES:
+        if len(disabled) > MAX_POLICY_NAMES:
             self.clear()  # what cannot be remembered must not be forgotten
-            raise InvalidParams(f"Invalid params: more than {MAX_NAMES} disabled feature sets")
+            raise InvalidParams(f"Invalid params: more than {MAX_POLICY_NAMES} disabled feature sets")
         self._disabled, self._known = disabled, {}
         self.revision += 1
 
@@ -246,7 +255,7 @@ class GrantPolicy(FeaturePolicy):
 
 
 # For hosts that do not know feature sets: every tool works. Never updated.
-EVERYTHING_ENABLED: Final = FeaturePolicy(strict=False)
+ALL_ENABLED_POLICY: Final = FeaturePolicy(strict=False)
 
 
 class RequestPolicy:
@@ -255,7 +264,7 @@ class RequestPolicy:
     policy: FeaturePolicy | None = None
 
 
-class LiveTerms:
+class McplTerms:
     """What was agreed with one host: its policy, what it offered, and the vocabulary of its version.
 
     `announced` is the manifest that it was told last.
@@ -263,7 +272,7 @@ class LiveTerms:
 
     __slots__ = ("policy", "offered", "vocabulary", "announced", "_refused", "_noted", "_strict")
 
-    def __init__(self, offered: Mapping[str, Any], vocabulary: Vocabulary, strict: bool) -> None:
+    def __init__(self, offered: Mapping[str, Any], vocabulary: McplVocabulary, strict: bool) -> None:
         self.offered, self.vocabulary, self._strict = offered, vocabulary, strict
         self.policy = GrantPolicy(vocabulary) if vocabulary.by_grant else FeaturePolicy(strict)
         self.announced: Params | None = None
@@ -275,7 +284,7 @@ class LiveTerms:
 
         Raises InvalidParams.
         """
-        found.update(params, may_enable=not (self._strict and is_strangers(session)))
+        found.update(params, may_enable=not (self._strict and is_anonymous_session(session)))
 
     def adopt(self) -> GrantPolicy:
         """The policy, by grants from now on: a host below 0.5 has sent a grant."""
@@ -331,30 +340,30 @@ class LiveTerms:
 UNSPOKEN: Final = ("channels", "inferenceRequest")
 
 
-def terms_of(offer: Offer, strict: bool) -> LiveTerms | None:
+def negotiate_mcpl_terms(offer: Offer, strict: bool) -> McplTerms | None:
     """The terms for a host that made this offer; None if it does not speak MCPL, or a version that we do not speak."""
     experimental = offer.capabilities.get("experimental")
     found = experimental.get("mcpl") if is_object(experimental) else None
-    if not is_object(found) or (vocabulary := vocabulary_of(found.get("version"))) is None:
+    if not is_object(found) or (vocabulary := find_mcpl_vocabulary(found.get("version"))) is None:
         return None
-    return LiveTerms(found, vocabulary, strict)
+    return McplTerms(found, vocabulary, strict)
 
 
-def get_live_terms(terms: Terms | None) -> LiveTerms | None:
+def get_mcpl_terms(terms: NegotiatedTerms | None) -> McplTerms | None:
     """What was agreed with a host; None if it does not speak MCPL."""
     found = terms.states.get("mcpl") if terms is not None else None
-    return found if isinstance(found, LiveTerms) else None
+    return found if isinstance(found, McplTerms) else None
 
 
-def policy(call: Call) -> FeaturePolicy:
+def get_feature_policy(call: Call) -> FeaturePolicy:
     """What the host of this call has enabled."""
-    if (live := get_live_terms(call.terms)) is None:
-        return EVERYTHING_ENABLED
-    if not is_stateless(call):
+    if (live := get_mcpl_terms(call.terms)) is None:
+        return ALL_ENABLED_POLICY
+    if not is_stateless_call(call):
         return live.policy
     kept = call.local(RequestPolicy)
     if kept.policy is None:
-        given = read_meta(call.params).get(POLICY_KEY)
+        given = read_meta(call.params).get(POLICY_META_KEY)
         by_grant = live.vocabulary.by_grant or (is_object(given) and EFFECTIVE in given)
         kept.policy = GrantPolicy(live.vocabulary) if by_grant else FeaturePolicy(live.policy.strict)
         if is_object(given):
@@ -362,25 +371,25 @@ def policy(call: Call) -> FeaturePolicy:
     return kept.policy
 
 
-def vocabulary(call: Call) -> Vocabulary:
+def get_mcpl_vocabulary(call: Call) -> McplVocabulary:
     """The vocabulary of the host of this call."""
-    live = get_live_terms(call.terms)
-    return live.vocabulary if live is not None else V04
+    live = get_mcpl_terms(call.terms)
+    return live.vocabulary if live is not None else MCPL_04
 
 
-def is_strangers(session: Session) -> bool:
+def is_anonymous_session(session: Session) -> bool:
     """Whether nobody vouches for the host of a session."""
     opened_by = session.identity
     return isinstance(opened_by, Principal) and is_stranger(opened_by)
 
 
-def is_pushed_to(call: Call) -> bool:
+def can_receive_push(call: Call) -> bool:
     """Whether the host of this call is sent push events."""
-    live = get_live_terms(call.terms)
+    live = get_mcpl_terms(call.terms)
     return live is not None and live.offers("pushEvents") and call.terms.profile.calls_back
 
 
-def is_stateless(call: Call) -> bool:
+def is_stateless_call(call: Call) -> bool:
     """Whether this call belongs to no session, so that its policy comes with it."""
     return call.terms.offer is not None and call.terms.offer.stateless
 
@@ -390,13 +399,13 @@ def is_stateless(call: Call) -> bool:
 # A policy that cannot be read leaves such a host with nothing granted. A notification of it can only disable more.
 
 
-UPDATE_METHOD = "featureSets/update"
+FEATURE_SETS_UPDATE_METHOD = "featureSets/update"
 
 # What a notification of a 0.5 host may say, but not decide.
-UNDECIDED = (EFFECTIVE, "deniedCapabilities", "enabled")
+REQUEST_ONLY_FIELDS = (EFFECTIVE, "deniedCapabilities", "enabled")
 
 
-def handle_update(live: LiveTerms, params: Params, session: Session, sets: Iterable[Feature]) -> Params:
+def handle_policy_request(live: McplTerms, params: Params, session: Session, sets: Iterable[FeatureSetBase]) -> Params:
     """Apply a policy that came as a request. Returns the answer. Raises InvalidParams for one that is malformed."""
     if not (live.vocabulary.by_grant or EFFECTIVE in params or isinstance(live.policy, GrantPolicy)):
         live.update(live.policy, params, session)
@@ -409,7 +418,7 @@ def handle_update(live: LiveTerms, params: Params, session: Session, sets: Itera
     return answer
 
 
-def note_update(live: LiveTerms, params: Params, session: Session) -> None:
+def handle_policy_notification(live: McplTerms, params: Params, session: Session) -> None:
     """Apply a policy that came as a notification. What is wrong with it is only in the log."""
     try:
         if not isinstance(live.policy, GrantPolicy):
@@ -418,10 +427,12 @@ def note_update(live: LiveTerms, params: Params, session: Session) -> None:
         live.policy.reduce(params)
     except InvalidParams as error:
         # A notification has no answer. Only this line shows that the policy is not in force.
-        _warn("%s: %s", UPDATE_METHOD, error.message)
+        _warn("%s: %s", FEATURE_SETS_UPDATE_METHOD, error.message)
         raise
-    if undecided := [member for member in UNDECIDED if member in params]:
-        _warn("%s as a notification: %s ignored, a request decides that", UPDATE_METHOD, ", ".join(undecided))
+    if undecided := [member for member in REQUEST_ONLY_FIELDS if member in params]:
+        _warn(
+            "%s as a notification: %s ignored, a request decides that", FEATURE_SETS_UPDATE_METHOD, ", ".join(undecided)
+        )
 
 
 def _warn(message: str, *arguments: str) -> None:
@@ -430,7 +441,7 @@ def _warn(message: str, *arguments: str) -> None:
     logging.getLogger("defserve").warning(message, *arguments)
 
 
-def policy_receipt(live: LiveTerms, policy: GrantPolicy, sets: Iterable[Feature]) -> Params:
+def policy_receipt(live: McplTerms, policy: GrantPolicy, sets: Iterable[FeatureSetBase]) -> Params:
     """What works under a policy, and what does not."""
     unavailable: list[Params] = []
     refused: dict[str, None] = {}
@@ -456,17 +467,19 @@ def policy_receipt(live: LiveTerms, policy: GrantPolicy, sets: Iterable[Feature]
     return {"accepted": True} | ({"mode": "degraded", "unavailableFeatures": unavailable} if unavailable else {})
 
 
-def covers(pattern: str, path: str) -> bool:
+def does_pattern_cover(pattern: str, path: str) -> bool:
     """Whether a pattern covers a capability path or the name of a set."""
     wanted, given = pattern.split("."), path.split(".")
     return len(wanted) == len(given) and all(one in ("*", other) for one, other in zip(wanted, given, strict=True))
 
 
-def match_paths(patterns: Iterable[str], paths: Iterable[str] = PATHS) -> frozenset[str]:
+def match_paths(patterns: Iterable[str], paths: Iterable[str] = CAPABILITY_PATHS) -> frozenset[str]:
     """The paths that some of the patterns cover."""
     given = frozenset(patterns)
     wild = [pattern for pattern in given if "*" in pattern]
-    return frozenset(path for path in paths if path in given or any(covers(pattern, path) for pattern in wild))
+    return frozenset(
+        path for path in paths if path in given or any(does_pattern_cover(pattern, path) for pattern in wild)
+    )
 
 
 def read_granted_paths(params: Params) -> frozenset[str]:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.peer_bounds import ByteCache
-from defserve.binding.signature import name_of, where
+from defserve.binding.signature import find_source_location, get_function_name
 from defserve.core.call import Call
-from defserve.core.engine import Task
+from defserve.core.engine import CancellableTask
 from defserve.core.messages import INTERNAL_ERROR, Params
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, PeerGone, PeerTimeout, Refused, UsageError
@@ -29,19 +29,25 @@ from defserve.protocols.mcpl.content import (
     PUSH_METHOD,
     Event,
     Receipt,
-    event_wire,
-    is_new_id,
-    read_receipt,
-    write_receipt,
+    decode_receipt,
+    encode_push_event,
+    encode_receipt,
+    is_generated_event_id,
 )
-from defserve.protocols.mcpl.peers import CURRENT, SOURCE_SESSION, can_notify_claude, is_ours, notify_claude
-from defserve.protocols.mcpl.policies import is_strangers
-from defserve.protocols.mcpl.section import LiveSection, LiveServer
+from defserve.protocols.mcpl.peers import (
+    CURRENT_CALL,
+    SOURCE_SESSION,
+    can_notify_claude,
+    is_session_owner,
+    notify_claude,
+)
+from defserve.protocols.mcpl.policies import is_anonymous_session
+from defserve.protocols.mcpl.section import McplSection, McplServerState
 from defserve.protocols.mcpl.vocabulary import CapabilityDenied, FeatureDisabled, UnknownFeatureSet
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.extension import MCP
-    from defserve.protocols.mcpl.section import Feature
+    from defserve.protocols.mcpl.section import FeatureSetBase
 
 
 # For one session: events that wait for an answer at the same time, and the bytes of the receipts that are remembered.
@@ -84,7 +90,7 @@ class SessionPushes:
         self._accepted.store_value(key, receipt, RECEIPT_BYTES + sum(map(len, texts)))
 
 
-class PushSection(LiveSection):
+class PushSection(McplSection):
     """Sends events. Outcomes, by MCPL-9.3 and MCPL-6.6:
 
     - `accepted: false` is a receipt: it concerns this event only.
@@ -93,7 +99,7 @@ class PushSection(LiveSection):
     - For `everyone` nothing is raised: each session has its receipt.
     """
 
-    def __init__(self, server: LiveServer) -> None:
+    def __init__(self, server: McplServerState) -> None:
         super().__init__(server)
         self.delays, self.restarts = DELAYS, RESTARTS
         self._sources: list[EventSource] = []
@@ -101,22 +107,22 @@ class PushSection(LiveSection):
 
     # -- the verb ----------------------------------------------------------------------------------------
 
-    async def push(self, feature_set: Feature, event: Event, to: peers.To = None) -> Receipt | list[Receipt]:
+    async def push(self, feature_set: FeatureSetBase, event: Event, to: peers.To = None) -> Receipt | list[Receipt]:
         """Send an event. Events leave in the order of their pushes; a push waits while many are under way."""
-        peers.check_declared(feature_set, "push", "pushEvents")
-        wire = event_wire(feature_set.name, event)
-        await peers.find(self.server, to)
+        peers.check_use_declared(feature_set, "push", "pushEvents")
+        wire = encode_push_event(feature_set.name, event)
+        await peers.find_sessions_elsewhere(self.server, to)
         if to is peers.everyone and self.server.others is not None:
             self.server.others.publish(PUSH, wire)
         try:
             found = peers.select_peers(self.server, "push", to, lambda peer: _obstacle(peer, feature_set))
         except NoBackChannel:
-            reader = peers.inbox_reader(to)
+            reader = peers.find_inbox_principal(to)
             if feature_set.inbox is None or reader is None:
                 raise
             return _store_in_inbox(feature_set, wire, reader)
         if to is not peers.everyone:
-            return await peers.on_its_loop(found[0].session, self._deliver(found[0], feature_set, wire))
+            return await peers.run_on_session_loop(found[0].session, self._deliver(found[0], feature_set, wire))
         receipts = await asyncio.gather(*[self._outcome(peer, feature_set, wire) for peer in found])
         return receipts if feature_set.inbox is None else [*receipts, _store_in_inbox(feature_set, wire, None)]
 
@@ -134,18 +140,19 @@ class PushSection(LiveSection):
     def can(self, peer: peers.Peer) -> bool:
         """Whether some set can push to this peer, directly or through its inbox."""
         return any(
-            "pushEvents" in one.uses and peers.can_reach(peer, one, _obstacle(peer, one)) for one in self.server.sets
+            "pushEvents" in one.uses and peers.can_reach_peer(peer, one, _obstacle(peer, one))
+            for one in self.server.sets
         )
 
     # -- one session -------------------------------------------------------------------------------------
 
-    async def _outcome(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+    async def _outcome(self, peer: peers.Peer, feature_set: FeatureSetBase, wire: Params) -> Receipt:
         try:
-            return await peers.on_its_loop(peer.session, self._deliver(peer, feature_set, wire))
+            return await peers.run_on_session_loop(peer.session, self._deliver(peer, feature_set, wire))
         except (PeerError, Refused) as error:
             return Receipt(wire["eventId"], False, reason=str(error), session=peer.session)
 
-    async def _deliver(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+    async def _deliver(self, peer: peers.Peer, feature_set: FeatureSetBase, wire: Params) -> Receipt:
         events, key = peer.session.local(SessionPushes), (feature_set.name, wire["eventId"])
         if (before := await events.wait_for_receipt(key)) is not None:
             return before
@@ -160,7 +167,9 @@ class PushSection(LiveSection):
             del events.under_way[key]
             decided.set_result(None)
 
-    async def _send_once(self, peer: peers.Peer, feature_set: Feature, wire: Params, turn: asyncio.Lock) -> Receipt:
+    async def _send_once(
+        self, peer: peers.Peer, feature_set: FeatureSetBase, wire: Params, turn: asyncio.Lock
+    ) -> Receipt:
         """Send an event that no other process sends, or get the receipt that another process has got for it."""
         others, id = self.server.others, wire["eventId"]
         if others is None or peer.session.sharer is None:
@@ -173,18 +182,20 @@ class PushSection(LiveSection):
         async def send() -> tuple[str, bool]:
             leave.close()  # the next one begins when this one waits for its answer
             receipt = await self._send_until_answered(peer, feature_set, wire)
-            return write_receipt(receipt), receipt.accepted
+            return encode_receipt(receipt), receipt.accepted
 
         with leave:
-            if is_new_id(id):
-                return read_receipt((await send())[0], peer.session)
-            return read_receipt(await others.once(peer.session, f"push\n{feature_set.name}\n{id}", send), peer.session)
+            if is_generated_event_id(id):
+                return decode_receipt((await send())[0], peer.session)
+            return decode_receipt(
+                await others.once(peer.session, f"push\n{feature_set.name}\n{id}", send), peer.session
+            )
 
-    async def _send_until_answered(self, peer: peers.Peer, feature_set: Feature, wire: Params) -> Receipt:
+    async def _send_until_answered(self, peer: peers.Peer, feature_set: FeatureSetBase, wire: Params) -> Receipt:
         """Send until there is an answer. The host's policy is checked each time, because it may have changed."""
-        is_repeated, told = False, peers.drop_unread_tags(peer, wire)
+        is_repeated, told = False, peers.drop_unsupported_tags(peer, wire)
         for delay in (*self.delays, None):
-            problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
+            problem = peers.find_send_obstacle(peer, feature_set, "push", "pushEvents")
             if problem is not None:
                 if not can_notify_claude(peer, feature_set, problem):
                     raise problem
@@ -204,7 +215,7 @@ class PushSection(LiveSection):
 
     # -- sources -----------------------------------------------------------------------------------------
 
-    def events(self, feature_set: Feature, function: Callable[..., Any], per: str) -> None:
+    def events(self, feature_set: FeatureSetBase, function: Callable[..., Any], per: str) -> None:
         """Declare a source of events; see `FeatureSet.events`."""
         if per == "server" and self.server.composition is not None:
             raise UsageError(
@@ -213,17 +224,17 @@ class PushSection(LiveSection):
         self._sources.append(EventSource(feature_set, function, per))
         self.server.for_each_session(self.session_changed)
 
-    async def _push_from_source(self, feature_set: Feature, found: Any, session: Session | None) -> None:
+    async def _push_from_source(self, feature_set: FeatureSetBase, found: Any, session: Session | None) -> None:
         event = found if isinstance(found, Event) else Event(found)
         if session is not None:
             await self.push(feature_set, event, session)
             return
-        _, prompt = self._send_to_all(feature_set, event_wire(feature_set.name, event), event.to)
+        _, prompt = self._send_to_all(feature_set, encode_push_event(feature_set.name, event), event.to)
         if prompt:  # a moment for the sessions that keep up
             await asyncio.wait(prompt, timeout=SOURCE_WAIT_SECONDS)
 
     def _send_to_all(
-        self, feature_set: Feature, wire: Params, to: str | None
+        self, feature_set: FeatureSetBase, wire: Params, to: str | None
     ) -> tuple[list[asyncio.Task[Receipt]], list[asyncio.Task[Receipt]]]:
         """Begin to send; all that was begun, and what goes to sessions that have answered everything.
 
@@ -263,7 +274,7 @@ class PushSection(LiveSection):
             return
         tasks, peer = session.local(RunningSources), peers.Peer(session)
         for source in self._sources:
-            is_for_it = source.per == "session" and is_ours(session)
+            is_for_it = source.per == "session" and is_session_owner(session)
             wanted = is_for_it and _obstacle(peer, source.feature_set) is None
             if wanted and source not in tasks:
                 tasks[source] = engine.spawn(self._run_source(source, session))
@@ -277,7 +288,7 @@ class PushSection(LiveSection):
         if session.ready:
             self.session_changed(session)  # its sources run in the process that owns it
 
-    def on_feature_set_removed(self, feature_set: Feature) -> None:
+    def on_feature_set_removed(self, feature_set: FeatureSetBase) -> None:
         self.server.for_each_session(self.session_changed)
 
     def lifespan(self) -> AbstractAsyncContextManager[None] | None:
@@ -298,7 +309,7 @@ class PushSection(LiveSection):
 
     async def _run_source(self, source: EventSource, session: Session | None) -> None:
         # A source belongs to no call, even if this task was started in one.
-        CURRENT.set(None)
+        CURRENT_CALL.set(None)
         SOURCE_SESSION.set(session)
         crashes = 0
         while True:
@@ -322,14 +333,14 @@ class PushSection(LiveSection):
             return False
         except (PeerError, Refused) as error:
             logging.getLogger("defserve").warning(
-                "an event of %s was not delivered: %s", name_of(source.function), error
+                "an event of %s was not delivered: %s", get_function_name(source.function), error
             )
         return True
 
 
-def _obstacle(peer: peers.Peer, feature_set: Feature) -> Exception | None:
+def _obstacle(peer: peers.Peer, feature_set: FeatureSetBase) -> Exception | None:
     """Why an event cannot be sent to a host."""
-    problem = peers.obstacle(peer, feature_set, "push", "pushEvents")
+    problem = peers.find_send_obstacle(peer, feature_set, "push", "pushEvents")
     return None if can_notify_claude(peer, feature_set, problem) else problem
 
 
@@ -338,14 +349,14 @@ def _may_succeed_later(error: PeerError) -> bool:
     return isinstance(error, PeerTimeout) or (type(error) is PeerError and error.code == INTERNAL_ERROR)
 
 
-def _to_typed_error(error: PeerError, feature_set: Feature) -> Exception:
+def _to_typed_error(error: PeerError, feature_set: FeatureSetBase) -> Exception:
     if error.code == CapabilityDenied.code:
         return CapabilityDenied("pushEvents", feature_set.name)
     kind = {kind.code: kind for kind in (FeatureDisabled, UnknownFeatureSet)}.get(error.code)
     return kind(feature_set.name) if kind is not None else error
 
 
-def _store_in_inbox(feature_set: Feature, wire: Params, principal: str | None) -> Receipt:
+def _store_in_inbox(feature_set: FeatureSetBase, wire: Params, principal: str | None) -> Receipt:
     assert feature_set.inbox is not None
     feature_set.inbox.store_event(wire, principal)
     return Receipt(wire["eventId"], True, inbox=feature_set.inbox.uri)
@@ -359,22 +370,26 @@ class EventSource:
 
     __slots__ = ("feature_set", "function", "per", "_takes_session")
 
-    def __init__(self, feature_set: Feature, function: Callable[..., Any], per: str) -> None:
+    def __init__(self, feature_set: FeatureSetBase, function: Callable[..., Any], per: str) -> None:
         self.feature_set, self.function, self.per = feature_set, function, per
-        subject = f"events {name_of(function)!r}"
+        subject = f"events {get_function_name(function)!r}"
         if per not in ("session", "server"):
             raise UsageError(
-                f"{subject}: per={per!r} is not possible", where=where(function), fix='use "session" or "server"'
+                f"{subject}: per={per!r} is not possible",
+                where=find_source_location(function),
+                fix='use "session" or "server"',
             )
         if not inspect.isasyncgenfunction(function):
             raise UsageError(
-                f"{subject} is not an async generator", where=where(function), fix="write async def … with yield in it"
+                f"{subject} is not an async generator",
+                where=find_source_location(function),
+                fix="write async def … with yield in it",
             )
         required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
         if len(required) > (1 if per == "session" else 0):
             raise UsageError(
                 f"{subject} takes {len(required)} arguments",
-                where=where(function),
+                where=find_source_location(function),
                 fix="take none, or the session that a source per session runs for",
             )
         self._takes_session = bool(required)
@@ -383,15 +398,17 @@ class EventSource:
         return self.function(session) if self._takes_session else self.function()
 
 
-class RunningSources(dict[EventSource, Task]):
+class RunningSources(dict[EventSource, CancellableTask]):
     """The sources that run for one session."""
 
 
 def _log_crash(source: EventSource, error: Exception) -> None:
-    from defserve.base.redaction import format_error
+    from defserve.base.redaction import format_redacted_traceback
 
-    told = format_error(error)
-    logging.getLogger("defserve").error("events %s crashed; it is started again\n%s", name_of(source.function), told)
+    told = format_redacted_traceback(error)
+    logging.getLogger("defserve").error(
+        "events %s crashed; it is started again\n%s", get_function_name(source.function), told
+    )
 
 
 # -- MCPL §9 for hosts that cannot be called: events wait in a resource, `inbox://<set>`, for their readers. Bounded.
@@ -500,4 +517,4 @@ class EventInbox:
 
 def _reader(call: Call) -> str | None:
     """Whose events a caller reads besides those for everyone. Nobody can tell strangers at one address apart."""
-    return None if is_strangers(call.session) else call.principal
+    return None if is_anonymous_session(call.session) else call.principal

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json, to_jsonable_python
 
-from defserve.auth.authority import REMEDY
-from defserve.base.hidden_characters import is_plain
-from defserve.base.peer_bounds import remember_short
+from defserve.auth.authority import AUTHENTICATION_HINT
+from defserve.base.hidden_characters import is_printable_line
+from defserve.base.peer_bounds import cache_short_texts
 from defserve.core.call import Call
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
@@ -25,16 +25,16 @@ from defserve.protocols.mcp.asking import client_requests
 from defserve.protocols.mcpl.policies import (
     FeaturePolicy,
     ScopeLists,
-    get_live_terms,
-    is_stateless,
-    is_strangers,
-    policy,
-    vocabulary,
+    get_feature_policy,
+    get_mcpl_terms,
+    get_mcpl_vocabulary,
+    is_anonymous_session,
+    is_stateless_call,
 )
 from defserve.protocols.mcpl.vocabulary import ScopeDenied
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.section import Feature
+    from defserve.protocols.mcpl.section import FeatureSetBase
 
 
 MAX_LABEL_LENGTH = 1_024
@@ -66,7 +66,7 @@ def judge_label(lists: ScopeLists, label: str) -> bool | None:
     return True if any(glob(pattern).matches(label) for pattern in lists.whitelist) else None
 
 
-def normal(label: str) -> str:
+def normalize_label(label: str) -> str:
     """A label without the `.`, `..` and empty segments of a path, so that patterns cannot be bypassed.
 
     Links of a file system are not followed: a tool that opens files must guard its paths as well.
@@ -102,7 +102,7 @@ class ToolScope:
 
     __slots__ = ("feature_set", "function", "takes")
 
-    def __init__(self, feature_set: Feature, function: Callable[..., Any]) -> None:
+    def __init__(self, feature_set: FeatureSetBase, function: Callable[..., Any]) -> None:
         self.feature_set, self.function = feature_set, function
         self.takes: Mapping[str, Any] = {}
 
@@ -122,15 +122,17 @@ class ToolScope:
     async def check(self, call: Call, arguments: Mapping[str, Any]) -> None:
         """Let a call pass, and set its `ctx.scope`. Raises ScopeDenied."""
         scope, tag = self._resolve_scope(arguments), call.params.get("scope")
-        if is_strangers(call.session):
-            raise self._make_denial(scope.label, f"nobody vouches for the caller, so it can approve nothing: {REMEDY}")
-        if get_live_terms(call.terms) is not None and vocabulary(call).scopes:
-            if is_object(tag) and normal(str(tag.get("label"))) != scope.label:
+        if is_anonymous_session(call.session):
+            raise self._make_denial(
+                scope.label, f"nobody vouches for the caller, so it can approve nothing: {AUTHENTICATION_HINT}"
+            )
+        if get_mcpl_terms(call.terms) is not None and get_mcpl_vocabulary(call).scopes:
+            if is_object(tag) and normalize_label(str(tag.get("label"))) != scope.label:
                 raise self._make_denial(scope.label, "the call was made for another scope")
             payload = tag.get("payload") if is_object(tag) else None
             if is_object(payload):
                 scope = Scope(scope.label, self._fitting(arguments, scope, payload))
-            if not self._is_whitelisted(policy(call), scope.label):
+            if not self._is_whitelisted(get_feature_policy(call), scope.label):
                 scope = await self._elevate_scope(call, arguments, scope)
         call.local(GrantedScope).scope = scope
 
@@ -143,13 +145,15 @@ class ToolScope:
 
     async def _elevate_scope(self, call: Call, arguments: Mapping[str, Any], scope: Scope) -> Scope:
         """The scope as the host approves it, perhaps with more in its payload."""
-        name, found = self.feature_set.name, policy(call)
+        name, found = self.feature_set.name, get_feature_policy(call)
         # Approved for the credential that asked, not for others that use the session.
         caller = call.identity.credential if call.identity is not None else ""
         key, revision = (name, scope.label, _digest(scope), caller), found.revision
         if (payload := found.approved.get(key)) is not None:
             return Scope(scope.label, payload | dict(scope.payload or {}))
-        answer = await (_confirm_with_user(call, name, scope) if is_stateless(call) else _ask_host(call, name, scope))
+        answer = await (
+            _confirm_with_user(call, name, scope) if is_stateless_call(call) else _ask_host(call, name, scope)
+        )
         if answer.get("approved") is not True:
             reason = answer.get("reason")
             raise self._make_denial(
@@ -160,7 +164,7 @@ class ToolScope:
         # The host may have changed its policy before it answered.
         self.feature_set.require(call)
         if found.revision != revision:
-            self._is_whitelisted(policy(call), scope.label)
+            self._is_whitelisted(get_feature_policy(call), scope.label)
         elif len(found.approved) < MAX_APPROVALS:
             sent, given = scope.payload or {}, approved.payload or {}
             found.approved[key] = {member: value for member, value in given.items() if member not in sent}
@@ -174,8 +178,8 @@ class ToolScope:
             found = Scope(found, taken)
         if not isinstance(found, Scope):
             raise UsageError(f"a scope function gave {found!r:.80}", fix="return a str or Scope(label, payload)")
-        label = normal(found.label)
-        if not label or len(label) > MAX_LABEL_LENGTH or not is_plain(label):
+        label = normalize_label(found.label)
+        if not label or len(label) > MAX_LABEL_LENGTH or not is_printable_line(label):
             raise self._make_denial(ascii(label[:80]), "a scope is one line of printable text, and not too long")
         return Scope(label, to_jsonable_python(dict(found.payload), fallback=str) if found.payload else None)
 
@@ -213,10 +217,10 @@ async def _ask_host(call: Call, name: str, scope: Scope) -> Params:
 
 
 async def _confirm_with_user(call: Call, name: str, scope: Scope) -> Params:
-    if not client_requests.can(call, "elicitation"):
+    if not client_requests.can_ask_client(call, "elicitation"):
         return {"approved": False, "reason": "it is not among the host's scopes, and nobody can be asked"}
     message = f"Allow {call.subject.name} ({name}) to act on {scope.label}?"
-    approved = await client_requests.confirm(call, message, key=f"scope {name} {scope.label}")
+    approved = await client_requests.ask_confirmation(call, message, key=f"scope {name} {scope.label}")
     return {"approved": approved, "reason": "the user did not approve"}
 
 
@@ -285,5 +289,5 @@ class Glob:
             states = more
 
 
-glob = remember_short(1_024)(Glob)
+glob = cache_short_texts(1_024)(Glob)
 """The automaton of a pattern, cached."""

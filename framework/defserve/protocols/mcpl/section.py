@@ -11,8 +11,21 @@ from defserve.core.extension import Extension
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
-from defserve.protocols.mcpl.policies import get_live_terms, is_pushed_to, is_stateless, is_strangers, policy
-from defserve.protocols.mcpl.vocabulary import USES, V04, V05, FeatureDisabled, UnknownFeatureSet, Vocabulary
+from defserve.protocols.mcpl.policies import (
+    can_receive_push,
+    get_feature_policy,
+    get_mcpl_terms,
+    is_anonymous_session,
+    is_stateless_call,
+)
+from defserve.protocols.mcpl.vocabulary import (
+    MCPL_04,
+    MCPL_05,
+    USE_NAMES_BY_VERSION,
+    FeatureDisabled,
+    McplVocabulary,
+    UnknownFeatureSet,
+)
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -24,14 +37,14 @@ if TYPE_CHECKING:
     from defserve.server.shared_features import SharedHosts
 
 
-class LiveServer:
+class McplServerState:
     """What the sections know of their server, which is the `owner`. `composition` is None until it is composed."""
 
     __slots__ = ("composition", "find_provider", "owner", "sets", "others")
 
     def __init__(self, find_provider: FindProvider, owner: object) -> None:
         self.find_provider, self.owner = find_provider, owner
-        self.sets: Registry[Feature] = Registry("feature set")
+        self.sets: Registry[FeatureSetBase] = Registry("feature set")
         self.composition: Composition | None = None
         self.others: SharedHosts | None = None
 
@@ -50,16 +63,16 @@ class LiveServer:
                 engine.post(partial(action, session))
 
 
-class LiveSection(Extension):
+class McplSection(Extension):
     """A section of MCPL, and the events that only MCPL has."""
 
-    def __init__(self, server: LiveServer) -> None:
+    def __init__(self, server: McplServerState) -> None:
         self.server = server
 
     def session_changed(self, session: Session) -> None:
         """A host that speaks MCPL is ready, or its `featureSets/update` has taken effect. On the session's loop."""
 
-    def on_feature_set_removed(self, feature_set: Feature) -> None:
+    def on_feature_set_removed(self, feature_set: FeatureSetBase) -> None:
         """The author took a set back. Called in the author's thread."""
 
 
@@ -68,13 +81,13 @@ class LiveSection(Extension):
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+FEATURE_SET_NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 # A set that declares nothing may do these.
 UNDECLARED = ("pushEvents", "inferenceRequest")
 
 
-class Feature:
+class FeatureSetBase:
     """The part of a feature set that needs no section; `FeatureSet` adds the author's verbs.
 
     `owner` is the server that declared it. `removed` is True once the server has taken it back. A `strict` set is off
@@ -101,7 +114,7 @@ class Feature:
         claude_channel: bool = False,
         tag_ontology: Mapping[str, Any] | None = None,
     ) -> None:
-        if not NAME.fullmatch(name):
+        if not FEATURE_SET_NAME_PATTERN.fullmatch(name):
             raise UsageError(
                 f"{name!r} cannot be the name of a feature set",
                 fix='use words with dots between them: "memory.retrieval"',
@@ -109,8 +122,10 @@ class Feature:
         if not description:
             raise UsageError(f"feature set {name!r} has no description", fix="say what it does, so people can decide")
         for use in uses:
-            if use not in USES:
-                raise UsageError(f"feature set {name!r} cannot use {use!r}", fix=f"use some of {', '.join(USES)}")
+            if use not in USE_NAMES_BY_VERSION:
+                raise UsageError(
+                    f"feature set {name!r} cannot use {use!r}", fix=f"use some of {', '.join(USE_NAMES_BY_VERSION)}"
+                )
         self.name, self.description, self.owner = name, description, owner
         self.scoped, self.model_info, self.claude_channel = scoped, model_info, claude_channel
         self.tag_ontology = dict(tag_ontology) if tag_ontology is not None else None
@@ -127,13 +142,13 @@ class Feature:
     def uses(self) -> list[str]:
         """What it does, in the words of `vocabulary.USES`; a set that declares nothing may push and infer."""
         declared = self._uses if self._uses.keys() - {"modelInfo"} else {*self._uses, *UNDECLARED}
-        return [use for use in USES if use in declared]
+        return [use for use in USE_NAMES_BY_VERSION if use in declared]
 
     @property
     def paths(self) -> frozenset[str]:
         """What a host of 0.5 must grant, so that the set may act."""
         if self._paths is None:
-            self._paths = frozenset(V05.spell_uses(self.uses))
+            self._paths = frozenset(MCPL_05.spell_uses(self.uses))
         return self._paths
 
     @property
@@ -147,7 +162,7 @@ class Feature:
         self._paths = None
         self.changed()
 
-    def wire(self, vocabulary: Vocabulary = V04) -> Params:
+    def wire(self, vocabulary: McplVocabulary = MCPL_04) -> Params:
         """The declaration that hosts of a version are shown."""
         # hostState: from newer drafts. Without it some hosts drop the state they are sent.
         fields = {
@@ -163,17 +178,17 @@ class Feature:
         """Raises FeatureDisabled if the host of this call has not enabled the set."""
         if self.removed:
             raise UnknownFeatureSet(self.name)
-        live = get_live_terms(call.terms)
-        if live is not None and not live.policy.is_said and not is_stateless(call):
+        live = get_mcpl_terms(call.terms)
+        if live is not None and not live.policy.is_said and not is_stateless_call(call):
             live.note_silence(call)
         if not self.is_switched_on(call):
-            raise policy(call).refusal(self) or FeatureDisabled(self.name)
+            raise get_feature_policy(call).refusal(self) or FeatureDisabled(self.name)
 
     def is_switched_on(self, call: Call) -> bool:
         """Whether the policy of this call's host has the set on. A host without MCPL has no policy: all is on."""
-        if self.strict and get_live_terms(call.terms) is None and is_strangers(call.session):
+        if self.strict and get_mcpl_terms(call.terms) is None and is_anonymous_session(call.session):
             return False
-        return policy(call).allows(self)
+        return get_feature_policy(call).allows(self)
 
     def is_enabled(self, call: Call) -> bool:
         """Whether the host of this call lets the set act now."""
@@ -189,7 +204,7 @@ class FeatureBinding:
 
     __slots__ = ("feature_set", "scope")
 
-    def __init__(self, feature_set: Feature, scope: ToolScope | None = None) -> None:
+    def __init__(self, feature_set: FeatureSetBase, scope: ToolScope | None = None) -> None:
         self.feature_set, self.scope = feature_set, scope
 
     def is_visible(self, call: Call) -> bool:
@@ -204,10 +219,10 @@ class InboxBinding(FeatureBinding):
     __slots__ = ()
 
     def is_visible(self, call: Call) -> bool:
-        return not is_pushed_to(call) and super().is_visible(call)
+        return not can_receive_push(call) and super().is_visible(call)
 
 
-def binding_of(item: Any) -> FeatureBinding | None:
+def get_feature_binding(item: Any) -> FeatureBinding | None:
     """What binds an item to a feature set, if anything does."""
     return item.facets.get("mcpl")
 
@@ -215,7 +230,7 @@ def binding_of(item: Any) -> FeatureBinding | None:
 DeclareTool = Callable[[Any, FeatureBinding, Mapping[str, Any]], None]
 
 
-def decorator(function: F | None, register: Callable[[F], object]) -> Any:
+def make_registering_decorator(function: F | None, register: Callable[[F], object]) -> Any:
     """A decorator that registers a function and returns it unchanged, used bare or with options."""
 
     def declare(function: F) -> F:

@@ -10,24 +10,26 @@ from typing import Any, Final
 
 from defserve.errors import Refused, UsageError
 
-BEFORE: Final = "contextHooks.beforeInference"
-AFTER: Final = "contextHooks.afterInference"
-OBSERVE: Final = f"{BEFORE}.observe"
+BEFORE_INFERENCE_USE: Final = "contextHooks.beforeInference"
+AFTER_INFERENCE_USE: Final = "contextHooks.afterInference"
+OBSERVE_USE: Final = f"{BEFORE_INFERENCE_USE}.observe"
 
 # The position of an injection, as the wire has it → the path that permits it.
-INJECT: Final[Mapping[str, str]] = {name: f"{BEFORE}.inject.{name}" for name in ("system", "beforeUser", "afterUser")}
+INJECT_USES: Final[Mapping[str, str]] = {
+    name: f"{BEFORE_INFERENCE_USE}.inject.{name}" for name in ("system", "beforeUser", "afterUser")
+}
 
 # What hosts of 0.5 grant a server only if their user says so. A set that uses it is off at all other hosts.
-DENIED_BY_DEFAULT: Final = frozenset({INJECT["system"]})
+USES_DENIED_BY_DEFAULT: Final = frozenset({INJECT_USES["system"]})
 
 # What a feature set does → how 0.4 names it, and how 0.5 does. A set declares what it does in these words.
-USES: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+USE_NAMES_BY_VERSION: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "pushEvents": (("pushEvents",), ("pushEvents",)),
-    BEFORE: ((BEFORE,), (OBSERVE, *INJECT.values())),
-    OBSERVE: ((BEFORE,), (OBSERVE,)),
-    **{path: ((BEFORE,), (path,)) for path in INJECT.values()},
-    AFTER: ((AFTER,), ()),
-    "inferenceLifecycle": ((AFTER,), ("inferenceLifecycle",)),
+    BEFORE_INFERENCE_USE: ((BEFORE_INFERENCE_USE,), (OBSERVE_USE, *INJECT_USES.values())),
+    OBSERVE_USE: ((BEFORE_INFERENCE_USE,), (OBSERVE_USE,)),
+    **{path: ((BEFORE_INFERENCE_USE,), (path,)) for path in INJECT_USES.values()},
+    AFTER_INFERENCE_USE: ((AFTER_INFERENCE_USE,), ()),
+    "inferenceLifecycle": ((AFTER_INFERENCE_USE,), ("inferenceLifecycle",)),
     "inferenceRequest": (("inferenceRequest",), ("inferenceRequest",)),
     "inferenceRequest.streaming": (("inferenceRequest",), ("inferenceRequest", "inferenceRequest.streaming")),
     "modelInfo": ((), ("modelInfo",)),
@@ -43,11 +45,11 @@ USES: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 }
 
 # The paths of 0.5, in the order in which they are listed. Grants know no others.
-PATHS: Final = tuple(dict.fromkeys(path for _, paths in USES.values() for path in paths))
+CAPABILITY_PATHS: Final = tuple(dict.fromkeys(path for _, paths in USE_NAMES_BY_VERSION.values() for path in paths))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Vocabulary:
+class McplVocabulary:
     """The words and rules of one version.
 
     version    what a host of this version is told
@@ -91,9 +93,9 @@ class Vocabulary:
         return None if paths is None or any(map(grants, paths)) else paths[0]
 
 
-V04: Final = Vocabulary(
+MCPL_04: Final = McplVocabulary(
     version="0.4",
-    names={use: old for use, (old, _) in USES.items()},
+    names={use: old for use, (old, _) in USE_NAMES_BY_VERSION.items()},
     lost=(),
     gates={},
     removed=frozenset({"mcpl/manifest"}),
@@ -106,12 +108,12 @@ V04: Final = Vocabulary(
     can_enable=True,
 )
 
-V05: Final = Vocabulary(
+MCPL_05: Final = McplVocabulary(
     version="0.5",
-    names={use: new for use, (_, new) in USES.items()},
-    lost=(AFTER,),
+    names={use: new for use, (_, new) in USE_NAMES_BY_VERSION.items()},
+    lost=(AFTER_INFERENCE_USE,),
     gates={
-        "context/beforeInference": (OBSERVE, *INJECT.values()),
+        "context/beforeInference": (OBSERVE_USE, *INJECT_USES.values()),
         "inference/lifecycle": ("inferenceLifecycle",),
         "inference/chunk": ("inferenceRequest.streaming",),
         "channels/list": ("channels.register",),
@@ -135,28 +137,28 @@ V05: Final = Vocabulary(
 )
 
 
-def find_denied(uses: Iterable[str]) -> list[str]:
+def find_uses_denied_by_default(uses: Iterable[str]) -> list[str]:
     """What a set with these `uses` lacks at a host of 0.5 with its default settings. Then the host switches it off."""
     found = [*uses]
-    return [path for path in V05.spell_uses(found) if path in DENIED_BY_DEFAULT] + [
-        use for use in found if use in V05.lost
+    return [path for path in MCPL_05.spell_uses(found) if path in USES_DENIED_BY_DEFAULT] + [
+        use for use in found if use in MCPL_05.lost
     ]
 
 
 _VERSION: Final = re.compile(r"0\.(\d{1,9})")
 
 
-def vocabulary_of(version: Any) -> Vocabulary | None:
+def find_mcpl_vocabulary(version: Any) -> McplVocabulary | None:
     """The vocabulary for a peer that says this version; None for a version that we do not speak.
 
     A peer that leaves its version out speaks 0.4.
     """
     if version is None:
-        return V04
+        return MCPL_04
     minor = _VERSION.match(version) if isinstance(version, str) else None
     if minor is None:
         return None
-    return V05 if int(minor[1]) >= 5 else V04
+    return MCPL_05 if int(minor[1]) >= 5 else MCPL_04
 
 
 # -- MCPL appendix A: what a host is told when a feature set, a checkpoint or a channel is not available.
@@ -164,7 +166,7 @@ def vocabulary_of(version: Any) -> Vocabulary | None:
 # The codes are for a session that negotiated MCPL. Every other peer reads the same refusal as a tool's error.
 
 
-class LiveRefusal(Refused):
+class McplRefusal(Refused):
     """A refusal with a code of its own (appendix A)."""
 
     code = 0
@@ -173,7 +175,7 @@ class LiveRefusal(Refused):
         super().__init__(message, data=data)
 
 
-class FeatureDisabled(LiveRefusal):
+class FeatureDisabled(McplRefusal):
     """The host has not enabled this feature set, or has disabled it."""
 
     error_type, code = "feature_set_disabled", -32001
@@ -188,7 +190,7 @@ class CapabilityDenied(FeatureDisabled):
     error_type, code = "capability_denied", -32002
 
     def __init__(self, capability: str, name: str | None = None) -> None:
-        LiveRefusal.__init__(self, f"Capability not granted: {capability}", capability=capability)
+        McplRefusal.__init__(self, f"Capability not granted: {capability}", capability=capability)
         if name is not None:
             self.data["featureSet"] = name
 
@@ -199,10 +201,10 @@ class UndeclaredUse(FeatureDisabled):
     error_type = "undeclared_use"
 
     def __init__(self, name: str, use: str) -> None:
-        LiveRefusal.__init__(self, f"Feature set {name} does not declare that it uses {use}", featureSet=name)
+        McplRefusal.__init__(self, f"Feature set {name} does not declare that it uses {use}", featureSet=name)
 
 
-class UnknownFeatureSet(LiveRefusal):
+class UnknownFeatureSet(McplRefusal):
     """Nobody declared this feature set."""
 
     error_type, code = "unknown_feature_set", -32003
@@ -211,7 +213,7 @@ class UnknownFeatureSet(LiveRefusal):
         super().__init__(f"Unknown feature set: {name}", featureSet=name)
 
 
-class CheckpointNotFound(LiveRefusal):
+class CheckpointNotFound(McplRefusal):
     """The checkpoint was pruned, or never existed."""
 
     error_type, code = "checkpoint_not_found", -32005
@@ -220,7 +222,7 @@ class CheckpointNotFound(LiveRefusal):
         super().__init__("Checkpoint not found", checkpoint=checkpoint)
 
 
-class StateNotManaged(LiveRefusal):
+class StateNotManaged(McplRefusal):
     """The host does not keep the state of this feature set."""
 
     error_type, code = "state_not_managed", -32006
@@ -241,7 +243,7 @@ class CannotUndo(Refused):
     error_type = "cannot_undo"
 
 
-class ChannelNotPermitted(LiveRefusal):
+class ChannelNotPermitted(McplRefusal):
     """The host's scopes do not cover this channel."""
 
     error_type, code = "channel_not_permitted", -32017
@@ -250,7 +252,7 @@ class ChannelNotPermitted(LiveRefusal):
         super().__init__(f"Channel not permitted: {channel}", channelId=channel)
 
 
-class UnknownChannel(LiveRefusal):
+class UnknownChannel(McplRefusal):
     """No channel has this id."""
 
     error_type, code = "unknown_channel", -32023
@@ -259,7 +261,7 @@ class UnknownChannel(LiveRefusal):
         super().__init__(f"Unknown channel: {channel}", channelId=channel)
 
 
-class ChannelOpenFailed(LiveRefusal):
+class ChannelOpenFailed(McplRefusal):
     """The channel could not be opened."""
 
     error_type, code = "channel_open_failed", -32024

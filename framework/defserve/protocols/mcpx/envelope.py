@@ -11,16 +11,16 @@ from typing import Any, Final, NamedTuple, TypeGuard
 
 from pydantic_core import from_json
 
-from defserve.core.json_values import excess, is_array, is_object
-from defserve.core.messages import Encoded
+from defserve.core.json_values import find_limit_violation, is_array, is_object
+from defserve.core.messages import EncodedJson
 from defserve.core.messages import encode as encode_json
 from defserve.errors import UsageError
 
-PROTOCOL: Final = "mcpx/v0.1"
-MCP_VERSION: Final = "2025-06-18"
+MCPX_PROTOCOL: Final = "mcpx/v0.1"
+TOPIC_MCP_VERSION: Final = "2025-06-18"
 """The MCP version of a peer that has not sent `initialize`."""
 
-GATEWAY: Final = "system:gateway"
+GATEWAY_SENDER: Final = "system:gateway"
 
 ID_CHARACTERS: Final = 256
 KIND_CHARACTERS: Final = 4096
@@ -40,8 +40,8 @@ _DECISIVE: Final = (b'"kind"', b'"from"', b'"to"', b'"payload"')
 class Envelope:
     """One message of a topic. `sender` is `from` on the wire; an empty `to` is for everyone.
 
-    `frame` holds the bytes it came in, to pass it on unchanged. A `payload` that is `Encoded` is copied unchanged when
-    the envelope is encoded.
+    `frame` holds the bytes it came in, to pass it on unchanged. A `payload` that is `EncodedJson` is copied unchanged
+    when the envelope is encoded.
     """
 
     __slots__ = ("id", "ts", "sender", "to", "kind", "correlation_id", "payload", "frame")
@@ -50,7 +50,7 @@ class Envelope:
         self,
         kind: str,
         sender: str,
-        payload: Mapping[str, Any] | Encoded,
+        payload: Mapping[str, Any] | EncodedJson,
         *,
         to: Iterable[str] = (),
         correlation_id: str | None = None,
@@ -60,22 +60,27 @@ class Envelope:
     ) -> None:
         self.kind, self.sender, self.payload, self.to = kind, sender, payload, tuple(to)
         self.correlation_id, self.ts, self.frame = correlation_id, ts, frame
-        self.id = id if id is not None else new_id()
+        self.id = id if id is not None else new_envelope_id()
 
     @property
     def body(self) -> dict[str, Any]:
         """The payload, decoded."""
-        return from_json(self.payload) if isinstance(self.payload, Encoded) else dict(self.payload)
+        return from_json(self.payload) if isinstance(self.payload, EncodedJson) else dict(self.payload)
 
     def encode(self) -> bytes:
         """The bytes of an envelope of ours; `ts` is always there. One that came in is passed on as its `frame`."""
-        fields: dict[str, Any] = {"protocol": PROTOCOL, "id": self.id, "ts": self.ts or now(), "from": self.sender}
+        fields: dict[str, Any] = {
+            "protocol": MCPX_PROTOCOL,
+            "id": self.id,
+            "ts": self.ts or format_current_time(),
+            "from": self.sender,
+        }
         if self.to:
             fields["to"] = self.to
         fields["kind"] = self.kind
         if self.correlation_id is not None:
             fields["correlation_id"] = self.correlation_id
-        payload = self.payload if isinstance(self.payload, Encoded) else encode_json(self.payload)
+        payload = self.payload if isinstance(self.payload, EncodedJson) else encode_json(self.payload)
         return b'%b,"payload":%b}' % (encode_json(fields)[:-1], payload)
 
 
@@ -90,7 +95,7 @@ class BrokenEnvelope:
         self.id, self.kind, self.sender = _readable(found, "id"), _readable(found, "kind"), _readable(found, "from")
 
 
-def parse(data: bytes | str) -> Envelope | BrokenEnvelope:
+def parse_envelope(data: bytes | str) -> Envelope | BrokenEnvelope:
     """Read a frame. Only the shape of the payload is checked: it has to be an object.
 
     `BrokenEnvelope.reason` is one of `not_json`, `wrong_version` and `invalid_envelope`.
@@ -102,9 +107,9 @@ def parse(data: bytes | str) -> Envelope | BrokenEnvelope:
         return BrokenEnvelope("not_json", f"not JSON: {error}")
     if not is_object(fields):
         return BrokenEnvelope("invalid_envelope", "an envelope is a JSON object")
-    if fields.get("protocol") != PROTOCOL:
+    if fields.get("protocol") != MCPX_PROTOCOL:
         spoken = str(fields.get("protocol"))[:64]
-        return BrokenEnvelope("wrong_version", f"protocol is {PROTOCOL!r} here, not {spoken!r}", fields)
+        return BrokenEnvelope("wrong_version", f"protocol is {MCPX_PROTOCOL!r} here, not {spoken!r}", fields)
     problem = _problem(fields) or _oversize(frame, fields) or _find_repeated_name(frame)
     if problem is not None:
         return BrokenEnvelope("invalid_envelope", problem, fields)
@@ -120,20 +125,20 @@ def parse(data: bytes | str) -> Envelope | BrokenEnvelope:
     )
 
 
-def new_id() -> str:
+def new_envelope_id() -> str:
     """A globally unique id (UUIDv4)."""
     from uuid import uuid4
 
     return str(uuid4())
 
 
-def now() -> str:
+def format_current_time() -> str:
     """This moment, as RFC 3339 in UTC with milliseconds."""
     import time
 
-    from defserve.core.json_values import instant_at
+    from defserve.core.json_values import format_unix_timestamp
 
-    return instant_at(time.time(), "milliseconds")
+    return format_unix_timestamp(time.time(), "milliseconds")
 
 
 def _problem(fields: dict[str, Any]) -> str | None:
@@ -162,7 +167,7 @@ def _oversize(frame: bytes, fields: dict[str, Any]) -> str | None:
     # Counting tells for most frames that they cannot be too deep or too wide; only the others are walked.
     if frame.count(b"{") + frame.count(b"[") <= MAX_DEPTH and frame.count(b":") <= MAX_KEYS:
         return None
-    return excess(fields, MAX_DEPTH, MAX_KEYS)
+    return find_limit_violation(fields, MAX_DEPTH, MAX_KEYS)
 
 
 def _find_repeated_name(frame: bytes) -> str | None:
@@ -199,20 +204,20 @@ def _readable(fields: Mapping[str, Any], name: str) -> str | None:
 # -- What an envelope says it holds: `base[:METHOD[:CONTEXT]]`. METHOD has no colon, CONTEXT may have any number.
 
 
-REQUEST: Final = "mcp/request"
-RESPONSE: Final = "mcp/response"
-PROPOSAL: Final = "mcp/proposal"
-REJECT: Final = "mcp/reject"
-WITHDRAW: Final = "mcp/withdraw"
-CHAT: Final = "chat"
-PRESENCE: Final = "system/presence"
-WELCOME: Final = "system/welcome"
-ERROR: Final = "system/error"
+REQUEST_KIND: Final = "mcp/request"
+RESPONSE_KIND: Final = "mcp/response"
+PROPOSAL_KIND: Final = "mcp/proposal"
+REJECT_KIND: Final = "mcp/reject"
+WITHDRAW_KIND: Final = "mcp/withdraw"
+CHAT_KIND: Final = "chat"
+PRESENCE_KIND: Final = "system/presence"
+WELCOME_KIND: Final = "system/welcome"
+ERROR_KIND: Final = "system/error"
 
 BARE: Final = frozenset({"presence", "system"})
 """The short names that §3 has for the gateway's kinds. We send the full names of §3.4 and §3.5."""
 
-CONTEXT_FIELD: Final[Mapping[str, str]] = {
+CONTEXT_FIELD_BY_METHOD: Final[Mapping[str, str]] = {
     "tools/call": "name",
     "prompts/get": "name",
     "resources/read": "uri",
@@ -242,20 +247,20 @@ def parse_kind(text: str) -> MessageKind | None:
     return MessageKind(*parts) if all(parts) else None
 
 
-def kind_of(base: str, method: str, params: Mapping[str, Any]) -> str:
+def make_message_kind(base: str, method: str, params: Mapping[str, Any]) -> str:
     """The kind of a message about `method`. Its CONTEXT is in the params, if it has one; a huge one is left out."""
-    context = context_of(method, params)
+    context = find_operation_context(method, params)
     return f"{base}:{method}:{context}" if 0 < len(context) <= MAX_CONTEXT_LENGTH else f"{base}:{method}"
 
 
-def context_of(method: str, params: Mapping[str, Any]) -> str:
+def find_operation_context(method: str, params: Mapping[str, Any]) -> str:
     """The operation within a method (the tool's name, the resource's URI); empty for methods that have none."""
-    field = CONTEXT_FIELD.get(method)
+    field = CONTEXT_FIELD_BY_METHOD.get(method)
     value = params.get(field) if field is not None else None
     return value if isinstance(value, str) else ""
 
 
-def is_reserved(kind: str) -> bool:
+def is_gateway_only_kind(kind: str) -> bool:
     """Whether only a gateway may send it."""
     return kind.startswith("system/") or kind.partition(":")[0] in BARE
 
@@ -265,19 +270,19 @@ def qualify_kind(kind: str, payload: Mapping[str, Any]) -> str:
     if kind not in BARE:
         return kind
     if kind == "presence" or "event" in payload:
-        return PRESENCE
-    return WELCOME if "you" in payload else ERROR
+        return PRESENCE_KIND
+    return WELCOME_KIND if "you" in payload else ERROR_KIND
 
 
 # -- §4.3: whether a kind matches its payload. The gateway does not check this, so every receiver must.
 
 
-FORMATS: Final = ("plain", "markdown")
+CHAT_FORMATS: Final = ("plain", "markdown")
 
 Payload = Mapping[str, Any]
 
 
-def mismatch(kind: MessageKind, payload: Payload) -> str | None:
+def find_kind_mismatch(kind: MessageKind, payload: Payload) -> str | None:
     """Why a message must not be acted on; None if its METHOD and CONTEXT are those of its payload."""
     check = _CHECKS.get(kind.base)
     return check(kind, payload) if check is not None else None
@@ -289,8 +294,9 @@ def _operation(kind: MessageKind, payload: Payload) -> str | None:
         return f"the kind says {kind.method!r}, the payload {_brief(method)}"
     if not is_object(params):
         return "params are not an object"
-    if kind.context and kind.context != context_of(kind.method, params):
-        return f"the kind is about {kind.context[:64]!r}, the payload about {_brief(context_of(kind.method, params))}"
+    if kind.context and kind.context != find_operation_context(kind.method, params):
+        context = find_operation_context(kind.method, params)
+        return f"the kind is about {kind.context[:64]!r}, the payload about {_brief(context)}"
     return None
 
 
@@ -305,7 +311,7 @@ def _response(kind: MessageKind, payload: Payload) -> str | None:
 def _chat(kind: MessageKind, payload: Payload) -> str | None:
     if not isinstance(payload.get("text"), str):
         return "chat needs a text"
-    return None if payload.get("format", "plain") in FORMATS else f"format is one of {', '.join(FORMATS)}"
+    return None if payload.get("format", "plain") in CHAT_FORMATS else f"format is one of {', '.join(CHAT_FORMATS)}"
 
 
 def _decision(kind: MessageKind, payload: Payload) -> str | None:
@@ -321,19 +327,19 @@ def _brief(value: Any) -> str:
 
 
 _CHECKS: Final[Mapping[str, Callable[[MessageKind, Payload], str | None]]] = {
-    REQUEST: lambda kind, payload: _not_jsonrpc(payload) or _operation(kind, payload),
-    RESPONSE: _response,
-    PROPOSAL: _operation,
-    REJECT: _decision,
-    WITHDRAW: _decision,
-    CHAT: _chat,
+    REQUEST_KIND: lambda kind, payload: _not_jsonrpc(payload) or _operation(kind, payload),
+    RESPONSE_KIND: _response,
+    PROPOSAL_KIND: _operation,
+    REJECT_KIND: _decision,
+    WITHDRAW_KIND: _decision,
+    CHAT_KIND: _chat,
 }
 
 
 # -- Which kinds a participant may send: patterns in which `*` stands for any run of characters, `/` and `:` included.
 
 
-PROFILES: Final[Mapping[str, tuple[str, ...]]] = {
+CAPABILITY_PROFILES: Final[Mapping[str, tuple[str, ...]]] = {
     "full": ("mcp/*", "chat"),
     "proposal-only": ("mcp/proposal:*", "mcp/withdraw", "mcp/response:*", "chat"),
     "response-only": ("mcp/response:*", "mcp/reject", "chat"),
@@ -378,7 +384,7 @@ def _glob(text: str, pattern: str) -> bool:
     return True
 
 
-class Capabilities:
+class TopicCapabilities:
     """What a participant may send. `strict` compares as the reference gateway does. `system/` is never allowed."""
 
     __slots__ = ("patterns", "_matches", "_known")
@@ -393,25 +399,27 @@ class Capabilities:
         self._known: dict[str, bool] = {}
 
     @classmethod
-    def of(cls, profile: str, *, strict: bool = False) -> Capabilities:
-        """One of the `PROFILES` by its name."""
-        if profile not in PROFILES:
-            raise UsageError(f"there is no capability profile {profile!r}", fix=f"use one of {', '.join(PROFILES)}")
-        return cls(PROFILES[profile], strict=strict)
+    def of(cls, profile: str, *, strict: bool = False) -> TopicCapabilities:
+        """One of the `CAPABILITY_PROFILES` by its name."""
+        if profile not in CAPABILITY_PROFILES:
+            raise UsageError(
+                f"there is no capability profile {profile!r}", fix=f"use one of {', '.join(CAPABILITY_PROFILES)}"
+            )
+        return cls(CAPABILITY_PROFILES[profile], strict=strict)
 
     def allow(self, kind: str) -> bool:
         """Whether one of them covers the kind."""
         if (known := self._known.get(kind)) is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
-            known = not is_reserved(kind) and any(self._matches(kind, pattern) for pattern in self.patterns)
+            known = not is_gateway_only_kind(kind) and any(self._matches(kind, pattern) for pattern in self.patterns)
             if len(kind) <= MAX_KIND_LENGTH:
                 self._known[kind] = known
         return known
 
-    def with_changes(self, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Capabilities:
+    def with_changes(self, add: Iterable[str] = (), remove: Iterable[str] = ()) -> TopicCapabilities:
         """A copy with some added and some removed. A pattern that is both added and removed stays."""
         gone = set(remove)
-        kept = Capabilities((*(pattern for pattern in self.patterns if pattern not in gone), *add))
+        kept = TopicCapabilities((*(pattern for pattern in self.patterns if pattern not in gone), *add))
         kept._matches = self._matches
         return kept

@@ -16,16 +16,31 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from pydantic_core import from_json
 
 from defserve.auth.authority import is_stranger
-from defserve.auth.principals import MAX_ID_LENGTH, PARTICIPANT_PREFIX, Principal, anonymous
+from defserve.auth.principals import MAX_PRINCIPAL_ID_LENGTH, PARTICIPANT_PREFIX, Principal, make_anonymous_principal
 from defserve.core.call import Call
 from defserve.core.extension import CarriedMessage, Extension, Offer, is_coroutine_function
-from defserve.core.messages import INVALID_REQUEST, Encoded, Reply, encode
+from defserve.core.messages import INVALID_REQUEST, EncodedJson, Reply, encode
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError
-from defserve.protocols.mcpx.envelope import CHAT, MCP_VERSION, REQUEST, RESPONSE, Envelope, kind_of
+from defserve.protocols.mcpx.envelope import (
+    CHAT_KIND,
+    REQUEST_KIND,
+    RESPONSE_KIND,
+    TOPIC_MCP_VERSION,
+    Envelope,
+    make_message_kind,
+)
 from defserve.protocols.mcpx.participant import NotCapable, NotWelcome, Participant, Payload
 from defserve.protocols.mcpx.proposals import Clock, Proposal
-from defserve.protocols.mcpx.topic import Chat, GatewayProblem, Presence, Spoofed, TopicRequest, TopicView, Welcome
+from defserve.protocols.mcpx.topic import (
+    Chat,
+    GatewayProblem,
+    Presence,
+    SpoofedMessage,
+    TopicRequest,
+    TopicView,
+    Welcome,
+)
 
 if TYPE_CHECKING:
     from defserve.core.engine import Engine
@@ -79,7 +94,7 @@ def participant_of(call: Call) -> Participant | None:
     return membership.participant if membership is not None else None
 
 
-def chat(call: Call, text: str, to: str | Sequence[str] | None, format: str) -> Envelope:
+def send_chat_message(call: Call, text: str, to: str | Sequence[str] | None, format: str) -> Envelope:
     """Say something in the topic that a call came from, as part of that call's thread."""
     if (participant := participant_of(call)) is None:
         raise NoBackChannel("chat: this call did not come from a topic")
@@ -90,7 +105,7 @@ def chat(call: Call, text: str, to: str | Sequence[str] | None, format: str) -> 
 
 def can_chat(call: Call) -> bool:
     participant = participant_of(call)
-    return participant is not None and participant.may(CHAT)
+    return participant is not None and participant.may(CHAT_KIND)
 
 
 async def _call_handler(handler: Callable[..., Any], *args: Any) -> Any:
@@ -124,7 +139,7 @@ class ReceivedRequest:
 
     def __init__(self, asked: TopicRequest) -> None:
         envelope, proposal = asked.envelope, asked.fulfils
-        self.id, self.kind = envelope.id, str(asked.kind._replace(base=RESPONSE))
+        self.id, self.kind = envelope.id, str(asked.kind._replace(base=RESPONSE_KIND))
         # A23: the proposer learns the outcome.
         proposer = (proposal.proposer,) if proposal is not None and proposal.proposer != envelope.sender else ()
         self.to = (envelope.sender, *proposer)
@@ -183,7 +198,9 @@ class TopicCarrier:
         """
         if id := self.topic.caller_of(peer):
             return Principal(id, kind="participant")
-        return anonymous(f"{PARTICIPANT_PREFIX}{repr(peer)[:MAX_ID_LENGTH]}#{secrets.token_urlsafe(12)}")
+        return make_anonymous_principal(
+            f"{PARTICIPANT_PREFIX}{repr(peer)[:MAX_PRINCIPAL_ID_LENGTH]}#{secrets.token_urlsafe(12)}"
+        )
 
     # -- in ----------------------------------------------------------------------------------------------
 
@@ -193,7 +210,7 @@ class TopicCarrier:
             return self._unwrap_request(heard)
         if isinstance(heard, Presence) and heard.is_other and heard.participant in self._sessions:
             return [CarriedMessage(heard.participant, None, event=LEFT)]
-        if isinstance(heard, Spoofed):
+        if isinstance(heard, SpoofedMessage):
             self._refuse(heard)
         elif isinstance(heard, GatewayProblem):
             log.warning("the gateway refused something: %s %s", heard.error, heard.message)
@@ -215,7 +232,7 @@ class TopicCarrier:
         else:
             self._sessions[session.peer] = session
             membership.participant, membership.assumed = self.participant, True
-            session.open(Offer(MCP_VERSION, {}, {"name": session.peer, "version": ""}))
+            session.open(Offer(TOPIC_MCP_VERSION, {}, {"name": session.peer, "version": ""}))
             session.ready = True
 
     def _unwrap_request(self, asked: TopicRequest) -> list[CarriedMessage]:
@@ -245,17 +262,17 @@ class TopicCarrier:
             return self.topic.me in asked.envelope.to
         return not is_request or asked.kind.method in ANSWERED_BY_ALL
 
-    def _refuse(self, spoofed: Spoofed) -> None:
+    def _refuse(self, spoofed: SpoofedMessage) -> None:
         """Tell a sender why its request was refused, but only a few times."""
         envelope, peer = spoofed.envelope, spoofed.envelope.sender
         id = envelope.body.get("id")
-        if spoofed.kind.base != REQUEST or self.topic.me not in envelope.to or not isinstance(id, int | str):
+        if spoofed.kind.base != REQUEST_KIND or self.topic.me not in envelope.to or not isinstance(id, int | str):
             return
         if self.topic.misbehaviour.get(peer, MAX_REPORTS + 1) <= MAX_REPORTS:
             error = {"code": INVALID_REQUEST, "message": f"Invalid request: {spoofed.reason}"}
             payload = {"jsonrpc": "2.0", "id": id, "error": error}
             try:
-                kind = str(spoofed.kind._replace(base=RESPONSE))
+                kind = str(spoofed.kind._replace(base=RESPONSE_KIND))
                 self.participant.post(kind, payload, to=(peer,), about=envelope.id)
             except (NotCapable, NotWelcome):
                 self.withheld += 1
@@ -269,14 +286,14 @@ class TopicCarrier:
     def wrap(self, data: bytes, peer: str, answers: object | None) -> bytes:
         """The envelope of a reply or of a message of ours; empty if we may not send it."""
         if isinstance(answers, ReceivedRequest):
-            envelope = self._envelope(answers.kind, Encoded(data), answers.to, answers.id)
+            envelope = self._envelope(answers.kind, EncodedJson(data), answers.to, answers.id)
             return envelope.encode() if envelope is not None else b""
         message: dict[str, Any] = from_json(data)
         method = message.get("method")
         if not isinstance(method, str):
             return b""
-        kind = kind_of(REQUEST, method, message.get("params") or {})
-        envelope = self._envelope(kind, Encoded(data), (peer,), None)
+        kind = make_message_kind(REQUEST_KIND, method, message.get("params") or {})
+        envelope = self._envelope(kind, EncodedJson(data), (peer,), None)
         if "id" in message:
             self._expect(peer, message["id"], kind, envelope)
         return envelope.encode() if envelope is not None else b""
@@ -301,7 +318,7 @@ class TopicCarrier:
             self.participant.expect(envelope.id, peer, kind, id, reply)
 
     def _envelope(
-        self, kind: str, payload: Payload | Encoded, to: tuple[str, ...], about: str | None
+        self, kind: str, payload: Payload | EncodedJson, to: tuple[str, ...], about: str | None
     ) -> Envelope | None:
         if not self.participant.may(kind):
             self.withheld += 1

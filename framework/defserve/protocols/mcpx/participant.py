@@ -8,30 +8,30 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from defserve.core.json_values import is_array, is_object
-from defserve.core.messages import Encoded, Id
-from defserve.core.outgoing_requests import peer_error
+from defserve.core.messages import EncodedJson, RequestId
+from defserve.core.outgoing_requests import make_peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, Refused, UsageError
 from defserve.protocols.mcpx.envelope import (
-    CHAT,
-    FORMATS,
-    PROPOSAL,
-    REJECT,
-    REQUEST,
-    RESPONSE,
-    WITHDRAW,
-    Capabilities,
+    CHAT_FORMATS,
+    CHAT_KIND,
+    PROPOSAL_KIND,
+    REJECT_KIND,
+    REQUEST_KIND,
+    RESPONSE_KIND,
+    WITHDRAW_KIND,
     Envelope,
-    kind_of,
+    TopicCapabilities,
+    make_message_kind,
     parse_kind,
 )
 from defserve.protocols.mcpx.proposals import Clock, Proposal, build_request_params
 from defserve.protocols.mcpx.topic import (
     GatewayProblem,
-    Heard,
     Presence,
     ProposalRejected,
     ProposalWithdrawn,
-    Spoofed,
+    SpoofedMessage,
+    TopicEvent,
     TopicResponse,
     TopicView,
     Welcome,
@@ -69,12 +69,12 @@ class Participant:
         return self.topic.me
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> TopicCapabilities:
         """What it may send in the topic."""
         return self.topic.capabilities
 
     @property
-    def participants(self) -> Mapping[str, Capabilities]:
+    def participants(self) -> Mapping[str, TopicCapabilities]:
         """The others, and what each of them may send."""
         return self.topic.participants
 
@@ -92,7 +92,7 @@ class Participant:
     def post(
         self,
         kind: str,
-        payload: Payload | Encoded,
+        payload: Payload | EncodedJson,
         *,
         to: str | tuple[str, ...] = (),
         about: str | None = None,
@@ -123,15 +123,17 @@ class Participant:
         self, text: str, to: str | tuple[str, ...] | None = None, *, format: str = "plain", about: str | None = None
     ) -> Envelope:
         """Say something, to everyone or to some."""
-        if format not in FORMATS:
-            raise UsageError(f"chat has no format {format!r}", fix=f"use one of {', '.join(FORMATS)}")
+        if format not in CHAT_FORMATS:
+            raise UsageError(f"chat has no format {format!r}", fix=f"use one of {', '.join(CHAT_FORMATS)}")
         payload = {"text": text} if format == "plain" else {"text": text, "format": format}
-        return self.post(CHAT, payload, to=to or (), about=about)
+        return self.post(CHAT_KIND, payload, to=to or (), about=about)
 
     def notify(self, to: str | tuple[str, ...], method: str, params: Payload | None = None) -> Envelope:
         """Send an MCP notification."""
         given = dict(params or {})
-        return self.post(kind_of(REQUEST, method, given), {"jsonrpc": "2.0", "method": method, "params": given}, to=to)
+        return self.post(
+            make_message_kind(REQUEST_KIND, method, given), {"jsonrpc": "2.0", "method": method, "params": given}, to=to
+        )
 
     async def request(
         self,
@@ -151,7 +153,7 @@ class Participant:
         future: asyncio.Future[Payload | PeerError] = asyncio.get_running_loop().create_future()
         self._last_id += 1
         given, id = dict(params or {}), self._last_id
-        kind = kind_of(REQUEST, method, given)
+        kind = make_message_kind(REQUEST_KIND, method, given)
         if self.may(kind):
             self._must_be_present(to)
         payload = {"jsonrpc": "2.0", "id": id, "method": method, "params": given}
@@ -192,7 +194,7 @@ class Participant:
 
     async def tool(self, of: str, name: str) -> dict[str, Any] | None:
         """One tool as its participant lists it now; None if no tool has that name, or we may not ask."""
-        if not self.may(f"{REQUEST}:tools/list"):
+        if not self.may(f"{REQUEST_KIND}:tools/list"):
             return None
         return next((tool for tool in await self.tools(of) if tool.get("name") == name), None)
 
@@ -201,7 +203,9 @@ class Participant:
     def propose(self, to: str | tuple[str, ...], method: str, params: Payload | None = None) -> Proposal:
         """Propose an operation that we may not request ourselves. `outcome` waits for the result."""
         given = dict(params or {})
-        envelope = self.post(kind_of(PROPOSAL, method, given), {"method": method, "params": given}, to=to)
+        envelope = self.post(
+            make_message_kind(PROPOSAL_KIND, method, given), {"method": method, "params": given}, to=to
+        )
         proposal = self.topic.proposals.add(envelope)
         assert proposal is not None
         return proposal
@@ -231,7 +235,7 @@ class Participant:
 
     async def perform(self, to: str, method: str, params: Payload | None = None) -> Any:
         """Request it if we may, otherwise propose it and wait for the outcome."""
-        if self.may(kind_of(REQUEST, method, params or {})):
+        if self.may(make_message_kind(REQUEST_KIND, method, params or {})):
             return await self.request(to, method, params)
         if self.topic.welcomed:
             self._must_be_present(to)
@@ -257,7 +261,7 @@ class Participant:
         """
         everyone = sorted({*self.participants, self.id})
         named = [name for name in everyone if name in proposal.to] if proposal.to else everyone
-        if proposal.method != "tools/call" or not self.may(f"{REQUEST}:tools/list"):
+        if proposal.method != "tools/call" or not self.may(f"{REQUEST_KIND}:tools/list"):
             return [name for name in named if proposal.to or name != self.id]
         found = await asyncio.gather(*(self._has_tool(name, proposal.context) for name in named))
         return [name for name, has in zip(named, found, strict=True) if has]
@@ -284,7 +288,7 @@ class Participant:
         """
         self.must_be_pending(proposal)
         self.topic.proposals.reject(proposal, self.id, reason, is_approver=True)
-        self._post_decision(REJECT, "declined", proposal, (proposal.proposer,))
+        self._post_decision(REJECT_KIND, "declined", proposal, (proposal.proposer,))
 
     def withdraw(self, proposal: Proposal, reason: str = "no_longer_needed") -> None:
         """Take back a proposal of ours. Everyone is told, by `mcp/withdraw` or else by chat.
@@ -295,7 +299,7 @@ class Participant:
             raise UsageError(f"{proposal.proposer} made this proposal", fix="decline(proposal) rejects it")
         self.must_be_pending(proposal)
         self.topic.proposals.withdraw(proposal, reason)
-        self._post_decision(WITHDRAW, "withdrawn", proposal, ())
+        self._post_decision(WITHDRAW_KIND, "withdrawn", proposal, ())
         self._settle(proposal)
 
     def must_be_pending(self, proposal: Proposal) -> None:
@@ -310,7 +314,7 @@ class Participant:
     def _post_decision(self, kind: str, word: str, proposal: Proposal, to: tuple[str, ...]) -> None:
         if self.may(kind):
             self.post(kind, {"reason": proposal.reason} if proposal.reason else {}, to=to, about=proposal.id)
-        elif self.may(CHAT):
+        elif self.may(CHAT_KIND):
             self.chat(f"{word}: {proposal.reason}" if proposal.reason else word, to, about=proposal.id)
 
     # -- hearing -----------------------------------------------------------------------------------------
@@ -327,7 +331,7 @@ class Participant:
         for id in list(self._asks):
             self._fail(id, PeerGone("the gateway is gone"))
 
-    def hear(self, frame: bytes) -> Heard | None:
+    def hear(self, frame: bytes) -> TopicEvent | None:
         """Read a frame, and settle the request that waited for it."""
         heard = self.topic.read_frame(frame)
         if isinstance(heard, Welcome):
@@ -340,14 +344,14 @@ class Participant:
             self._handle_refusal(heard)
         elif isinstance(heard, ProposalRejected | ProposalWithdrawn):
             self._settle(heard.proposal)
-        elif isinstance(heard, Spoofed) and heard.kind.base == RESPONSE:
+        elif isinstance(heard, SpoofedMessage) and heard.kind.base == RESPONSE_KIND:
             self._handle_answer(heard)
         elif isinstance(heard, Presence) and not heard.joined:
             for id in [id for id, ask in self._asks.items() if ask.to == heard.participant]:
                 self._fail(id, PeerGone(f"{heard.participant} has left"))
         return heard
 
-    def expect(self, envelope: str, to: str, kind: str, id: Id, reply: OnReply) -> None:
+    def expect(self, envelope: str, to: str, kind: str, id: RequestId, reply: OnReply) -> None:
         """A request went out in this envelope. `reply` is called with its response, or with the failure."""
         parts = parse_kind(kind)
         assert parts is not None
@@ -355,7 +359,7 @@ class Participant:
             self._fail(next(iter(self._asks)), PeerError("too many requests wait for an answer"))
         self._asks[envelope] = PendingTopicRequest(to, parts.method, id, reply)
 
-    def _handle_answer(self, answer: TopicResponse | Spoofed) -> None:
+    def _handle_answer(self, answer: TopicResponse | SpoofedMessage) -> None:
         about = answer.envelope.correlation_id or ""
         ask = self._asks.get(about)
         if ask is None:
@@ -365,7 +369,7 @@ class Participant:
             return
         del self._asks[about]
         self.topic.unconfirmed.discard(about)
-        if isinstance(answer, Spoofed):
+        if isinstance(answer, SpoofedMessage):
             ask.reply(PeerError(f"{ask.to} gave an answer that cannot be read: {answer.reason}"))
         else:
             ask.reply({**answer.envelope.body, "id": ask.id})
@@ -399,7 +403,7 @@ def _result(reply: Payload | PeerError) -> Any:
     error: Any = reply.get("error")
     if error is None:
         return reply.get("result")
-    raise peer_error(error if is_object(error) else {}, "the peer gave no reason")
+    raise make_peer_error(error if is_object(error) else {}, "the peer gave no reason")
 
 
 # -- A request of ours that waits for its answer. The envelope decides what is the answer, not the JSON-RPC id in it.
@@ -414,10 +418,10 @@ class PendingTopicRequest:
 
     __slots__ = ("to", "method", "id", "reply")
 
-    def __init__(self, to: str, method: str, id: Id, reply: OnReply) -> None:
+    def __init__(self, to: str, method: str, id: RequestId, reply: OnReply) -> None:
         self.to, self.method, self.id, self.reply = to, method, id, reply
 
-    def misfit(self, answer: TopicResponse | Spoofed) -> str | None:
+    def misfit(self, answer: TopicResponse | SpoofedMessage) -> str | None:
         """Why a message that refers to this request is not its answer; None if it is."""
         if answer.envelope.sender != self.to:
             return "a response to a request that went to somebody else"
@@ -427,7 +431,7 @@ class PendingTopicRequest:
 # -- Errors between participants, beyond those between any two peers.
 
 
-MAX_NAMES: Final = 20
+MAX_LISTED_PARTICIPANTS: Final = 20
 
 
 class NotCapable(Refused):
@@ -451,8 +455,8 @@ class NotPresent(PeerGone):
 
     def __init__(self, participant: str, present: Iterable[str]) -> None:
         here = sorted(present)
-        more = f" and {len(here) - MAX_NAMES} more" if len(here) > MAX_NAMES else ""
-        who = f"here are: {', '.join(here[:MAX_NAMES])}{more}" if here else "nobody else is here"
+        more = f" and {len(here) - MAX_LISTED_PARTICIPANTS} more" if len(here) > MAX_LISTED_PARTICIPANTS else ""
+        who = f"here are: {', '.join(here[:MAX_LISTED_PARTICIPANTS])}{more}" if here else "nobody else is here"
         super().__init__(f"{participant!r} is not in the topic; {who}", data={"participants": here})
 
 

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from defserve.core.json_values import is_object
 from defserve.core.shapes import is_number
 from defserve.errors import UsageError
-from defserve.protocols.mcpx.envelope import Envelope, MessageKind, context_of, parse_kind
+from defserve.protocols.mcpx.envelope import Envelope, MessageKind, find_operation_context, parse_kind
 
 LIFETIME: Final = 300.0
 MAX_PROPOSALS: Final = 10_000
@@ -39,7 +39,7 @@ REQUEST_MEMBERS: Final[Mapping[str, frozenset[str]]] = {
 task, a state."""
 
 Clock: TypeAlias = Callable[[], float]
-Status: TypeAlias = Literal["pending", "fulfilled", "completed", "failed", "declined", "withdrawn", "expired"]
+ProposalStatus: TypeAlias = Literal["pending", "fulfilled", "completed", "failed", "declined", "withdrawn", "expired"]
 
 
 class Proposal:
@@ -70,7 +70,7 @@ class Proposal:
         self.id, self.proposer, self.to, self.caller = id, proposer, to, caller
         self.method, self.params = method, dict(params)
         self.created, self.expires = created, created + lifetime
-        self.status: Status = "pending"
+        self.status: ProposalStatus = "pending"
         self.fulfiller: str | None = None
         self.result: Any = None
         self.error: dict[str, Any] | None = None
@@ -87,7 +87,7 @@ class Proposal:
     @property
     def context(self) -> str:
         """The tool's name, the resource's URI; empty for methods that have none."""
-        return context_of(self.method, self.params)
+        return find_operation_context(self.method, self.params)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Proposals:
     def record_fulfilment(self, request: Envelope) -> Proposal | None:
         """The proposal that a request fulfils: it refers to it and asks for the same operation."""
         proposal = self.get(request.correlation_id)
-        if proposal is None or not is_about(parse_kind(request.kind), proposal):
+        if proposal is None or not is_about_proposal(parse_kind(request.kind), proposal):
             return None
         if proposal.status == "pending":
             proposal.status, proposal.fulfiller = "fulfilled", request.sender
@@ -239,7 +239,7 @@ class Proposals:
         kind = parse_kind(response.kind)
         for proposal in self._known.values():
             is_mine = proposal.proposer == me and proposal.status == "pending"
-            if is_mine and response.sender in proposal.to and is_about(kind, proposal):
+            if is_mine and response.sender in proposal.to and is_about_proposal(kind, proposal):
                 return proposal
         return None
 
@@ -285,15 +285,15 @@ def build_request_params(proposal: Proposal) -> dict[str, Any]:
     return params
 
 
-def is_about(kind: MessageKind | None, proposal: Proposal) -> bool:
+def is_about_proposal(kind: MessageKind | None, proposal: Proposal) -> bool:
     """Whether a kind names the operation of a proposal."""
     return kind is not None and kind.method == proposal.method and kind.context in ("", proposal.context)
 
 
 def _instant(seconds: float) -> str:
-    from defserve.core.json_values import instant_at
+    from defserve.core.json_values import format_unix_timestamp
 
-    return instant_at(seconds, "seconds")
+    return format_unix_timestamp(seconds, "seconds")
 
 
 # -- §9.4: a person who has decided often enough is not asked again. Rules never go beyond what was approved.
@@ -304,7 +304,7 @@ def _instant(seconds: float) -> str:
 # value that was itself approved. After one decline within those bounds, only exact repeats are approved.
 
 
-VERSION: Final = 2
+RULES_FORMAT_VERSION: Final = 2
 WITHOUT_CALLERS: Final = 1
 """The version that knew proposers by their bare names. Its decisions are read, and nothing follows from them."""
 ENOUGH: Final = 3
@@ -469,7 +469,7 @@ class ApprovalRules:
     def export(self) -> str:
         """The decisions as JSON, with the rules that follow from them for people to read."""
         body = {
-            "version": VERSION,
+            "version": RULES_FORMAT_VERSION,
             "decisions": [decision.wire() for decision in self.decisions],
             "rules": [rule.wire() for rule in self.rules],
         }
@@ -480,7 +480,7 @@ class ApprovalRules:
         """Read what `export` wrote. Rules are derived from the decisions again. Raises UsageError for anything else."""
         try:
             body = json.loads(text)
-            if body["version"] not in (VERSION, WITHOUT_CALLERS):
+            if body["version"] not in (RULES_FORMAT_VERSION, WITHOUT_CALLERS):
                 raise ValueError(f"version {body['version']!r}")
             decisions = [_decision(found) for found in body["decisions"]]
         except (ValueError, TypeError, KeyError) as error:

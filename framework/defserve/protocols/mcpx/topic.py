@@ -9,34 +9,34 @@ from typing import Any, Final, TypeAlias
 
 from pydantic_core import from_json
 
-from defserve.auth.principals import MAX_ID_LENGTH, PARTICIPANT_PREFIX, is_token_id
+from defserve.auth.principals import MAX_PRINCIPAL_ID_LENGTH, PARTICIPANT_PREFIX, is_token_principal_id
 from defserve.core.json_values import is_array, is_object
 from defserve.protocols.mcpx.envelope import (
-    CHAT,
-    ERROR,
-    PRESENCE,
-    PROPOSAL,
-    REJECT,
-    REQUEST,
-    RESPONSE,
-    WELCOME,
-    WITHDRAW,
+    CHAT_KIND,
+    ERROR_KIND,
+    PRESENCE_KIND,
+    PROPOSAL_KIND,
+    REJECT_KIND,
+    REQUEST_KIND,
+    RESPONSE_KIND,
+    WELCOME_KIND,
+    WITHDRAW_KIND,
     BrokenEnvelope,
-    Capabilities,
     Envelope,
     MessageKind,
-    is_reserved,
-    kind_of,
-    mismatch,
-    parse,
+    TopicCapabilities,
+    find_kind_mismatch,
+    is_gateway_only_kind,
+    make_message_kind,
+    parse_envelope,
     parse_kind,
     qualify_kind,
 )
-from defserve.protocols.mcpx.proposals import Clock, Proposal, Proposals, is_about
+from defserve.protocols.mcpx.proposals import Clock, Proposal, Proposals, is_about_proposal
 
 MAX_COUNTED_PARTICIPANTS: Final = 1_000
-NOBODY: Final = "?"
-AUTHENTICATED: Final = "authenticated"
+UNKNOWN_PARTICIPANT: Final = "?"
+AUTHENTICATED_FIELD: Final = "authenticated"
 """What our gateway adds to a participant that has shown a credential. Those of others say nothing."""
 
 
@@ -125,7 +125,7 @@ class ProposalWithdrawn:
         self.reason: str = envelope.body.get("reason", "")
 
 
-class Spoofed:
+class SpoofedMessage:
     """A message whose kind does not match its payload, or that breaks a rule of its kind. It must not be acted on."""
 
     __slots__ = ("envelope", "kind", "reason")
@@ -134,9 +134,17 @@ class Spoofed:
         self.envelope, self.kind, self.reason = envelope, kind, reason
 
 
-Decision: TypeAlias = ProposalRejected | ProposalWithdrawn
-Heard: TypeAlias = (
-    Welcome | Presence | GatewayProblem | Chat | Proposal | Decision | TopicRequest | TopicResponse | Spoofed
+ProposalDecision: TypeAlias = ProposalRejected | ProposalWithdrawn
+TopicEvent: TypeAlias = (
+    Welcome
+    | Presence
+    | GatewayProblem
+    | Chat
+    | Proposal
+    | ProposalDecision
+    | TopicRequest
+    | TopicResponse
+    | SpoofedMessage
 )
 
 
@@ -152,8 +160,8 @@ class TopicView:
         self.me = ""
         self.place = ""
         """The gateway and the topic."""
-        self.capabilities = Capabilities(())
-        self.participants: dict[str, Capabilities] = {}
+        self.capabilities = TopicCapabilities(())
+        self.participants: dict[str, TopicCapabilities] = {}
         self.authenticated: set[str] = set()
         self.proposals = Proposals(clock=clock)
         self.unconfirmed = UnconfirmedMessages()
@@ -166,20 +174,20 @@ class TopicView:
 
     def reset(self) -> None:
         """The connection is gone, and with it what the gateway said."""
-        self.me, self.capabilities = "", Capabilities(())
+        self.me, self.capabilities = "", TopicCapabilities(())
         self.participants.clear()
         self.authenticated.clear()
         self.unconfirmed.clear()
 
-    def read_frame(self, frame: bytes) -> Heard | None:
+    def read_frame(self, frame: bytes) -> TopicEvent | None:
         """What a frame means; None if it does not concern us, or if it was counted and dropped."""
-        envelope = parse(frame)
+        envelope = parse_envelope(frame)
         if isinstance(envelope, BrokenEnvelope):
             if (refusal := _bare_refusal(frame)) is not None:
                 return self._problem(refusal, refusal.get("correlation_id"))
-            self.count(envelope.sender or NOBODY, envelope.message)
+            self.count(envelope.sender or UNKNOWN_PARTICIPANT, envelope.message)
             return None
-        if is_reserved(envelope.kind):
+        if is_gateway_only_kind(envelope.kind):
             return self._system(envelope)
         if envelope.sender == self.me:
             self.unconfirmed.discard(envelope.id)
@@ -188,12 +196,12 @@ class TopicView:
             return None
         kind = parse_kind(envelope.kind)
         assert kind is not None
-        reason = mismatch(kind, envelope.body) or _check_correlation(kind, envelope)
+        reason = find_kind_mismatch(kind, envelope.body) or _check_correlation(kind, envelope)
         return self._record_spoof(envelope, kind, reason) if reason is not None else self._understood(envelope, kind)
 
-    def _record_spoof(self, envelope: Envelope, kind: MessageKind, reason: str) -> Spoofed:
+    def _record_spoof(self, envelope: Envelope, kind: MessageKind, reason: str) -> SpoofedMessage:
         self.count(envelope.sender, reason)
-        return Spoofed(envelope, kind, reason)
+        return SpoofedMessage(envelope, kind, reason)
 
     def count(self, participant: str, reason: str) -> None:
         """A message of theirs was not acted on."""
@@ -202,28 +210,30 @@ class TopicView:
         if self._misbehaved is not None:
             self._misbehaved(participant, reason)
 
-    def _understood(self, envelope: Envelope, kind: MessageKind) -> Heard | None:
-        if kind.base == REQUEST:
+    def _understood(self, envelope: Envelope, kind: MessageKind) -> TopicEvent | None:
+        if kind.base == REQUEST_KIND:
             return TopicRequest(envelope, kind, self.proposals.record_fulfilment(envelope))
-        if kind.base == RESPONSE:
+        if kind.base == RESPONSE_KIND:
             return TopicResponse(envelope, kind, self.proposals.record_outcome(envelope, self.me))
-        if kind.base == PROPOSAL:
+        if kind.base == PROPOSAL_KIND:
             return self.proposals.add(envelope, self.caller_of(envelope.sender))
-        if kind.base in (REJECT, WITHDRAW):
+        if kind.base in (REJECT_KIND, WITHDRAW_KIND):
             return self._apply_decision(envelope, kind)
-        return Chat(envelope) if kind.base == CHAT else None
+        return Chat(envelope) if kind.base == CHAT_KIND else None
 
-    def _apply_decision(self, envelope: Envelope, kind: MessageKind) -> Decision | Spoofed | None:
+    def _apply_decision(self, envelope: Envelope, kind: MessageKind) -> ProposalDecision | SpoofedMessage | None:
         """A proposal was rejected or withdrawn. None for one that we do not know, or that is over."""
         proposal = self.proposals.get(envelope.correlation_id)
         if proposal is None or proposal.status != "pending":
             return None
-        if kind.method and not is_about(kind, proposal):
+        if kind.method and not is_about_proposal(kind, proposal):
             return self._record_spoof(envelope, kind, "the kind names another operation than the proposal")
         reason = envelope.body.get("reason", "")
-        if kind.base == REJECT:
+        if kind.base == REJECT_KIND:
             held = self.capabilities if envelope.sender == self.me else self.participants.get(envelope.sender)
-            may_fulfil = held is not None and held.allow(kind_of(REQUEST, proposal.method, proposal.params))
+            may_fulfil = held is not None and held.allow(
+                make_message_kind(REQUEST_KIND, proposal.method, proposal.params)
+            )
             final = self.proposals.reject(proposal, envelope.sender, reason, is_approver=may_fulfil)
             return ProposalRejected(envelope, proposal, final)
         if envelope.sender != proposal.proposer:
@@ -233,29 +243,29 @@ class TopicView:
 
     def caller_of(self, participant: str) -> str:
         """The id of a participant's principal, with the gateway and the topic; empty if nobody vouches for its name."""
-        is_known = participant in self.authenticated and is_token_id(participant)
+        is_known = participant in self.authenticated and is_token_principal_id(participant)
         return _participant_id(participant, self.place) if is_known else ""
 
     # -- the gateway -------------------------------------------------------------------------------------
 
-    def _system(self, envelope: Envelope) -> Heard | None:
+    def _system(self, envelope: Envelope) -> TopicEvent | None:
         if envelope.sender.partition(":")[0] != "system":
             self.count(envelope.sender, f"only the gateway may send {envelope.kind}")
             return None
         payload = envelope.body
         kind = qualify_kind(envelope.kind, payload)
-        if kind == WELCOME:
+        if kind == WELCOME_KIND:
             return self._welcome(payload)
-        if kind == PRESENCE:
+        if kind == PRESENCE_KIND:
             return self._presence(payload)
-        return self._problem(payload, envelope.correlation_id) if kind == ERROR else None
+        return self._problem(payload, envelope.correlation_id) if kind == ERROR_KIND else None
 
     def _problem(self, payload: Mapping[str, Any], about: str | None) -> GatewayProblem:
         return GatewayProblem(payload, about or self.unconfirmed.pop_refused_id(payload))
 
     def _welcome(self, payload: Mapping[str, Any]) -> Welcome | None:
         if (you := _participant(payload.get("you"))) is None:
-            self.count(NOBODY, "a welcome that does not say who we are")
+            self.count(UNKNOWN_PARTICIPANT, "a welcome that does not say who we are")
             return None
         again = self.me == you[0]
         self.me, self.capabilities, _ = you
@@ -269,7 +279,7 @@ class TopicView:
     def _presence(self, payload: Mapping[str, Any]) -> Presence | None:
         who, event = _participant(payload.get("participant")), payload.get("event")
         if who is None or event not in ("join", "leave"):
-            self.count(NOBODY, "a presence message without a participant or an event")
+            self.count(UNKNOWN_PARTICIPANT, "a presence message without a participant or an event")
             return None
         id, held, is_authenticated = who
         if id == self.me:
@@ -285,7 +295,7 @@ class TopicView:
         return Presence(id, joined=True, is_other=not (was_authenticated and is_authenticated))
 
 
-def find_place(url: str) -> str:
+def format_topic_address(url: str) -> str:
     """The gateway and the topic of an address, without its token."""
     from urllib.parse import parse_qs, quote, urlsplit
 
@@ -299,27 +309,31 @@ def _participant_id(name: str, place: str) -> str:
     if not place:
         return f"{PARTICIPANT_PREFIX}{name}"
     id = f"{PARTICIPANT_PREFIX}{name}@{place}"
-    return id if len(id) <= MAX_ID_LENGTH else f"{PARTICIPANT_PREFIX}{name}@{sha256(place.encode()).hexdigest()[:32]}"
+    return (
+        id
+        if len(id) <= MAX_PRINCIPAL_ID_LENGTH
+        else f"{PARTICIPANT_PREFIX}{name}@{sha256(place.encode()).hexdigest()[:32]}"
+    )
 
 
 def _check_correlation(kind: MessageKind, envelope: Envelope) -> str | None:
-    if kind.base == PROPOSAL and envelope.correlation_id is not None:
+    if kind.base == PROPOSAL_KIND and envelope.correlation_id is not None:
         return "a proposal must not have a correlation_id"
-    if kind.base == RESPONSE and envelope.correlation_id is None:
+    if kind.base == RESPONSE_KIND and envelope.correlation_id is None:
         return "a response needs the correlation_id of its request"
-    if kind.base in (REJECT, WITHDRAW) and envelope.correlation_id is None:
+    if kind.base in (REJECT_KIND, WITHDRAW_KIND) and envelope.correlation_id is None:
         return "to reject or withdraw needs the correlation_id of the proposal"
     return None
 
 
-def _participant(value: Any) -> tuple[str, Capabilities, bool] | None:
+def _participant(value: Any) -> tuple[str, TopicCapabilities, bool] | None:
     """The name, what it may send, and whether the gateway has authenticated it."""
     id = value.get("id") if is_object(value) else None
     if not isinstance(id, str) or not id:
         return None
     patterns = value.get("capabilities")
     held = [pattern for pattern in patterns if isinstance(pattern, str) and pattern] if is_array(patterns) else []
-    return id, Capabilities(held), value.get(AUTHENTICATED) is True
+    return id, TopicCapabilities(held), value.get(AUTHENTICATED_FIELD) is True
 
 
 def _bare_refusal(frame: bytes) -> dict[str, Any] | None:

@@ -14,15 +14,15 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from defserve.auth.authority import is_stranger
-from defserve.auth.principals import ANONYMOUS_PREFIX, MAX_ID_LENGTH, SCOPES, parse_scopes
-from defserve.base.hidden_characters import is_plain
+from defserve.auth.principals import ANONYMOUS_PREFIX, MAX_PRINCIPAL_ID_LENGTH, PERMISSION_SCOPES, parse_scopes
+from defserve.base.hidden_characters import is_printable_line
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
 from defserve.core.messages import Params
 from defserve.core.shapes import TEXT, one_of, read_member
 from defserve.errors import InvalidParams, MethodNotFound, UsageError
-from defserve.protocols.mcp.authorization import identity
-from defserve.protocols.mcp.errors import read_text
+from defserve.protocols.mcp.authorization import identify_caller
+from defserve.protocols.mcp.errors import read_text_param
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import AccessDenied, ServerNotFound
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from defserve.core.registry import Registry
     from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mgp.audit import AuditTrail
-    from defserve.server.shared_features import SharedEntries
+    from defserve.server.shared_features import SharedAccessEntries
 
 
 REFUSED = "dev.defserve.access_refused"
@@ -66,7 +66,7 @@ class AccessSection(Extension):
         return self.policy if server_id == self._server_id else None
 
     def is_admin(self, call: Call) -> bool:
-        return self.policy.is_admin(identity(call))
+        return self.policy.is_admin(identify_caller(call))
 
     def needs_no_entry(self, tool: Any) -> bool:
         """Whether a tool lets its caller do only what other entries allow."""
@@ -80,7 +80,7 @@ class AccessSection(Extension):
 
     def admit(self, call: Call, tool: Tool) -> None:
         """Raises AccessDenied unless the caller may use the tool."""
-        agent = identity(call).id
+        agent = identify_caller(call).id
         policy, name = self.of(tool)
         decision = policy.decide(agent, name, self.clock())
         if decision.permission == "deny" and not self._is_default(tool, decision):
@@ -94,12 +94,12 @@ class AccessSection(Extension):
         if item.kind != "tool" or call.method == "tools/call":
             return True
         policy, name = self.of(item)
-        decision = policy.decide(identity(call).id, name, self.clock())
+        decision = policy.decide(identify_caller(call).id, name, self.clock())
         return decision.permission == "allow" or self._is_default(item, decision)
 
     def view(self, call: Call) -> object:
         """The rules that hold for the caller now. Callers with the same rules share one remembered list."""
-        return self.policy.rules(identity(call).id, self.clock())
+        return self.policy.rules(identify_caller(call).id, self.clock())
 
     # -- methods (§5.4) ----------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class AccessSection(Extension):
         """Whether an agent may use a tool or, if none is named, the server."""
         policy = self._check(call, params)
         decision = policy.decide(
-            read_text(params, "agent_id"), read_member(params, "tool_name", TEXT, None), self.clock()
+            read_text_param(params, "agent_id"), read_member(params, "tool_name", TEXT, None), self.clock()
         )
         return {
             "permission": decision.permission,
@@ -123,15 +123,15 @@ class AccessSection(Extension):
     async def grant(self, call: Call, params: Params) -> Params:
         """Set an entry, and answer with it. `granted_by` is always the caller; params cannot set it."""
         policy = self._check(call, params)
-        entry, server_id = self._entry(call, params), read_text(params, "server_id")
+        entry, server_id = self._entry(call, params), read_text_param(params, "server_id")
         event = "ACCESS_GRANTED" if entry.permission == "allow" else "ACCESS_REVOKED"
         await call.in_thread(self._change, call, event, self.wire(entry, server_id), partial(policy.grant, entry))
         return self.wire(entry, server_id)
 
     async def revoke(self, call: Call, params: Params) -> Params:
         """Remove an entry. `revoked` says whether there was one."""
-        policy, server_id = self._check(call, params), read_text(params, "server_id")
-        agent_id, tool_name = read_text(params, "agent_id"), read_member(params, "tool_name", TEXT, None)
+        policy, server_id = self._check(call, params), read_text_param(params, "server_id")
+        agent_id, tool_name = read_text_param(params, "agent_id"), read_member(params, "tool_name", TEXT, None)
         entry_type = read_member(params, "entry_type", ENTRY_TYPE)
         if (entry_type == "tool_grant") != (tool_name is not None):
             raise InvalidParams("Invalid params: a tool_grant has a tool_name, a server_grant has none")
@@ -147,11 +147,11 @@ class AccessSection(Extension):
         """The policy that is meant, if the caller may look at it and change it."""
         if not self.policy.has_admins:
             raise MethodNotFound(f"Method not found: {call.method}")
-        caller = identity(call)
+        caller = identify_caller(call)
         if not self.is_admin(call):
             self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
-        if (policy := self.find_policy(id := read_text(params, "server_id"))) is None:
+        if (policy := self.find_policy(id := read_text_param(params, "server_id"))) is None:
             raise ServerNotFound(f"there is no server {id[:128]!r} here; this server's own id is {self._server_id!r}")
         policy.check()
         return policy
@@ -161,9 +161,9 @@ class AccessSection(Extension):
         try:
             return Entry(
                 **given,
-                granted_by=identity(call).id,
+                granted_by=identify_caller(call).id,
                 granted_at=self.clock(),
-                expires_at=read_member(params, "expires_at", vocabulary.INSTANT, None),
+                expires_at=read_member(params, "expires_at", vocabulary.INSTANT_KIND, None),
             )
         except UsageError as error:
             raise InvalidParams(f"Invalid params: {error.problem}") from None
@@ -221,8 +221,8 @@ class Entry:
     def __post_init__(self) -> None:
         _one_of("entry_type", self.entry_type, EntryType)
         _one_of("permission", self.permission, Permission)
-        _text("agent_id", self.agent_id, MAX_ID_LENGTH)
-        _text("granted_by", self.granted_by, MAX_ID_LENGTH)
+        _text("agent_id", self.agent_id, MAX_PRINCIPAL_ID_LENGTH)
+        _text("granted_by", self.granted_by, MAX_PRINCIPAL_ID_LENGTH)
         if self.entry_type == "tool_grant":
             _text("tool_name", self.tool_name, MAX_TOOL_NAME_LENGTH)
         elif self.tool_name is not None:
@@ -293,7 +293,7 @@ class AccessPolicy:
         # Apart from the ids: whoever gives out scopes must not make an admin of who has a scope called like one.
         self.admin_scopes = frozenset(parse_scopes(admin_scopes))
         self._store, self._lock = store, Lock()
-        self._shared: SharedEntries | None = None
+        self._shared: SharedAccessEntries | None = None
         self._watchers: tuple[Callable[[], None], ...] = ()
         self._entries: _Entries = {}
         for entry in entries:
@@ -315,7 +315,7 @@ class AccessPolicy:
                 found = _without(found, removed)
         return found
 
-    def share(self, shared: SharedEntries) -> None:
+    def share(self, shared: SharedAccessEntries) -> None:
         """Decide together with other processes, from here on."""
         with self._lock:
             self._shared, self._declared = shared, self._entries
@@ -426,13 +426,13 @@ def _check_admins(admins: Iterable[str]) -> frozenset[str]:
         raise UsageError(f"admins={admins!r} is not a list", fix=f"write admins=[{admins!r}]")
     found = frozenset(admins)
     for admin in found:
-        _text("an admin", admin, MAX_ID_LENGTH)
+        _text("an admin", admin, MAX_PRINCIPAL_ID_LENGTH)
         if admin.startswith(ANONYMOUS_PREFIX):
             raise UsageError(
                 f"{admin!r} cannot be an admin: anybody may call from an address",
                 fix="name a token's principal, or 'local'; admin_scopes=[…] takes scopes",
             )
-        if admin in SCOPES.values():
+        if admin in PERMISSION_SCOPES.values():
             raise UsageError(f"{admin!r} is a scope, and admins are ids", fix=f"write admin_scopes=[{admin!r}]")
     return found
 
@@ -443,5 +443,5 @@ def _one_of(name: str, value: object, values: Any) -> None:
 
 
 def _text(name: str, value: object, longest: int) -> None:
-    if not isinstance(value, str) or not value or len(value) > longest or not is_plain(value):
+    if not isinstance(value, str) or not value or len(value) > longest or not is_printable_line(value):
         raise UsageError(f"{name} must be 1 to {longest} printable characters")

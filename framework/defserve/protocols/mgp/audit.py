@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard
 
 from pydantic_core import to_json
 
-from defserve.auth.authority import is_local
+from defserve.auth.authority import is_local_user
 from defserve.base.redaction import redact
 from defserve.core.call import Call
 from defserve.core.json_values import is_array
 from defserve.core.messages import Params
-from defserve.core.shapes import Kind, read_member, valid_value
+from defserve.core.shapes import MemberKind, make_checked_kind, read_member
 from defserve.errors import BadArguments, InvalidParams, Refused, Rejected, UsageError
-from defserve.protocols.mcp.authorization import identity
-from defserve.protocols.mcp.errors import trace_id
-from defserve.protocols.mcp.items import ORIGINAL
+from defserve.protocols.mcp.authorization import identify_caller
+from defserve.protocols.mcp.errors import get_trace_id
+from defserve.protocols.mcp.items import ORIGINAL_NAME_FACET
 from defserve.protocols.mgp import vocabulary
-from defserve.protocols.mgp.terms import sections, tool_security
-from defserve.protocols.mgp.vocabulary import CUSTOM
+from defserve.protocols.mgp.terms import get_call_sections, get_tool_security
+from defserve.protocols.mgp.vocabulary import CUSTOM_NAME_PATTERN
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.tools import Tool
@@ -70,11 +70,15 @@ class AuditTrail:
         listeners: Callable[[], EventSection | None],
         log_name: str | None = None,
     ) -> None:
-        self.sinks, self._server_id, self.listeners = sinks_of(sinks, log_name), server_id, listeners
+        self.sinks, self._server_id, self.listeners = open_audit_sinks(sinks, log_name), server_id, listeners
 
     def around(self, call: Call, tool: Tool) -> AbstractAsyncContextManager[Any] | None:
         """Watch one call of a tool. None if nobody would get its events."""
-        return AuditedCall(self, call, tool) if self.sinks or "audit" in sections(call) or self.listeners() else None
+        return (
+            AuditedCall(self, call, tool)
+            if self.sinks or "audit" in get_call_sections(call) or self.listeners()
+            else None
+        )
 
     def report(
         self,
@@ -95,7 +99,7 @@ class AuditTrail:
         if server_id is not None:
             event["target"]["server_id"] = server_id
         self._append_to_sinks(event, durable)
-        if "audit" in sections(call):
+        if "audit" in get_call_sections(call):
             call.notify("notifications/mgp.audit", event)
         if (listeners := self.listeners()) is not None:
             listeners.on_call_audited(call, event_type, tool, event["details"])
@@ -130,16 +134,16 @@ class AuditTrail:
                 close()
 
     def _event(self, call: Call, event_type: str, tool: str | None, result: str, details: Mapping[str, Any]) -> Params:
-        if event_type not in EVENT_TYPES and not CUSTOM.fullmatch(event_type):
+        if event_type not in EVENT_TYPES and not CUSTOM_NAME_PATTERN.fullmatch(event_type):
             raise ValueError(f"{event_type!r} is not an event type: use {sorted(EVENT_TYPES)} or com.example.yours")
-        caller = identity(call)
-        actor: Params = {"type": "user" if is_local(caller) else "agent", "id": caller.id}
+        caller = identify_caller(call)
+        actor: Params = {"type": "user" if is_local_user(caller) else "agent", "id": caller.id}
         if caller.kind == "token" and caller.credential:
             actor["credential"] = caller.credential  # which of its keys, by name
         target: Params = {"server_id": self._server_id}
         if tool is not None:
             target["tool_name"] = tool
-        return _event(trace_id(call), event_type, actor, target, result, details)
+        return _event(get_trace_id(call), event_type, actor, target, result, details)
 
     def _append_to_sinks(self, event: Params, durable: bool) -> None:
         for sink in self.sinks:
@@ -176,7 +180,7 @@ class AuditedCall:
 
     def __init__(self, trail: AuditTrail, call: Call, tool: Tool) -> None:
         self._trail, self._call, self._tool, self._began = trail, call, tool, perf_counter()
-        found = tool_security(tool)
+        found = get_tool_security(tool)
         self._security = found.security if found is not None else None
         self._is_dangerous = self._security is not None and self._security.risk_level == "dangerous"
 
@@ -203,7 +207,7 @@ class AuditedCall:
             "arguments_bytes": len(arguments),
             "arguments_fingerprint": digest(_FINGERPRINT_KEY, arguments, "sha256").hex()[:16],
         }
-        if (original := self._tool.facets.get(ORIGINAL)) is not None:
+        if (original := self._tool.facets.get(ORIGINAL_NAME_FACET)) is not None:
             about["original_name"] = original
         if (outer := self._call.outer) is not None:
             about["called_by"] = outer.subject_name
@@ -282,7 +286,7 @@ class AuditLogger:
         logging.getLogger("defserve").getChild("audit").info("%s", to_json(event).decode())
 
 
-def sinks_of(given: AuditSinks, log_name: str | None = None) -> tuple[AuditSink, ...]:
+def open_audit_sinks(given: AuditSinks, log_name: str | None = None) -> tuple[AuditSink, ...]:
     """One sink or several; a text or path names a file, or a text a store. Raises UsageError for anything else.
 
     `log_name` is the name of a log in a store whose address says none.
@@ -292,9 +296,9 @@ def sinks_of(given: AuditSinks, log_name: str | None = None) -> tuple[AuditSink,
 
 def _sink(given: Any, log_name: str | None) -> AuditSink:
     if isinstance(given, str) and ":" in given:
-        from defserve.stores.audit.stored_log import StoredAuditLog, is_store
+        from defserve.stores.audit.stored_log import StoredAuditLog, is_store_address
 
-        if is_store(given):
+        if is_store_address(given):
             return StoredAuditLog(given, server_log=log_name)
     if isinstance(given, str | Path):
         from defserve.stores.audit.log_file import AuditLog
@@ -315,7 +319,7 @@ def _sink(given: Any, log_name: str | None) -> AuditSink:
 
 
 LIMIT: Final = 100
-MAX_LIMIT: Final = 1_000
+MAX_REPLAYED_EVENTS: Final = 1_000
 MAX_SEQ: Final = 10**17
 
 
@@ -328,7 +332,7 @@ class ReadableAuditLog(Protocol):
     def verify(self) -> AuditReport: ...
 
 
-def readable(sinks: Iterable[object]) -> ReadableAuditLog | None:
+def find_readable_log(sinks: Iterable[object]) -> ReadableAuditLog | None:
     """The first sink that can be read again."""
     return next(filter(_is_readable, sinks), None)
 
@@ -337,18 +341,18 @@ def _is_readable(sink: object) -> TypeGuard[ReadableAuditLog]:
     return callable(getattr(sink, "replay", None)) and callable(getattr(sink, "verify", None))
 
 
-async def replay(call: Call, log: ReadableAuditLog, params: Params) -> Params:
+async def replay_audit_log(call: Call, log: ReadableAuditLog, params: Params) -> Params:
     """A page of the log. Who may read it is up to the caller. Raises InvalidParams."""
     since_seq = read_member(params, "since_seq", _whole_number(0, MAX_SEQ), 0, nullable=False)
-    limit = read_member(params, "limit", _whole_number(1, MAX_LIMIT), LIMIT, nullable=False)
-    since = read_member(params, "since_timestamp", vocabulary.INSTANT, None)
+    limit = read_member(params, "limit", _whole_number(1, MAX_REPLAYED_EVENTS), LIMIT, nullable=False)
+    since = read_member(params, "since_timestamp", vocabulary.INSTANT_KIND, None)
     if since is not None and "since_seq" in params:
         raise InvalidParams("Invalid params: give since_seq or since_timestamp, and not both")
     page = await call.in_thread(log.replay, since_seq, since, limit)
     return page._asdict()
 
 
-def _whole_number(least: int, most: int) -> Kind[int]:
-    return valid_value(
+def _whole_number(least: int, most: int) -> MemberKind[int]:
+    return make_checked_kind(
         f"a whole number from {least} to {most}", lambda value: type(value) is int and least <= value <= most
     )

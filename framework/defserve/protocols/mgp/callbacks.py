@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Listener, OutgoingMessage
 from defserve.core.json_values import is_array, is_object
-from defserve.core.messages import Params, notification
-from defserve.core.peer import SENDER, PeerIdentity, may_act_for
+from defserve.core.messages import Params, encode_notification
+from defserve.core.peer import CURRENT_SENDER, PeerIdentity, can_act_for
 from defserve.core.session import Session
 from defserve.errors import Declined, Dismissed, InvalidParams, PeerGone, TimedOut, ToolError
-from defserve.protocols.mcp.errors import read_text
+from defserve.protocols.mcp.errors import read_text_param
 from defserve.stores.store import MemoryNonces
 
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from defserve.protocols.mcp.asking.client_features import Form
+    from defserve.protocols.mcp.asking.client_features import ElicitationForm
 
 
-REQUEST = "notifications/mgp.callback.request"
+CALLBACK_REQUEST_METHOD = "notifications/mgp.callback.request"
 ANSWERED = "notifications/dev.defserve.callback_answered"
 """How one process gives an answer to another."""
 REMEMBERED_ANSWERS = 4_096
-NOBODY: tuple[Call | None, Future[Any] | None] = (None, None)
+NO_OPEN_CALLBACK: tuple[Call | None, Future[Any] | None] = (None, None)
 
 
 class OpenCallbacks:
@@ -57,7 +57,7 @@ class CallbackSection(Extension):
 
     # -- asking ------------------------------------------------------------------------------------------
 
-    async def form(self, call: Call, message: str, form: Form) -> Params:
+    async def form(self, call: Call, message: str, form: ElicitationForm) -> Params:
         """Ask for the fields of a form one after another; None is one left blank. The call's timeout stands still.
 
         Stops at the first that is refused: raises Declined or Dismissed. Raises TimedOut for a question that is not
@@ -70,7 +70,7 @@ class CallbackSection(Extension):
 
     def notify(self, call: Call, message: str) -> None:
         """Tell a person something that needs no answer. From any thread."""
-        call.notify(REQUEST, _request(call, token_urlsafe(24), "notification", message, ()))
+        call.notify(CALLBACK_REQUEST_METHOD, _request(call, token_urlsafe(24), "notification", message, ()))
 
     async def _answer(self, call: Call, question: CallbackQuestion) -> Any:
         if call.settled or call.session.closed:
@@ -83,7 +83,7 @@ class CallbackSection(Extension):
         params = _request(call, id, question.type, question.message, question.options)
         params["timeout_ms"] = int(seconds * 1000)
         # Not call.notify: a notification may be left out for a slow reader, a question may not.
-        asking = OutgoingMessage(notification(REQUEST, params), call, asks=id)
+        asking = OutgoingMessage(encode_notification(CALLBACK_REQUEST_METHOD, params), call, asks=id)
         try:
             call.session.outlet(asking)
             return await call.engine.wait(answer, seconds)
@@ -104,7 +104,7 @@ class CallbackSection(Extension):
         Runs at once, without a turn of the event loop, unless another process asked. It must be served while the server
         drains, and while the calls that wait for answers take up every slot.
         """
-        id = read_text(params, "callback_id")
+        id = read_text_param(params, "callback_id")
         if "response" not in params or is_object(params["response"]):
             raise InvalidParams("Invalid params: response must be a text, a number, true, false, null, or a list")
         sharer = call.session.sharer
@@ -114,15 +114,15 @@ class CallbackSection(Extension):
 
     def on_shared_answer(self, session: Session, params: Params) -> None:
         """Another process was given an answer. One that no call waits for changes nothing."""
-        sender = SENDER.get()
+        sender = CURRENT_SENDER.get()
         if sender is not None and isinstance(params.get("callback_id"), str) and "response" in params:
             self._deliver_answer(session, sender.id, sender, params)
 
     def _deliver_answer(self, session: Session, principal: str, identity: PeerIdentity | None, params: Params) -> bool:
         """Give an answer to the call that waits for it. False: none does, or it is not this sender's to answer."""
         id, asked = params["callback_id"], session.peek(OpenCallbacks)
-        asker, answer = asked.waiting.get((principal, id), NOBODY) if asked is not None else NOBODY
-        if asker is not None and not may_act_for(identity, asker.identity):
+        asker, answer = asked.waiting.get((principal, id), NO_OPEN_CALLBACK) if asked is not None else NO_OPEN_CALLBACK
+        if asker is not None and not can_act_for(identity, asker.identity):
             answer = None
         seconds = session.composition.limits.callback
         if asked is None or answer is None or not asked.answered.spend_now(id, ttl=seconds) or answer.done():
@@ -253,7 +253,7 @@ class CallbackSelection(CallbackQuestion):
         raise ToolError(f"the answer to {self.message!r} is none of {', '.join(self.options)}")
 
 
-def callback_questions(message: str, form: Form) -> Iterator[tuple[str, CallbackQuestion]]:
+def callback_questions(message: str, form: ElicitationForm) -> Iterator[tuple[str, CallbackQuestion]]:
     """The fields of a form in their order, each with a text that says which it is."""
     alone = len(form.properties) == 1
     for name, field in form.properties.items():

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 
 from defserve.core.messages import Params
-from defserve.core.peer import error_object
+from defserve.core.peer import make_error_object
 from defserve.errors import BadArguments, InvalidParams, LimitExceeded, Refused, Rejected, TimedOut, ToolError
-from defserve.protocols.mcp.errors import UnknownTool, rejection, trace_id, unwrap_group
+from defserve.protocols.mcp.errors import UnknownTool, build_rejection_result, get_trace_id, unwrap_exception_group
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -40,7 +40,7 @@ class ErrorKind(NamedTuple):
 
 TOOL_NOT_FOUND = 4001
 
-KINDS: Mapping[int, ErrorKind] = {
+ERROR_KINDS_BY_CODE: Mapping[int, ErrorKind] = {
     kind.code: kind
     for kind in (
         ErrorKind(1000, "PERMISSION_DENIED"),
@@ -68,7 +68,7 @@ KINDS: Mapping[int, ErrorKind] = {
 }
 
 # Codes by the symbol that errors carry in every protocol. The last four symbols come from `defserve.errors`.
-CODES: Mapping[str, int] = {kind.error_type: code for code, kind in KINDS.items()} | {
+ERROR_CODES_BY_TYPE: Mapping[str, int] = {kind.error_type: code for code, kind in ERROR_KINDS_BY_CODE.items()} | {
     "draining": 2001,
     "limit_exceeded": 3001,
     "timeout": 3003,
@@ -76,7 +76,7 @@ CODES: Mapping[str, int] = {kind.error_type: code for code, kind in KINDS.items(
 }
 
 
-class Recovery(TypedDict, total=False):
+class RecoveryAdvice(TypedDict, total=False):
     """§14.5: what a client may do about an error. `retry_after_ms` alone says that it may try again."""
 
     retryable: bool
@@ -98,10 +98,10 @@ class CodedError:
     def __init_subclass__(cls, *, code: int | None = None) -> None:
         if code is not None:
             cls.code = code
-        cls.error_type = KINDS[cls.code].error_type
+        cls.error_type = ERROR_KINDS_BY_CODE[cls.code].error_type
 
     def __init__(
-        self, message: str, *, data: Details = None, details: Details = None, **recovery: Unpack[Recovery]
+        self, message: str, *, data: Details = None, details: Details = None, **recovery: Unpack[RecoveryAdvice]
     ) -> None:
         merged = {**(data or {}), **(details or {}), **recovery}
         super().__init__(message, data=merged)  # pyright: ignore[reportCallIssue]  (of Refused, or of ToolError)
@@ -171,27 +171,29 @@ def code_of(error: BaseException) -> int | None:
     """The MGP code of an error. None if MGP has none for it."""
     if isinstance(error, LimitExceeded) and error.data.get("limit") == "rate":
         return RateLimited.code
-    return CODES.get(error.error_type) if isinstance(error, Refused | ToolError) else None
+    return ERROR_CODES_BY_TYPE.get(error.error_type) if isinstance(error, Refused | ToolError) else None
 
 
 # -- MGP §14.4: how an error looks to a peer that speaks MGP: its code, its category, and what to do about it.
 
 
-def error_response(call: Call, error: BaseException) -> Params | None:
+def build_mgp_error_reply(call: Call, error: BaseException) -> Params | None:
     """The result or error of a request that raised, for a peer that speaks MGP. None leaves it to MCP."""
-    error = unwrap_group(error)
+    error = unwrap_exception_group(error)
     if isinstance(error, UnknownTool):
-        kind = KINDS[TOOL_NOT_FOUND]
+        kind = ERROR_KINDS_BY_CODE[TOOL_NOT_FOUND]
         block = _block(kind, {}, {"tool": call.params["name"]})
         return _error(call, TOOL_NOT_FOUND, error.message, {"error_type": kind.error_type, "_mgp": block})
     if not isinstance(error, Refused | ToolError) or (code := code_of(error)) is None:
         return None
-    block = recovery_block(call, KINDS[code], error)
+    block = recovery_block(call, ERROR_KINDS_BY_CODE[code], error)
     is_tool = call.method == "tools/call"
     # §7.4: refused code is a result, so that the model which wrote it can correct it.
-    if is_tool and code == CODES["code_safety_violation"] and isinstance(error, Rejected):
-        detail: Params = {"trace_id": trace_id(call), "error_type": error.error_type, "_mgp": block}
-        told = rejection(error.data | {"code": code, "name": KINDS[code].name}, detail) | {"_mgp": block}
+    if is_tool and code == ERROR_CODES_BY_TYPE["code_safety_violation"] and isinstance(error, Rejected):
+        detail: Params = {"trace_id": get_trace_id(call), "error_type": error.error_type, "_mgp": block}
+        told = build_rejection_result(error.data | {"code": code, "name": ERROR_KINDS_BY_CODE[code].name}, detail) | {
+            "_mgp": block
+        }
         return {"result": call.terms.profile.result(call, told)}
     # 4000 speaks of the arguments of tools only.
     number = InvalidParams.code if isinstance(error, BadArguments) and not is_tool else code
@@ -201,7 +203,7 @@ def error_response(call: Call, error: BaseException) -> Params | None:
 
 def recovery_block(call: Call, kind: ErrorKind, error: Refused | ToolError) -> Params:
     """§14.4: the `_mgp` object of an error."""
-    said: Params = {key: error.data[key] for key in Recovery.__annotations__ if key in error.data}
+    said: Params = {key: error.data[key] for key in RecoveryAdvice.__annotations__ if key in error.data}
     if isinstance(error, LimitExceeded):
         # A result that is too large stays too large. Trying again helps only if the error says after how long.
         said.setdefault("retryable", "retry_after_ms" in said)
@@ -234,4 +236,4 @@ def _is_repeatable(call: Call) -> bool:
 
 
 def _error(call: Call, code: int, message: str, data: Params) -> Params:
-    return {"error": error_object(code, message, {"trace_id": trace_id(call), **data})}
+    return {"error": make_error_object(code, message, {"trace_id": get_trace_id(call), **data})}

@@ -23,13 +23,13 @@ from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal, decode_principal, encode_principal, parse_scopes
 from defserve.core.call import Call
 from defserve.core.extension import AddressedMessage, Extension, Handler
-from defserve.core.messages import Params, encode, notification
+from defserve.core.messages import Params, encode, encode_notification
 from defserve.core.session import Session
-from defserve.core.shapes import TEXT, distinct_items, list_of_texts, narrow, one_of, read_member
+from defserve.core.shapes import TEXT, distinct_items, list_of_texts, one_of, read_member, restrict_kind
 from defserve.errors import InvalidParams, LimitExceeded, MethodNotFound, UsageError
-from defserve.protocols.mcp.authorization import identity
-from defserve.protocols.mcp.errors import read_optional_object, read_text, trace_id
-from defserve.protocols.mcp.lifecycle import LOG_LEVELS, dialect_of
+from defserve.protocols.mcp.authorization import identify_caller
+from defserve.protocols.mcp.errors import get_trace_id, read_optional_object_param, read_text_param
+from defserve.protocols.mcp.lifecycle import LOG_LEVELS, get_dialect
 from defserve.protocols.mgp import vocabulary
 
 if TYPE_CHECKING:
@@ -53,12 +53,14 @@ SECURITY_EVENTS: Mapping[str, str] = {
     "access_denied": ACCESS,
 }
 
-PATTERNS = distinct_items(narrow(list_of_texts('a list of names and patterns, like ["tool.*"]'), bool))
+CHANNEL_PATTERNS_KIND = distinct_items(
+    restrict_kind(list_of_texts('a list of names and patterns, like ["tool.*"]'), bool)
+)
 
 # How what is kept of a session is named.
 SUBSCRIPTION, SEQUENCE = "subscription:", "sequence:"
 
-Note: TypeAlias = Callable[[Session, str, str], bool]
+RecordSequence: TypeAlias = Callable[[Session, str, str], bool]
 """Keeps how many events a session was told, by name. False: it was told this one by another process."""
 
 
@@ -266,7 +268,7 @@ class EventSubscription:
             self._sent = sequence
             self._under_way += 1
             self.session.outlet(
-                AddressedMessage(notification(EVENT, params), (self.caller,), taken=self._on_sent_or_dropped)
+                AddressedMessage(encode_notification(EVENT, params), (self.caller,), taken=self._on_sent_or_dropped)
             )
 
     def _on_sent_or_dropped(self) -> None:
@@ -333,18 +335,18 @@ class EventSection(Extension):
 
     def subscribe(self, call: Call, params: Params) -> Params:
         """`mgp/events/subscribe`. `subscribed` names channels; a pattern that no channel fits is `unsupported`."""
-        if dialect_of(call).stateless:
+        if get_dialect(call).stateless:
             raise MethodNotFound(
                 f"Method not found: {call.method} (nothing can be pushed without a session: use mgp/events/replay)",
                 data={"error_type": "no_session"},
             )
-        patterns, least = read_member(params, "channels", PATTERNS), _read_least(params)
+        patterns, least = read_member(params, "channels", CHANNEL_PATTERNS_KIND), _read_least(params)
         names, unsupported = self._fitting(call, patterns)
         mine, limit = call.session.local(SessionSubscriptions), call.session.composition.limits.subscriptions
         if len(mine) >= limit or sum(len(each.patterns) for each in mine.values()) + len(patterns) > limit:
             raise LimitExceeded("too many event subscriptions in this session", data={"limit": "subscriptions"})
         id, wanted = token_urlsafe(24), frozenset(patterns) - frozenset(unsupported)
-        mine[id] = subscription = EventSubscription(id, call.session, identity(call), wanted, least)
+        mine[id] = subscription = EventSubscription(id, call.session, identify_caller(call), wanted, least)
         self._subscriptions.add(subscription)
         self._watchers += self._watches(subscription)
         call.session.mark_dirty()
@@ -352,7 +354,7 @@ class EventSection(Extension):
 
     def unsubscribe(self, call: Call, params: Params) -> Params:
         """`mgp/events/unsubscribe`. Raises InvalidParams for an id this session does not have."""
-        id, mine = read_text(params, "subscription_id"), call.session.peek(SessionSubscriptions)
+        id, mine = read_text_param(params, "subscription_id"), call.session.peek(SessionSubscriptions)
         subscription = mine.pop(id, None) if mine is not None else None
         if subscription is None:
             # The message does not say whether such a subscription ever existed, here or in another session.
@@ -368,14 +370,16 @@ class EventSection(Extension):
 
         `gap` is true when that event is no longer known here, so that others behind it may be lost as well.
         """
-        patterns, least = read_member(params, "channels", PATTERNS), _read_least(params)
+        patterns, least = read_member(params, "channels", CHANNEL_PATTERNS_KIND), _read_least(params)
         since = read_member(params, "since", TEXT, None)
         names, unsupported = self._fitting(call, patterns, kept_only=True)
         found, gap = self.recent.after(since)
         told = [
             event
             for event in found
-            if event.channel.name in names and event.severity >= least and event.concerns(call.session, identity(call))
+            if event.channel.name in names
+            and event.severity >= least
+            and event.concerns(call.session, identify_caller(call))
         ]
         return {
             "events": [{"event_id": event.id, **event.wire()} for event in told],
@@ -442,7 +446,7 @@ class EventSection(Extension):
 
     def _fitting(self, call: Call, patterns: Sequence[str], *, kept_only: bool = False) -> tuple[list[str], list[str]]:
         """The matching channels that are open to this caller, and the patterns that match none of them."""
-        caller = identity(call)
+        caller = identify_caller(call)
         open_to = [c for c in self.channels.values() if c.is_open_to(caller) and not (kept_only and c.standard)]
         names = sorted(channel.name for channel in open_to if not channel.patterns.isdisjoint(patterns))
         fitting = frozenset[str]().union(*(channel.patterns for channel in open_to))
@@ -461,7 +465,7 @@ class EventSection(Extension):
             event, [s for s in told if s.session.sharer is None or (not is_shared and s.session.sharer.is_owner)]
         )
 
-    def deliver_shared_event(self, event: MgpEvent, sessions: Iterable[Session], note: Note) -> None:
+    def deliver_shared_event(self, event: MgpEvent, sessions: Iterable[Session], note: RecordSequence) -> None:
         """A process has shared an event, of which these sessions are told."""
         for session in sessions:
             for id, subscription in sorted((session.peek(SessionSubscriptions) or SessionSubscriptions()).items()):
@@ -494,7 +498,7 @@ class EventSection(Extension):
 
     def tool(self, call: Call, name: str, tool: str, **details: Any) -> None:
         """Tell the caller of a tool how far its call has come."""
-        data = {"tool_name": tool, "request_id": call.id, "trace_id": trace_id(call), **details}
+        data = {"tool_name": tool, "request_id": call.id, "trace_id": get_trace_id(call), **details}
         self.channels[name].emit_now(data, severity=TOOL_CHANNELS[name], to=_caller(call))
 
     def on_call_audited(self, call: Call, event_type: str, tool: str | None, details: Mapping[str, Any]) -> None:
@@ -502,7 +506,7 @@ class EventSection(Extension):
         reason = details.get("reason")
         name = SECURITY_EVENTS.get(str(reason) if event_type == "TOOL_BLOCKED" else event_type)
         if name is not None:
-            data: Params = {"tool_name": tool, "trace_id": trace_id(call), "event_type": event_type}
+            data: Params = {"tool_name": tool, "trace_id": get_trace_id(call), "event_type": event_type}
             if isinstance(reason, str):
                 data["reason"] = reason
             self.channels[name].emit_now(data, severity="warning", to=_caller(call))
@@ -510,12 +514,12 @@ class EventSection(Extension):
 
 def _caller(call: Call) -> Audience:
     # Strangers at one address share a principal. An event for one of them goes to its session alone.
-    caller = identity(call)
+    caller = identify_caller(call)
     return call.session if is_stranger(caller) else caller
 
 
 def _read_least(params: Params) -> int:
-    wanted = read_optional_object(params, "filter") or {}
+    wanted = read_optional_object_param(params, "filter") or {}
     return LOG_LEVELS.index(read_member(wanted, "min_severity", one_of(*LOG_LEVELS), LOG_LEVELS[0], nullable=False))
 
 

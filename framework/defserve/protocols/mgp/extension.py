@@ -14,19 +14,19 @@ from defserve.core.messages import Params
 from defserve.core.registry import Registry
 from defserve.errors import InvalidParams, MethodNotFound
 from defserve.protocols.mcp.errors import TRACE_ID_RULE, is_trace_id, read_client_trace_id
-from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.protocols.mgp.terms import (
-    EXTENSION_ID,
-    NAME,
-    SECURITY_KEY,
-    VERSION,
-    Agreement,
+    MGP_EXTENSION_ID,
+    MGP_NAME,
+    MGP_VERSION,
+    SECURITY_META_KEY,
+    MgpAgreement,
     SecurityOptions,
-    agree,
     derive_security,
-    sections,
-    sections_of,
-    tool_security,
+    get_agreed_sections,
+    get_call_sections,
+    get_tool_security,
+    negotiate_mgp,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _ALWAYS_SERVED = frozenset(
 class MGP(SectionedExtension):
     """Security that tools declare, enforced for every peer and shown to those that speak MGP."""
 
-    name = NAME
+    name = MGP_NAME
     opens_with = frozenset(PERMISSION_METHODS)
     while_draining = frozenset({"mgp/health/status"})
     ahead_of_queue = frozenset({"mgp/permission/grant", "mgp/permission/response"})
@@ -99,20 +99,22 @@ class MGP(SectionedExtension):
             more.add("discovery")
         return _ALWAYS_SERVED | more if more else _ALWAYS_SERVED
 
-    def negotiate(self, offer: Offer) -> Agreement | None:
-        return agree(offer, self.served)
+    def negotiate(self, offer: Offer) -> MgpAgreement | None:
+        return negotiate_mgp(offer, self.served)
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
         if (agreed := self.negotiate(offer)) is None:
             return {}
         mgp = {
-            "version": VERSION,
+            "version": MGP_VERSION,
             "extensions": list(agreed.extensions),
             "permissions_required": self.permissions.list_required_permissions(self.tools),
             "server_id": self.server_id,
             "trust_level": self.options.trust_level,
         }
-        return {"extensions": {EXTENSION_ID: mgp}} if offer.stateless else {"mgp": mgp, "experimental": {"mgp": mgp}}
+        return (
+            {"extensions": {MGP_EXTENSION_ID: mgp}} if offer.stateless else {"mgp": mgp, "experimental": {"mgp": mgp}}
+        )
 
     # -- sections ----------------------------------------------------------------------------------------
 
@@ -202,18 +204,18 @@ class MGP(SectionedExtension):
 
     def pushes_events(self, call: Call) -> bool:
         """Whether this call's peer can be sent events (§13.3)."""
-        return "events" in sections(call) and not dialect_of(call).stateless
+        return "events" in get_call_sections(call) and not get_dialect(call).stateless
 
     def enable_search(self, given: Any, mcp: MCP, owner: Any) -> ToolSearch:
         """Make the tools findable (§16), as `Server(search=…)` says. Raises UsageError for what it cannot mean."""
         from defserve.protocols.mgp.meta_tools import ToolSearch
-        from defserve.protocols.mgp.tool_catalogue import ServerCatalogue
+        from defserve.protocols.mgp.tool_catalogue import SearchableToolCatalogue
 
         def missing(call: Call, names: Sequence[str], server_id: str) -> Mapping[str, str]:
             statuses = self.permissions.statuses(call, names, server_id).items()
             return {name: status.decision for name, status in statuses if status.decision != "approved"}
 
-        catalogue = ServerCatalogue(self.tools, self.server_id, mcp.describe_tool, missing)
+        catalogue = SearchableToolCatalogue(self.tools, self.server_id, mcp.describe_tool, missing)
         search = ToolSearch(given, mcp.tools, catalogue, lambda: self.audit, owner)
         self.tool_discovery = search.section
         return search
@@ -241,7 +243,7 @@ class MGP(SectionedExtension):
     # -- the plug ----------------------------------------------------------------------------------------
 
     def check_method(self, section: Section[Any], call: Call) -> None:
-        if section.agreed_as not in sections(call):
+        if section.agreed_as not in get_call_sections(call):
             raise MethodNotFound(f"Method not found: {call.method}")
         _check_trace_id(call)
 
@@ -254,14 +256,14 @@ class MGP(SectionedExtension):
 
     def _around_call(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
         _check_trace_id(call)
-        if "streaming" not in sections(call):
+        if "streaming" not in get_call_sections(call):
             return following(call, params)
         return self.streaming.around_call(call, params, following)
 
     def asker(self, call: Call) -> CallbackSection | None:
         """How to ask a person by callbacks (§13.4); see `mcp.asking.client_requests.BringsAsker`."""
         # Without a session there is no channel for the answer.
-        return self.callbacks if "callbacks" in sections(call) and not dialect_of(call).stateless else None
+        return self.callbacks if "callbacks" in get_call_sections(call) and not get_dialect(call).stateless else None
 
     def lifespan(self) -> AbstractAsyncContextManager[Any] | None:
         return self._hold_audit_trail() if self.options.audit else None
@@ -284,9 +286,9 @@ class MGP(SectionedExtension):
         if not (sys.modules.keys() & _DECLARING or (is_tool and item.options.security)):
             return
         if not is_tool:
-            from defserve.protocols.mgp.guarded_types import find_guards
+            from defserve.protocols.mgp.guarded_types import find_parameter_guards
 
-            find_guards(item)
+            find_parameter_guards(item)
             return
         from defserve.protocols.mgp.security import ToolSecurity
 
@@ -303,19 +305,19 @@ class MGP(SectionedExtension):
         )
 
     def _concerns(self, item: Any, active: frozenset[str]) -> bool:
-        options, found = self.options, tool_security(item)
+        options, found = self.options, get_tool_security(item)
         is_enforced = found is not None and found.is_enforced
         return is_enforced or options.access is not None or bool(options.audit) or self.name in active
 
     def _admit(self, call: Call, tool: Any) -> None:
         if self.access is not None:
             self.access.admit(call, tool)
-        if (found := tool_security(tool)) is not None:
+        if (found := get_tool_security(tool)) is not None:
             self.permissions.admit(call, tool)
             found.begin()
 
     async def _judge(self, call: Call, tool: Any, arguments: dict[str, Any]) -> None:
-        if (found := tool_security(tool)) is None:
+        if (found := get_tool_security(tool)) is None:
             return
         await found.judge(self.options.egress, arguments)
         if found.security.confirmation_required:
@@ -328,27 +330,27 @@ class MGP(SectionedExtension):
 
     def view(self, call: Call) -> object:
         seen = self.access.view(call) if self.access is not None else None
-        return sections(call) & {"tool_security", "code_safety"}, "meta" in dialect_of(call).has, seen
+        return get_call_sections(call) & {"tool_security", "code_safety"}, "meta" in get_dialect(call).has, seen
 
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:
         shown, has_meta, _ = view
-        if (found := tool_security(item)) is not None:
+        if (found := get_tool_security(item)) is not None:
             block = found.security.wire()
         elif item.kind == "tool" and "tool_security" in shown:
             block = derive_security(item.options.annotations, is_own=item.backend is None)
         else:
             return {}
         described: Params = {"security": block} if "tool_security" in shown else {}
-        return described | {"_meta": {SECURITY_KEY: block}} if has_meta else described
+        return described | {"_meta": {SECURITY_META_KEY: block}} if has_meta else described
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         from defserve.protocols.mgp import errors
 
-        return errors.error_response(call, error)
+        return errors.build_mgp_error_reply(call, error)
 
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
         # If nobody listens, the section is not imported.
-        if any("lifecycle" in sections_of(session.terms) for session in composition.sessions):
+        if any("lifecycle" in get_agreed_sections(session.terms) for session in composition.sessions):
             self.lifecycle.phase_changed(composition, previous)
 
 

@@ -12,20 +12,20 @@ from defserve.guard.code.policy import CodePolicy
 from defserve.guard.shell import judgement
 from defserve.guard.shell.judgement import ShellMode
 from defserve.guard.verdict import Verdict, require_allowed
-from defserve.protocols.mgp.security import STANDARD
+from defserve.protocols.mgp.security import STANDARD_VALIDATORS
 
 # The list of programs that a tool may run is its author's, and is not sent to the client.
 _UNLISTED = frozenset({"unknown-program", "subcommand"})
 
 
-def judge(name: str, arguments: Mapping[str, Any], block: Mapping[str, Any] | None = None) -> None:
+def apply_standard_validator(name: str, arguments: Mapping[str, Any], block: Mapping[str, Any] | None = None) -> None:
     """Apply the validator `name` to the arguments whose names it knows. If there are none, apply it to all.
 
     `block` is the `security` object of a server that applies the validator too. That server knows which arguments are
     meant. So if there are several and no name is known, none is judged here. The server's code safety settings apply.
     Commands are judged by their form and known dangers, not by whether the program is on a list. Raises Rejected.
     """
-    _, known_names = STANDARD[name]
+    _, known_names = STANDARD_VALIDATORS[name]
     found = {argument: list(texts(value)) for argument, value in arguments.items()}
     named = [texts for argument, texts in found.items() if argument in known_names]
     meant = named or [texts for texts in found.values() if texts]
@@ -37,7 +37,7 @@ def judge(name: str, arguments: Mapping[str, Any], block: Mapping[str, Any] | No
         elif block is not None and name == "code_safety":
             _code(block.get("code_safety")).source(text)
         else:
-            STANDARD[name][0](text)
+            STANDARD_VALIDATORS[name][0](text)
 
 
 def texts(value: Any) -> Iterator[str]:

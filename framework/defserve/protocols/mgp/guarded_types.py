@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, Union, cast, get_args, get_origin
 
-from defserve.binding.arguments import Arguments, fragment
+from defserve.binding.arguments import ArgumentsSchema, require_annotation_schemas
 from defserve.binding.json_schemas import walk_graph
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError
-from defserve.guard.argument_types import GUARDED_TYPES, GUARDS, Code, Shell, Url, Within
+from defserve.guard.argument_types import ARGUMENT_GUARDS, GUARDED_TYPES, Code, Shell, Url, Within
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.items import Item
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.tools import Tool
 
 
-Guard: TypeAlias = Shell | Url | Within | Code
+ArgumentGuard: TypeAlias = Shell | Url | Within | Code
 
 _HAVE_FIELDS = ("__dataclass_fields__", "__total__", "_fields")
 
@@ -28,13 +28,13 @@ _HAVE_FIELDS = ("__dataclass_fields__", "__total__", "_fields")
 _TEXTS = (str, bytes, bytearray, PurePath)
 
 
-def find_guards(item: Item[Any] | Completion) -> dict[str, list[Guard]]:
+def find_parameter_guards(item: Item[Any] | Completion) -> dict[str, list[ArgumentGuard]]:
     """The guards in the types of an item's parameters. Raises UsageError for a union that would bypass one.
 
     They are those of pydantic's core schema, which is what judges: it knows generics, aliases, and all that a class may
     say of its fields. A class may also say something else than it is: what is in its annotations counts as well.
     """
-    found: dict[str, list[Guard]] = {}
+    found: dict[str, list[ArgumentGuard]] = {}
     for parameter in item.function.signature.parameters:
         guards = list(_walk(parameter.annotation, {}))
         subject = f"{item.name}: parameter {parameter.name!r}"
@@ -51,17 +51,17 @@ def find_guards(item: Item[Any] | Completion) -> dict[str, list[Guard]]:
 def _core(item: Item[Any] | Completion, annotation: Any, subject: str) -> Any:
     """The core schema of a parameter. None beside a schema of the author's own, if the type has no JSON form."""
     try:
-        return fragment(annotation, where=item.where, subject=subject).described
+        return require_annotation_schemas(annotation, where=item.where, subject=subject).described
     except UsageError:
-        if isinstance(item.function.arguments, Arguments):
+        if isinstance(item.function.arguments, ArgumentsSchema):
             raise
         return None
 
 
-def guards_of(tool: Tool) -> dict[str, list[Guard]]:
-    """See `find_guards`. Raises UsageError as well for guards beside a schema of the author's own."""
-    found = find_guards(tool)
-    if found and not isinstance(tool.function.arguments, Arguments):
+def find_tool_guards(tool: Tool) -> dict[str, list[ArgumentGuard]]:
+    """See `find_parameter_guards`. Raises UsageError as well for guards beside a schema of the author's own."""
+    found = find_parameter_guards(tool)
+    if found and not isinstance(tool.function.arguments, ArgumentsSchema):
         raise UsageError(
             f"{tool.name}: parameter {next(iter(found))!r}: a guarded type judges nothing beside schema=, which"
             " replaces what is made from the types",
@@ -71,7 +71,7 @@ def guards_of(tool: Tool) -> dict[str, list[Guard]]:
     return found
 
 
-def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[Guard]:
+def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[ArgumentGuard]:
     """Every guard in a type. A type that is in it twice is entered once."""
     if id(annotation) in seen:
         return
@@ -86,7 +86,7 @@ def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[Guard]:
         return
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        own = [metadata for metadata in arguments[1:] if isinstance(metadata, GUARDS)]
+        own = [metadata for metadata in arguments[1:] if isinstance(metadata, ARGUMENT_GUARDS)]
         yield from own or _walk(arguments[0], seen)
         return
     for inner in arguments or _fields(annotation):
@@ -94,7 +94,7 @@ def _walk(annotation: Any, seen: dict[int, Any]) -> Iterator[Guard]:
             yield from _walk(inner, seen)
 
 
-def _own_guard(annotation: Any) -> Guard | None:
+def _own_guard(annotation: Any) -> ArgumentGuard | None:
     """The guard of a type that is judged by itself, or of one that is made from it."""
     bases = annotation.__mro__ if isinstance(annotation, type) else ()
     return next((GUARDED_TYPES[base]() for base in bases if base in GUARDED_TYPES), None)
@@ -157,7 +157,7 @@ def _strip_guards(given: Any, within: tuple[Any, ...] = ()) -> Any:
     return (origin, *(inner if isinstance(inner, str) else _strip_guards(inner, within) for inner in arguments))
 
 
-def takes_text(annotation: Any) -> bool:
+def can_be_plain_text(annotation: Any) -> bool:
     """Whether a value may be plain text."""
     branches = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     return any(_strip_guards(branch) is str for branch in branches)
@@ -433,7 +433,9 @@ def _choices(union: Node) -> Iterator[Node]:
 
 
 def _is_guard(node: Node) -> bool:
-    return node.get("type") == "function-after" and isinstance(getattr(_get_function(node), "__self__", None), GUARDS)
+    return node.get("type") == "function-after" and isinstance(
+        getattr(_get_function(node), "__self__", None), ARGUMENT_GUARDS
+    )
 
 
 def _get_function(node: Node) -> Any:

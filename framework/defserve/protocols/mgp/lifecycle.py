@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from defserve.auth.authority import is_local, is_stranger
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.authority import is_local_user, is_stranger
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.core.call import Call
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Handler, Listener
 from defserve.core.messages import Params
-from defserve.core.peer import SENDER
+from defserve.core.peer import CURRENT_SENDER
 from defserve.core.service import Phase
 from defserve.core.session import Session
-from defserve.core.shapes import Kind, is_number, one_of, read_member, valid_value
+from defserve.core.shapes import MemberKind, is_number, make_checked_kind, one_of, read_member
 from defserve.errors import DefserveError, UsageError
-from defserve.protocols.mcp.authorization import identity
+from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import AccessDenied
-from defserve.protocols.mgp.terms import sections_of
+from defserve.protocols.mgp.terms import get_agreed_sections
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.audit import AuditTrail
 
 
-CHANGED = "notifications/mgp.lifecycle"
+LIFECYCLE_METHOD = "notifications/mgp.lifecycle"
 REFUSED = "dev.defserve.shutdown_refused"
 
 LifecycleState: TypeAlias = Literal[
@@ -45,7 +45,7 @@ LifecycleState: TypeAlias = Literal[
 ]
 
 # §11.2: the edges of the diagram; `error` is also where a running or restarting server goes when it fails (§11.5).
-TRANSITIONS: Mapping[LifecycleState, frozenset[LifecycleState]] = {
+LIFECYCLE_TRANSITIONS: Mapping[LifecycleState, frozenset[LifecycleState]] = {
     "registered": frozenset({"connecting"}),
     "connecting": frozenset({"connected", "error"}),
     "connected": frozenset({"draining", "error"}),
@@ -56,7 +56,7 @@ TRANSITIONS: Mapping[LifecycleState, frozenset[LifecycleState]] = {
 }
 
 # The phases of a server in the words of §11.2. Restarting is up to its kernel.
-STATES: Mapping[Phase, LifecycleState] = {
+LIFECYCLE_STATE_BY_PHASE: Mapping[Phase, LifecycleState] = {
     "idle": "registered",
     "starting": "connecting",
     "serving": "connected",
@@ -65,12 +65,12 @@ STATES: Mapping[Phase, LifecycleState] = {
     "failed": "error",
 }
 
-REASONS = ("operator_request", "configuration_change", "resource_limit", "idle_timeout", "kernel_shutdown")
+SHUTDOWN_REASONS = ("operator_request", "configuration_change", "resource_limit", "idle_timeout", "kernel_shutdown")
 
 # The reason that is given when no request asked for the shutdown: a signal came, or the input ended.
-DEFAULT_REASON = REASONS[0]
+DEFAULT_SHUTDOWN_REASON = SHUTDOWN_REASONS[0]
 
-MILLISECONDS: Kind[float] = valid_value(
+MILLISECONDS: MemberKind[float] = make_checked_kind(
     "a number of milliseconds, 0 or more", lambda value: is_number(value) and value >= 0
 )
 
@@ -81,7 +81,7 @@ class IllegalTransition(DefserveError):
 
 def check_transition(previous: LifecycleState, new: LifecycleState) -> None:
     """Raises IllegalTransition for a step that §11.2 does not have."""
-    if new not in TRANSITIONS[previous]:
+    if new not in LIFECYCLE_TRANSITIONS[previous]:
         raise IllegalTransition(f"a server that is {previous} cannot become {new}")
 
 
@@ -102,37 +102,45 @@ class LifecycleSection(Extension):
         return {"mgp/lifecycle/shutdown": self.shutdown}
 
     def notifications(self) -> Mapping[str, Listener]:
-        return {"notifications/initialized": self.on_initialized, CHANGED: self.on_state_notification}
+        return {"notifications/initialized": self.on_initialized, LIFECYCLE_METHOD: self.on_state_notification}
 
     def phase_changed(self, composition: Composition, previous: Phase) -> None:
         """Tell the peers that negotiated it that the state has changed."""
         service = composition.service
-        params = self._change(STATES[previous], STATES[service.phase], service.reason)
+        params = self._change(
+            LIFECYCLE_STATE_BY_PHASE[previous], LIFECYCLE_STATE_BY_PHASE[service.phase], service.reason
+        )
         for session in composition.sessions:
-            if "lifecycle" in sections_of(session.terms):
-                notify_state(session, params)
+            if "lifecycle" in get_agreed_sections(session.terms):
+                notify_lifecycle_state(session, params)
 
     def on_initialized(self, session: Session, params: Params) -> None:
         """Tell a peer that its handshake is over. It could not be told of the states before."""
-        if "lifecycle" not in sections_of(session.terms):
+        if "lifecycle" not in get_agreed_sections(session.terms):
             return
         if session.composition.service.phase == "serving":
-            notify_state(session, self._change("connecting", "connected", ""))
+            notify_lifecycle_state(session, self._change("connecting", "connected", ""))
         self._health.run_checks_soon(session)
 
     def on_state_notification(self, session: Session, params: Params) -> None:
         """A kernel tells this server to drain, in the form of §11.4. Whoever may not ask for a shutdown is ignored."""
         is_ours = params.get("server_id", self._server_id) == self._server_id
-        if params.get("new_state") != "draining" or not is_ours or "lifecycle" not in sections_of(session.terms):
+        if (
+            params.get("new_state") != "draining"
+            or not is_ours
+            or "lifecycle" not in get_agreed_sections(session.terms)
+        ):
             return
-        sender, composition = SENDER.get(), session.composition
-        caller = sender if isinstance(sender, Principal) else LOCAL
+        sender, composition = CURRENT_SENDER.get(), session.composition
+        caller = sender if isinstance(sender, Principal) else LOCAL_PRINCIPAL
         if not self._may_stop(caller):
             import logging
 
-            logging.getLogger("defserve").warning("%s may not shut this server down: %s ignored", caller.id, CHANGED)
+            logging.getLogger("defserve").warning(
+                "%s may not shut this server down: %s ignored", caller.id, LIFECYCLE_METHOD
+            )
         elif composition.service.phase == "serving":
-            composition.service.stop(composition.limits.drain, reason_of(params))
+            composition.service.stop(composition.limits.drain, read_shutdown_reason(params))
 
     def _change(self, before: LifecycleState, after: LifecycleState, reason: str) -> Params:
         check_transition(before, after)
@@ -140,7 +148,7 @@ class LifecycleSection(Extension):
             "server_id": self._server_id,
             "previous_state": before,
             "new_state": after,
-            "reason": reason or DEFAULT_REASON,
+            "reason": reason or DEFAULT_SHUTDOWN_REASON,
             "timestamp": vocabulary.format_instant(self.clock()),
         }
 
@@ -149,11 +157,11 @@ class LifecycleSection(Extension):
 
         Answered at once, whatever else runs: it must reach a server that is stuck.
         """
-        caller, composition = identity(call), call.session.composition
+        caller, composition = identify_caller(call), call.session.composition
         if not self._may_stop(caller):
             self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} may not shut this server down", details={"agent_id": caller.id})
-        reason, limits = reason_of(params), composition.limits
+        reason, limits = read_shutdown_reason(params), composition.limits
         milliseconds = read_member(params, "timeout_ms", MILLISECONDS, limits.drain * 1000, nullable=False)
         seconds = min(milliseconds / 1000, limits.tool_max)
         pending = [one for one in composition.calls() if one is not call and not one.endless]
@@ -170,20 +178,20 @@ class LifecycleSection(Extension):
         }
 
     def _may_stop(self, caller: Principal) -> bool:
-        return is_local(caller) or (self._access is not None and self._access.is_admin(caller))
+        return is_local_user(caller) or (self._access is not None and self._access.is_admin(caller))
 
 
-def notify_state(session: Session, params: Params) -> None:
+def notify_lifecycle_state(session: Session, params: Params) -> None:
     """Send a change of state to a peer, from whatever thread."""
     if session.engine.on_loop():
-        session.notify(CHANGED, params)
+        session.notify(LIFECYCLE_METHOD, params)
     else:
-        session.engine.post(lambda: session.notify(CHANGED, params))
+        session.engine.post(lambda: session.notify(LIFECYCLE_METHOD, params))
 
 
-def reason_of(params: Params) -> str:
+def read_shutdown_reason(params: Params) -> str:
     """Why a server is asked to end. Raises InvalidParams for a reason that MGP does not know."""
-    return read_member(params, "reason", one_of(*REASONS), DEFAULT_REASON, nullable=False)
+    return read_member(params, "reason", one_of(*SHUTDOWN_REASONS), DEFAULT_SHUTDOWN_REASON, nullable=False)
 
 
 # -- MGP §11.3: health. Whether the server answers, its status, and what the author's checks say.
@@ -233,7 +241,7 @@ class HealthSection(Extension):
         composition = call.session.composition
         await self.run_checks()
         seen = sum(composition.visible(call, tool) for tool in self._tools)
-        knows_caller = not is_stranger(identity(call))
+        knows_caller = not is_stranger(identify_caller(call))
         pending = [one for one in composition.calls() if one is not call and not one.endless]
         found: Params = {
             "status": self.status_of(composition),
@@ -246,7 +254,7 @@ class HealthSection(Extension):
 
     def _details(self, composition: Composition) -> Params:
         resources: Params = {"open_connections": len(composition.sessions) + len(composition.short_sessions)}
-        if (memory := memory_bytes()) is not None:
+        if (memory := measure_memory_bytes()) is not None:
             resources["memory_bytes"] = memory
         if _SANDBOX in sys.modules:  # if it is not imported, nothing here runs in a sandbox
             from defserve.sandbox.confinement import probe
@@ -307,7 +315,7 @@ def status_from(results: Iterable[CheckResult]) -> HealthStatus:
     return "unhealthy" if is_all or any(result.critical for result in failing) else "degraded"
 
 
-def memory_bytes() -> int | None:
+def measure_memory_bytes() -> int | None:
     """The memory of the process; its peak, on systems that tell only that."""
     try:
         with open("/proc/self/statm", "rb") as statm:

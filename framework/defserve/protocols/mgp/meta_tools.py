@@ -10,30 +10,38 @@ from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.base.hidden_characters import remove_hidden
+from defserve.base.hidden_characters import remove_hidden_characters
 from defserve.binding.results import PackedResult
 from defserve.core.call import Call
 from defserve.core.extension import Handler, Next
-from defserve.core.json_values import as_list, is_array, is_object, read_required
+from defserve.core.json_values import as_list, is_array, is_object, read_required_names
 from defserve.core.messages import Params
 from defserve.errors import InvalidParams, UsageError, did_you_mean
-from defserve.protocols.mcp.app_policy import is_for_views
-from defserve.protocols.mcp.errors import UnknownTool, read_object, read_optional_object, read_text
-from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.app_policy import is_view_only
+from defserve.protocols.mcp.errors import UnknownTool, read_object_param, read_optional_object_param, read_text_param
+from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.protocols.mcp.tools import Tool, Tools
-from defserve.protocols.mgp.server_discovery import MethodToolSpec, method_tool
-from defserve.protocols.mgp.terms import CalledAs
-from defserve.protocols.mgp.tool_catalogue import CALL, DISCOVER, EVICT, REQUEST, SESSION, SPELLINGS, ServerCatalogue
-from defserve.protocols.mgp.tool_discovery import (
-    MAX_RESULTS,
-    REASONS,
-    SearchedList,
-    ToolDiscovery,
-    remembers,
-    report_loaded,
+from defserve.protocols.mgp.server_discovery import MethodToolSpec, make_method_tool
+from defserve.protocols.mgp.terms import RequestedToolMarker
+from defserve.protocols.mgp.tool_catalogue import (
+    CALL_TOOL,
+    DISCOVER_TOOL,
+    EVICT_TOOL,
+    META_TOOL_ALIASES,
+    REQUEST_TOOL,
+    SESSION_TOOL,
+    SearchableToolCatalogue,
 )
-from defserve.search.entries import RISKS
-from defserve.search.ranking import STRATEGIES, Search
+from defserve.protocols.mgp.tool_discovery import (
+    MAX_SEARCH_RESULTS,
+    TOOL_REQUEST_REASONS,
+    SearchedToolList,
+    ToolDiscovery,
+    can_remember_loaded_tools,
+    report_loaded_tools,
+)
+from defserve.search.entries import RISK_LEVELS
+from defserve.search.ranking import SEARCH_STRATEGIES, Search
 
 if TYPE_CHECKING:
     from defserve.protocols.mgp.audit import AuditTrail
@@ -43,11 +51,11 @@ class ToolSearch:
     """What `Server(search=…)` adds: the section's methods, an extension for the list, and a wrapper for calls."""
 
     def __init__(
-        self, given: Any, tools: Tools, catalogue: ServerCatalogue, audit: Callable[[], AuditTrail], owner: Any
+        self, given: Any, tools: Tools, catalogue: SearchableToolCatalogue, audit: Callable[[], AuditTrail], owner: Any
     ) -> None:
         self._tools = tools
         self.section = ToolDiscovery(Search.of(given), catalogue, audit)
-        self.list = SearchedList(self.section)
+        self.list = SearchedToolList(self.section)
         self.calls = NamedCalls(self.section, tools)
         for tool in meta_tools(self.section, owner):
             tools.registry.add(tool.name, tool, where=tool.where)
@@ -87,7 +95,7 @@ class NamedCalls:
         name = params.get("name")
         # What other calls make is not what the model works with: its list stays as it is.
         is_learnt = isinstance(name, str) and call.outer is None and not self._section.never_searched
-        if is_learnt or not isinstance(name, str) or name in SPELLINGS:
+        if is_learnt or not isinstance(name, str) or name in META_TOOL_ALIASES:
             return self._run_named_call(call, params, following, is_learnt)
         return following(call, params)
 
@@ -96,7 +104,7 @@ class NamedCalls:
         if meant is not params:
             self._refuse(call, meant["name"])
             # Who asks its user does so by what its list says of the name that it calls.
-            call.local(CalledAs).item = self._tools.registry.get(params["name"])
+            call.local(RequestedToolMarker).item = self._tools.registry.get(params["name"])
             # Seals, audits and grants read the call's params, and they too are about the tool itself.
             call.params = params = meant
         if not is_learnt:
@@ -111,9 +119,9 @@ class NamedCalls:
             loaded.end(name)
         if (tool := call.subject) is not None and tool.protects_itself:
             before = frozenset(loaded.names)  # whatever the tool loaded or evicted, it has told
-        elif tool is not None and remembers(call):
+        elif tool is not None and can_remember_loaded_tools(call):
             self._section.mark_used(loaded, tool.name)
-        more = report_loaded(call, loaded, before)
+        more = report_loaded_tools(call, loaded, before)
         if more and is_object(result):
             result["_meta"] = {**(result.get("_meta") or {}), **more}
         return result
@@ -123,27 +131,27 @@ class NamedCalls:
 
         A host keeps tools of views from its model. A client repeats some arguments as headers, and has sent none.
         """
-        if (tool := self._tools.registry.get(name)) is not None and is_for_views(tool):
+        if (tool := self._tools.registry.get(name)) is not None and is_view_only(tool):
             raise UnknownTool(f"Unknown tool: {name}", data={"tool": name})
-        if call.envelope is not None and dialect_of(call).stateless and self._tools.param_headers(name):
+        if call.envelope is not None and get_dialect(call).stateless and self._tools.param_headers(name):
             raise InvalidParams(f"Invalid params: {name} has arguments that go into headers; call it by its own name")
 
 
 def resolve_named_call(params: Params) -> Params:
     """The params of the call that is meant. Raises InvalidParams for `mgp_tools_call` of itself."""
     name = params.get("name")
-    known = SPELLINGS.get(name) if isinstance(name, str) else None
+    known = META_TOOL_ALIASES.get(name) if isinstance(name, str) else None
     if known is None:
         return params
-    if known != CALL:
+    if known != CALL_TOOL:
         return params if known == name else {**params, "name": known}
-    given = read_object(params, "arguments")
+    given = read_object_param(params, "arguments")
     if unknown := given.keys() - {"name", "arguments"}:
-        raise InvalidParams(f"Invalid params: {CALL} takes name and arguments, not {sorted(unknown)[0][:64]!r}")
-    inner, arguments = read_text(given, "name"), read_optional_object(given, "arguments")
-    meant = SPELLINGS.get(inner, inner)
-    if meant == CALL:
-        raise InvalidParams(f"Invalid params: {CALL} cannot call itself; name the tool")
+        raise InvalidParams(f"Invalid params: {CALL_TOOL} takes name and arguments, not {sorted(unknown)[0][:64]!r}")
+    inner, arguments = read_text_param(given, "name"), read_optional_object_param(given, "arguments")
+    meant = META_TOOL_ALIASES.get(inner, inner)
+    if meant == CALL_TOOL:
+        raise InvalidParams(f"Invalid params: {CALL_TOOL} cannot call itself; name the tool")
     outer = {key: value for key, value in params.items() if key != "arguments"}
     return {**outer, "name": meant} | ({} if arguments is None else {"arguments": arguments})
 
@@ -164,21 +172,21 @@ def _object(properties: Params, *required: str) -> Params:
 
 _TEXT: Params = {"type": "string"}
 _TEXTS: Params = {"type": "array", "items": _TEXT}
-_RISK: Params = {"enum": list(RISKS)}
+_RISK: Params = {"enum": list(RISK_LEVELS)}
 
 SCHEMAS: dict[str, Params] = {
-    DISCOVER: _object(
+    DISCOVER_TOOL: _object(
         {
             "query": {"type": "string", "description": "What the tool should do"},
-            "strategy": {"enum": list(STRATEGIES)},
-            "max_results": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS},
+            "strategy": {"enum": list(SEARCH_STRATEGIES)},
+            "max_results": {"type": "integer", "minimum": 1, "maximum": MAX_SEARCH_RESULTS},
             "filter": _object({"categories": _TEXTS, "risk_level_max": _RISK, "status": _TEXT}),
         },
         "query",
     ),
-    REQUEST: _object(
+    REQUEST_TOOL: _object(
         {
-            "reason": {"enum": list(REASONS)},
+            "reason": {"enum": list(TOOL_REQUEST_REASONS)},
             "context": {"type": "string", "description": "The task at hand"},
             "requirements": _object(
                 {
@@ -194,16 +202,16 @@ SCHEMAS: dict[str, Params] = {
         "context",
         "requirements",
     ),
-    CALL: _object({"name": _TEXT, "arguments": {"type": "object"}}, "name"),
-    SESSION: _object({}),
-    EVICT: _object({"tools": _TEXTS, "reason": _TEXT}, "tools"),
+    CALL_TOOL: _object({"name": _TEXT, "arguments": {"type": "object"}}, "name"),
+    SESSION_TOOL: _object({}),
+    EVICT_TOOL: _object({"tools": _TEXTS, "reason": _TEXT}, "tools"),
 }
 DESCRIPTIONS = {
-    DISCOVER: "Search the tools of this server, which are not all listed. Returns the best with their parameters.",
-    REQUEST: "Load tools that you lack for a task into your list. Name each capability.",
-    CALL: "Call a tool that you found but that is not in your list.",
-    SESSION: "Show which tools are loaded, and what they cost.",
-    EVICT: "Take loaded tools out of your list.",
+    DISCOVER_TOOL: "Search the tools of this server, which are not all listed. Returns the best with their parameters.",
+    REQUEST_TOOL: "Load tools that you lack for a task into your list. Name each capability.",
+    CALL_TOOL: "Call a tool that you found but that is not in your list.",
+    SESSION_TOOL: "Show which tools are loaded, and what they cost.",
+    EVICT_TOOL: "Take loaded tools out of your list.",
 }
 
 
@@ -222,11 +230,11 @@ def meta_tools(section: ToolDiscovery, owner: Any) -> list[MetaTool]:
         raise AssertionError("the name of the tool is replaced before")
 
     return [
-        _make_meta_tool(DISCOVER, section.discover, format_matches, owner, changes=False),
-        _make_meta_tool(REQUEST, section.request, format_loaded_tools, owner, changes=False),
-        _make_meta_tool(CALL, fail_unreachable, str, owner, changes=True),
-        _make_meta_tool(SESSION, section.session, _session_text, owner, changes=False),
-        _make_meta_tool(EVICT, section.evict, _format_evicted_tools, owner, changes=False),
+        _make_meta_tool(DISCOVER_TOOL, section.discover, format_matches, owner, changes=False),
+        _make_meta_tool(REQUEST_TOOL, section.request, format_loaded_tools, owner, changes=False),
+        _make_meta_tool(CALL_TOOL, fail_unreachable, str, owner, changes=True),
+        _make_meta_tool(SESSION_TOOL, section.session, _session_text, owner, changes=False),
+        _make_meta_tool(EVICT_TOOL, section.evict, _format_evicted_tools, owner, changes=False),
     ]
 
 
@@ -237,7 +245,7 @@ def _make_meta_tool(
         return PackedResult(text(value), {key: each for key, each in value.items() if key != "_meta"})
 
     spec = MethodToolSpec(DESCRIPTIONS[name], SCHEMAS[name], changes)
-    return method_tool(MetaTool, name, spec, answer, owner, pack)
+    return make_method_tool(MetaTool, name, spec, answer, owner, pack)
 
 
 # -- what the model reads ------------------------------------------------------------------------------------
@@ -272,7 +280,7 @@ def _format_evicted_tools(answer: Params) -> str:
 
 def _line(tool: Params) -> str:
     schema = tool["inputSchema"]
-    required, properties = read_required(schema), schema.get("properties")
+    required, properties = read_required_names(schema), schema.get("properties")
     # More than that many, of two characters each, do not fit on the line.
     shown = islice(properties.items(), MAX_LINE // 2) if is_object(properties) else ()
     arguments = [
@@ -286,7 +294,7 @@ def _line(tool: Params) -> str:
 
 def _on_one_line(text: str, longest: int) -> str:
     """A text of a mounted server in a list with one line for each tool: no line of it may look like another tool."""
-    return " ".join(remove_hidden(text[:longest], keep=LINE_ENDS).split())
+    return " ".join(remove_hidden_characters(text[:longest], keep=LINE_ENDS).split())
 
 
 def _type(schema: Any) -> str:

@@ -12,48 +12,48 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
-from defserve.auth.authority import REMEDY, is_stranger
+from defserve.auth.authority import AUTHENTICATION_HINT, is_stranger
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.core.shapes import OBJECT, read_member
 from defserve.errors import LimitExceeded, MethodNotFound, Refused, UsageError
-from defserve.protocols.mcp.authorization import identity
-from defserve.protocols.mcp.errors import read_meta, read_object
+from defserve.protocols.mcp.authorization import identify_caller
+from defserve.protocols.mcp.errors import read_meta, read_object_param
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.terms import (
-    CONFIRMED_KEY,
-    CalledAs,
+    CONFIRMED_META_KEY,
     PermissionPolicy,
-    PersonalYes,
+    PersonConfirmedMarker,
+    RequestedToolMarker,
     SecurityOptions,
-    sections,
-    tool_security,
+    get_call_sections,
+    get_tool_security,
 )
 from defserve.protocols.mgp.vocabulary import (
-    DENIED,
-    FAMILIES,
-    GRANT_KEYS,
-    GRANTED,
-    INSTANT,
+    ANONYMOUS_GRANT_STATUS,
+    CLIENT_DECISION_REASONS,
+    GRANT_META_KEYS,
+    GRANTED_STATUS,
+    INSTANT_KIND,
     MAX_PERMISSIONS,
-    NOT_THEIRS,
-    OPERATOR,
-    REQUEST_ID,
-    UNDECIDED,
-    WHY,
+    OPERATOR_APPROVER,
+    OPERATOR_DENIED_STATUS,
+    PERMISSION_FAMILIES,
+    REQUEST_ID_KIND,
+    UNDECIDED_STATUS,
     PermissionRequest,
     PermissionStatus,
-    answer,
-    change_event,
+    build_permission_result,
     check_permission,
-    check_size,
-    decision_in,
+    check_permission_names,
     decode_permission_status,
     encode_permission_status,
-    meant_by,
+    expand_permission,
+    find_permission_event,
+    parse_permission_decision,
 )
 
 if TYPE_CHECKING:
@@ -90,30 +90,32 @@ class PermissionSection(Extension):
 
     def list_required_permissions(self, tools: Iterable[Tool]) -> list[str]:
         """Every permission that one of the tools needs."""
-        needed = [found.security.permissions for tool in tools if (found := tool_security(tool)) is not None]
+        needed = [found.security.permissions for tool in tools if (found := get_tool_security(tool)) is not None]
         return sorted(frozenset[str]().union(*needed))
 
     def admit(self, call: Call, tool: Tool) -> None:
         """Raises PermissionDenied unless everything the tool needs is approved."""
-        found = tool_security(tool)
+        found = get_tool_security(tool)
         if found is None or not found.security.permissions:
             return
         statuses = self.statuses(call, found.security.permissions, tool.server_id)
         missing = {name: status for name, status in statuses.items() if status.decision != "approved"}
         if missing:
             raise self._missing(call, tool, missing)
-        sent = [name for name, status in statuses.items() if status.by != OPERATOR] if _is_stateless(call) else []
+        sent = (
+            [name for name, status in statuses.items() if status.by != OPERATOR_APPROVER] if _is_stateless(call) else []
+        )
         if sent:
             self._audit().report(call, "PERMISSION_GRANTED", tool=tool.name, details={"permissions": sent})
 
     def statuses(self, call: Call, names: Iterable[str], server_id: str | None = None) -> dict[str, PermissionStatus]:
         """The status of each of these permissions now. `server_id` is the server behind this one that needs them."""
-        decided, caller, now = self._find_decisions(call), identity(call), self.clock()
-        open_question = DENIED if self._policy == "deny_all" else UNDECIDED
+        decided, caller, now = self._find_decisions(call), identify_caller(call), self.clock()
+        open_question = OPERATOR_DENIED_STATUS if self._policy == "deny_all" else UNDECIDED_STATUS
         found: dict[str, PermissionStatus] = {}
         for name in names:
             if (status := decided.get(name)) is None:
-                status = GRANTED if self._policy_grants(caller, name) else open_question
+                status = GRANTED_STATUS if self._policy_grants(caller, name) else open_question
             elif status.expires_at is not None and status.expires_at <= now:
                 expired = vocabulary.format_instant(status.expires_at)
                 status = PermissionStatus("deferred", why=f"the client's decision expired at {expired}")
@@ -137,21 +139,26 @@ class PermissionSection(Extension):
         callers may use everything until their client denies it. That is no grant, so the answer is `deferred`.
         """
         asked = PermissionRequest.from_wire(params)
-        statuses = self.statuses(call, [permission for name in asked.permissions for permission in meant_by(name)])
+        statuses = self.statuses(
+            call, [permission for name in asked.permissions for permission in expand_permission(name)]
+        )
         if self._policy is None:
             decided = self._find_decisions(call)
-            statuses |= {name: UNDECIDED for name in statuses if name not in decided and name not in self._granted}
+            statuses |= {
+                name: UNDECIDED_STATUS for name in statuses if name not in decided and name not in self._granted
+            }
         return asked.answer(statuses)
 
     def grant(self, call: Call, params: Params) -> Params:
         """The client's decision, kept until the session ends. `approved_by` is always the caller, never from params."""
         if _is_stateless(call):
             raise MethodNotFound(
-                f"{call.method}: nothing is remembered between requests; send grants along as _meta[{GRANT_KEYS[0]!r}]"
+                f"{call.method}: nothing is remembered between requests; "
+                f"send grants along as _meta[{GRANT_META_KEYS[0]!r}]"
             )
-        id, sent = read_member(params, "request_id", REQUEST_ID, None), read_object(params, "grants")
-        decisions = self._parse_grants(call, sent, read_member(params, "expires_at", INSTANT, None))
-        kept = call.session.local(SessionGrants).setdefault(identity(call).credential, {})
+        id, sent = read_member(params, "request_id", REQUEST_ID_KIND, None), read_object_param(params, "grants")
+        decisions = self._parse_grants(call, sent, read_member(params, "expires_at", INSTANT_KIND, None))
+        kept = call.session.local(SessionGrants).setdefault(identify_caller(call).credential, {})
         if len(kept.keys() | decisions) > MAX_PERMISSIONS:
             raise LimitExceeded(
                 f"more than {MAX_PERMISSIONS} permissions in one session", data={"limit": "permissions"}
@@ -161,7 +168,7 @@ class PermissionSection(Extension):
         call.session.mark_dirty()
         after = self.statuses(call, decisions)
         self._report_changes(call, before, after)
-        return ({} if id is None else {"request_id": id}) | answer(after, sent)
+        return ({} if id is None else {"request_id": id}) | build_permission_result(after, sent)
 
     def credential_ended(self, session: Session, credential: str) -> None:
         """Forget what was granted with a key or token that is no longer good."""
@@ -195,30 +202,30 @@ class PermissionSection(Extension):
         return policy == "operator" or (policy == "config_only" and name in self._granted)
 
     def _find_decisions(self, call: Call) -> Mapping[str, PermissionStatus]:
-        if "permissions" not in sections(call):
+        if "permissions" not in get_call_sections(call):
             return {}
         if not _is_stateless(call):
             kept = call.session.peek(SessionGrants)
-            return kept.get(identity(call).credential, {}) if kept is not None else {}
+            return kept.get(identify_caller(call).credential, {}) if kept is not None else {}
         sent = read_meta(call.params)
-        key = next((key for key in GRANT_KEYS if key in sent), GRANT_KEYS[0])
-        grants = read_member(sent, key, OBJECT, None, label=f"_meta[{GRANT_KEYS[0]!r}]")
+        key = next((key for key in GRANT_META_KEYS if key in sent), GRANT_META_KEYS[0])
+        grants = read_member(sent, key, OBJECT, None, label=f"_meta[{GRANT_META_KEYS[0]!r}]")
         return {} if grants is None else self._parse_grants(call, grants, None)
 
     def _parse_grants(self, call: Call, grants: Params, expires_at: datetime | None) -> dict[str, PermissionStatus]:
         """A client's grants by full permission name. A permission named in full takes precedence over its family."""
-        caller, found = identity(call), dict[str, PermissionStatus]()
+        caller, found = identify_caller(call), dict[str, PermissionStatus]()
         counts = not is_stranger(caller)
-        check_size(grants)
-        for name in sorted(grants, key=FAMILIES.__contains__, reverse=True):
-            decision, until = decision_in(name, grants[name], expires_at)
-            for meant in meant_by(name):
+        check_permission_names(grants)
+        for name in sorted(grants, key=PERMISSION_FAMILIES.__contains__, reverse=True):
+            decision, until = parse_permission_decision(name, grants[name], expires_at)
+            for meant in expand_permission(name):
                 if counts or decision != "approved":
-                    found[meant] = PermissionStatus(decision, caller.id, until, WHY[decision])
+                    found[meant] = PermissionStatus(decision, caller.id, until, CLIENT_DECISION_REASONS[decision])
                 elif self._policy_grants(caller, meant):
-                    found[meant] = GRANTED._replace(expires_at=until)
+                    found[meant] = GRANTED_STATUS._replace(expires_at=until)
                 else:
-                    found[meant] = NOT_THEIRS
+                    found[meant] = ANONYMOUS_GRANT_STATUS
         return found
 
     # -- telling -----------------------------------------------------------------------------------------
@@ -229,7 +236,7 @@ class PermissionSection(Extension):
         details = {"tool": tool.name, "missing": {name: status.decision for name, status in missing.items()}}
         remedy = self._remedy(call, list(missing), tool.server_id)
         is_denied = any(status.decision == "denied" for status in missing.values())
-        if is_denied or is_stranger(identity(call)) or "permissions" not in sections(call):
+        if is_denied or is_stranger(identify_caller(call)) or "permissions" not in get_call_sections(call):
             return PermissionDenied(f"{tool.name} needs {plural} it does not have ({told}). {remedy}", details=details)
         # §3.6: a decision that is put off may still come, so this call may be tried again.
         return PermissionDenied(
@@ -242,12 +249,12 @@ class PermissionSection(Extension):
         )
 
     def _remedy(self, call: Call, names: list[str], server_id: str | None) -> str:
-        if is_stranger(identity(call)):
-            return f"Have the operator add it to Server(granted={names!r}), or {REMEDY}."
-        if "permissions" not in sections(call):
+        if is_stranger(identify_caller(call)):
+            return f"Have the operator add it to Server(granted={names!r}), or {AUTHENTICATION_HINT}."
+        if "permissions" not in get_call_sections(call):
             return f'The operator grants it: Server(permissions="config_only", granted={names!r}).'
         if _is_stateless(call):
-            return f"The client grants it by sending _meta[{GRANT_KEYS[0]!r}] along."
+            return f"The client grants it by sending _meta[{GRANT_META_KEYS[0]!r}] along."
         return "The client grants it with mgp/permission/grant."
 
     def _report_changes(
@@ -255,7 +262,7 @@ class PermissionSection(Extension):
     ) -> None:
         events: dict[str, list[str]] = {}
         for name, status in after.items():
-            if (event := change_event(before[name], status)) is not None:
+            if (event := find_permission_event(before[name], status)) is not None:
                 events.setdefault(event, []).append(name)
         for event, names in events.items():
             details: Params = {"permissions": names}
@@ -284,7 +291,7 @@ def _is_stateless(call: Call) -> bool:
 # | stranger (`auth.authority`), whatever it offers or answers | refused | refused | passes |
 
 
-HEAD, TAIL = 1_000, 500
+SHOWN_HEAD_LENGTH, SHOWN_TAIL_LENGTH = 1_000, 500
 """Characters of a longer value that a person is shown. What is left out is said."""
 NAME_EDGES = 200, 50
 """The same, for the name of an argument."""
@@ -314,23 +321,26 @@ async def confirm_call(
         return
     if call.outer is not None:
         policy = "always"  # what the client has shown its user, and may have confirmed, is another call
-    if is_stranger(identity(call)):
+    if is_stranger(identify_caller(call)):
         raise NotConfirmed(
-            f"{tool.name} has to be confirmed, and a caller that nobody vouches for cannot do that: {REMEDY}",
-            data={"fix": REMEDY},
+            f"{tool.name} has to be confirmed, and a caller that nobody vouches for cannot do that: "
+            f"{AUTHENTICATION_HINT}",
+            data={"fix": AUTHENTICATION_HINT},
         )
     is_known = policy != "auto" or _is_shown(call, tool)
-    if policy == "auto" and is_known and "tool_security" in sections(call):
+    if policy == "auto" and is_known and "tool_security" in get_call_sections(call):
         return
     meta = call.params.get("_meta")
-    if policy == "auto" and is_object(meta) and meta.get(CONFIRMED_KEY) is True:
+    if policy == "auto" and is_object(meta) and meta.get(CONFIRMED_META_KEY) is True:
         audit.report(call, "dev.defserve.confirmed_in_front", tool=tool.name, details={"by": "the client's user"})
         return
-    if client_requests.can(call, "elicitation"):
-        asked = format_question(tool.name, arguments, tool.function.arguments.schema, server_id=tool.server_id)
-        if not await client_requests.confirm(call, asked, key=f"confirm:{tool.name}"):
+    if client_requests.can_ask_client(call, "elicitation"):
+        asked = format_confirmation_question(
+            tool.name, arguments, tool.function.arguments.schema, server_id=tool.server_id
+        )
+        if not await client_requests.ask_confirmation(call, asked, key=f"confirm:{tool.name}"):
             raise NotConfirmed(f"{tool.name} was not confirmed: the user said no; do not call it again unasked")
-        call.local(PersonalYes)
+        call.local(PersonConfirmedMarker)
         return
     if policy == "always" or not is_known:
         raise NotConfirmed(
@@ -341,14 +351,14 @@ async def confirm_call(
 
 def _is_shown(call: Call, tool: Tool) -> bool:
     """Whether the name that was called is in the list of this caller, which says what its tool may do."""
-    from defserve.protocols.mcp.items import is_listed
+    from defserve.protocols.mcp.items import is_item_listed
 
-    renamed = call.peek(CalledAs)
+    renamed = call.peek(RequestedToolMarker)
     item = tool if renamed is None else renamed.item
-    return item is not None and is_listed(call, "tools/list", item)
+    return item is not None and is_item_listed(call, "tools/list", item)
 
 
-def format_question(
+def format_confirmation_question(
     name: str,
     arguments: Mapping[str, Any],
     schema: Mapping[str, Any],
@@ -367,7 +377,7 @@ def format_question(
     """
     from pydantic_core import to_jsonable_python
 
-    from defserve.base.redaction import printable
+    from defserve.base.redaction import escape_unprintable
 
     # Unknown objects have to be read by a person, so they become texts; those of a secret's type mask themselves.
     plain: dict[str, Any] = {
@@ -377,20 +387,20 @@ def format_question(
     order = sorted(plain, key=lambda key: key not in declared)
     shown: dict[str, Any] = _mask_secrets(plain, schema, schema, 0)
     lines = [
-        f"  {printable(shorten_text(key, *NAME_EDGES))}: {printable(shorten_text(str(shown[key])))}"
+        f"  {escape_unprintable(shorten_text(key, *NAME_EDGES))}: {escape_unprintable(shorten_text(str(shown[key])))}"
         for key in order[:MAX_ARGUMENTS]
     ]
     if len(order) > MAX_ARGUMENTS:
         lines.append(f"  … and {len(order) - MAX_ARGUMENTS} more arguments that are not shown")
     whose = f" of server {server_id!r}" if server_id is not None else ""
     how = f" ({risk})" if risk is not None else ""
-    why = f", because {printable(instead_of)} failed" if instead_of is not None else ""
-    return "\n".join([f"Run {printable(name)}{whose}{how}{why}?", *lines])
+    why = f", because {escape_unprintable(instead_of)} failed" if instead_of is not None else ""
+    return "\n".join([f"Run {escape_unprintable(name)}{whose}{how}{why}?", *lines])
 
 
 def _mask_secrets(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
     """The value, without what its schema names like a secret."""
-    from defserve.base.redaction import MASK, is_secret_field
+    from defserve.base.redaction import REDACTION_MASK, is_secret_field
 
     if depth > MAX_DEPTH:
         return value
@@ -401,7 +411,7 @@ def _mask_secrets(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]
         return value
     declared = _properties(schema, root)
     return {
-        name: MASK
+        name: REDACTION_MASK
         if name in declared and is_secret_field(name, each)
         else _mask_secrets(each, _object(declared.get(name)), root, depth + 1)
         for name, each in value.items()
@@ -432,7 +442,7 @@ def _object(value: Any) -> Mapping[str, Any]:
     return value if is_object(value) else {}
 
 
-def shorten_text(text: str, head: int = HEAD, tail: int = TAIL) -> str:
+def shorten_text(text: str, head: int = SHOWN_HEAD_LENGTH, tail: int = SHOWN_TAIL_LENGTH) -> str:
     """A text for a person who decides: a long one with its beginning, its end and the length of what is left out."""
     # Blanks would push what follows out of sight.
     text = _BLANKS.sub(lambda run: f"… ({len(run[0])} blanks) …", text)

@@ -13,14 +13,21 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_args, overload
 
-from defserve.binding.signature import place, where
+from defserve.binding.signature import find_source_location, format_source_location
 from defserve.core.json_values import is_array, is_mapping
 from defserve.core.messages import Params
 from defserve.errors import Rejected, UsageError
-from defserve.guard.argument_types import URLS, Code, PublicUrl, Shell, ShellCommand, Url
+from defserve.guard.argument_types import VALIDATED_URLS, Code, PublicUrl, Shell, ShellCommand, Url
 from defserve.guard.verdict import Verdict, require_allowed
-from defserve.protocols.mgp.guarded_types import Guard, guards_of, takes_text
-from defserve.protocols.mgp.vocabulary import EFFECTS, PERMISSIONS, READING, VALIDATORS, Risk, check_permission
+from defserve.protocols.mgp.guarded_types import ArgumentGuard, can_be_plain_text, find_tool_guards
+from defserve.protocols.mgp.vocabulary import (
+    PERMISSION_RISKS,
+    READ_ONLY_PERMISSIONS,
+    SIDE_EFFECT_NAMES,
+    VALIDATOR_NAMES,
+    RiskLevel,
+    check_permission,
+)
 
 if TYPE_CHECKING:
     from defserve.guard.egress import Egress
@@ -42,7 +49,7 @@ class Security:
     the arguments say. `confirm` None: a dangerous tool is confirmed. `where` is where it was declared, for errors.
     """
 
-    risk_level: Risk
+    risk_level: RiskLevel
     permissions: Sequence[str] = ()
     effects: Sequence[str] = ()
     validator: str | Validator | Sequence[str | Validator] | None = None
@@ -54,7 +61,7 @@ class Security:
     def __post_init__(self) -> None:
         if not self.where:
             caller = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  (behind the dataclass's own __init__)
-            object.__setattr__(self, "where", place(caller.f_code.co_filename, caller.f_lineno))
+            object.__setattr__(self, "where", format_source_location(caller.f_code.co_filename, caller.f_lineno))
         _check(self)
         object.__setattr__(self, "permissions", tuple(self.permissions))
         object.__setattr__(self, "effects", tuple(self.effects))
@@ -79,7 +86,7 @@ class Security:
             "risk_level": self.risk_level,
             "permissions_required": list(self.permissions),
             "side_effects": list(self.effects),
-            "validator": next((name for name in named if name in VALIDATORS), "none"),
+            "validator": next((name for name in named if name in VALIDATOR_NAMES), "none"),
             "reversible": self.risk_level == "safe" if self.reversible is None else self.reversible,
             "confirmation_required": self.confirmation_required,
         }
@@ -89,7 +96,9 @@ class Security:
 
     def annotations(self) -> Params:
         """MCP's hints that follow from it."""
-        read_only = not self.effects and set(self.permissions) <= READING and self.risk_level != "dangerous"
+        read_only = (
+            not self.effects and set(self.permissions) <= READ_ONLY_PERMISSIONS and self.risk_level != "dangerous"
+        )
         hints: Params = {"readOnlyHint": read_only}
         if not read_only:
             hints["destructiveHint"] = self.risk_level == "dangerous" and self.reversible is not True
@@ -102,7 +111,7 @@ def _check(security: Security) -> None:
         return UsageError(problem, where=security.where, fix=fix)
 
     risk: str = security.risk_level
-    if risk not in get_args(Risk):
+    if risk not in get_args(RiskLevel):
         raise wrong(f"risk level {risk!r}", "use safe, moderate or dangerous")
     for name in ("reversible", "confirm"):
         said: Any = getattr(security, name)
@@ -114,17 +123,17 @@ def _check(security: Security) -> None:
     for permission in security.permissions:
         check_permission(permission, security.where)
     for effect in security.effects:
-        if effect not in EFFECTS:
-            raise wrong(f"{effect!r} is not a side effect", f"use some of {', '.join(EFFECTS)}")
+        if effect not in SIDE_EFFECT_NAMES:
+            raise wrong(f"{effect!r} is not a side effect", f"use some of {', '.join(SIDE_EFFECT_NAMES)}")
     for validator in security.validators:
-        if isinstance(validator, str) and validator not in VALIDATORS:
+        if isinstance(validator, str) and validator not in VALIDATOR_NAMES:
             raise wrong(
                 f"{validator!r} is not a validator",
-                f"use one of {', '.join(VALIDATORS)}, or a function marked @validator",
+                f"use one of {', '.join(VALIDATOR_NAMES)}, or a function marked @validator",
             )
     if risk == "safe" and security.effects:
         raise wrong(f"a safe tool with effects ({', '.join(security.effects)})", "mark it @moderate, or drop effects")
-    risky = [p for p in security.permissions if PERMISSIONS.get(p, "moderate") != "safe"]
+    risky = [p for p in security.permissions if PERMISSION_RISKS.get(p, "moderate") != "safe"]
     if risk == "safe" and risky:
         raise wrong(f"a safe tool that needs {risky[0]!r}", "mark it @moderate or @dangerous")
     if "readonly" in security.validators and (what := _find_writing(security)):
@@ -133,7 +142,7 @@ def _check(security: Security) -> None:
 
 def _find_writing(security: Security) -> str:
     """What a declaration says that a readonly tool cannot have; empty if there is nothing."""
-    writing = [p for p in security.permissions if p in PERMISSIONS and p not in READING]
+    writing = [p for p in security.permissions if p in PERMISSION_RISKS and p not in READ_ONLY_PERMISSIONS]
     if security.effects:
         return f"effects {', '.join(security.effects)}"
     return f"permission {writing[0]!r}" if writing else ""
@@ -179,14 +188,14 @@ def dangerous(*permissions: Any, **details: Any) -> Any:
     return _mark("dangerous", permissions, details)
 
 
-def _mark(risk: Risk, permissions: tuple[Any, ...], details: dict[str, Any]) -> Any:
+def _mark(risk: RiskLevel, permissions: tuple[Any, ...], details: dict[str, Any]) -> Any:
     if len(permissions) == 1 and callable(permissions[0]) and not details:
         return _mark_function(permissions[0], risk, (), {})
     return lambda function: _mark_function(function, risk, permissions, details)  # pyright: ignore
 
 
-def _mark_function(function: F, risk: Risk, permissions: tuple[Any, ...], details: dict[str, Any]) -> F:
-    here = where(function)
+def _mark_function(function: F, risk: RiskLevel, permissions: tuple[Any, ...], details: dict[str, Any]) -> F:
+    here = find_source_location(function)
     if REGISTERED in function.__dict__:
         raise UsageError(
             f"@{risk} comes after @server.tool has registered {function.__name__}",
@@ -214,7 +223,7 @@ TextJudge: TypeAlias = Callable[[str], object]
 _COMMANDS = frozenset({"command", "cmd", "shell", "script", "commandline"})
 
 # Name → who judges a text, and the names of the parameters that are judged.
-STANDARD: Mapping[str, tuple[TextJudge, frozenset[str]]] = {
+STANDARD_VALIDATORS: Mapping[str, tuple[TextJudge, frozenset[str]]] = {
     "sandbox": (Shell().command, _COMMANDS),
     "readonly": (Shell(mode="readonly").command, _COMMANDS),
     "network_restricted": (Url().url, frozenset({"url", "uri", "endpoint", "href", "link", "address"})),
@@ -312,7 +321,7 @@ class ToolSecurity:
         # Remembered, so that a mark that comes too late can say so. Other callables than functions cannot be marked.
         if hasattr(function, "__code__"):
             function.__dict__[REGISTERED] = True
-        found = guards_of(tool)
+        found = find_tool_guards(tool)
         if declared is None and not found:
             return None
         security = _in_effect(tool, declared, found)
@@ -322,7 +331,7 @@ class ToolSecurity:
     def begin(self) -> None:
         """The arguments of a call are going to be validated."""
         if self.notes_urls:
-            URLS.set([])
+            VALIDATED_URLS.set([])
 
     async def judge(self, egress: Egress | None, arguments: dict[str, Any]) -> None:
         """Run every check on the validated arguments. `egress` is the server's. Raises Rejected."""
@@ -343,7 +352,7 @@ def _annotations(tool: Tool, security: Security) -> Params:
     return derived | given
 
 
-def _in_effect(tool: Tool, declared: Security | None, found: Mapping[str, list[Guard]]) -> Security:
+def _in_effect(tool: Tool, declared: Security | None, found: Mapping[str, list[ArgumentGuard]]) -> Security:
     """The declaration, completed by what the types of the arguments say. Raises UsageError if the two disagree."""
     guards = [guard for several in found.values() for guard in several]
     named = next((guard.validator for guard in guards if guard.validator), None)
@@ -371,11 +380,11 @@ def _in_effect(tool: Tool, declared: Security | None, found: Mapping[str, list[G
     return security
 
 
-def _warn_unguarded(tool: Tool, security: Security, found: Mapping[str, list[Guard]]) -> None:
+def _warn_unguarded(tool: Tool, security: Security, found: Mapping[str, list[ArgumentGuard]]) -> None:
     if security.validators or not (security.permissions or security.risk_level == "dangerous"):
         return
     for parameter in tool.function.signature.parameters:
-        if parameter.name in TELLING and parameter.name not in found and takes_text(parameter.annotation):
+        if parameter.name in TELLING and parameter.name not in found and can_be_plain_text(parameter.annotation):
             warnings.warn(
                 f"{tool.where}: {tool.name} takes {parameter.name!r} as plain text and nothing judges it;"
                 f" annotate it {TELLING[parameter.name]}, or say validator='none'",
@@ -392,7 +401,7 @@ ArgumentCheck: TypeAlias = "Callable[[Egress | None, dict[str, Any]], Awaitable[
 
 
 def argument_checks(
-    tool: Tool, declared: Security | None, security: Security, found: Mapping[str, list[Guard]]
+    tool: Tool, declared: Security | None, security: Security, found: Mapping[str, list[ArgumentGuard]]
 ) -> tuple[ArgumentCheck, ...]:
     """The checks of the validated arguments, in order. The guards in the types come before them.
 
@@ -431,13 +440,13 @@ def _own_check(tool: Tool, validator: Validator) -> ArgumentCheck:
     return check
 
 
-def _meant(tool: Tool, name: str, found: Mapping[str, list[Guard]], *, others: bool) -> list[str]:
+def _meant(tool: Tool, name: str, found: Mapping[str, list[ArgumentGuard]], *, others: bool) -> list[str]:
     """The unguarded parameters that a standard validator looks at: those whose names it knows.
 
     If there are none: with `others` all, otherwise none.
     """
     texts = [p.name for p in tool.function.signature.parameters if p.name not in found]
-    meant = [text for text in texts if text in STANDARD[name][1]] or (texts if others else [])
+    meant = [text for text in texts if text in STANDARD_VALIDATORS[name][1]] or (texts if others else [])
     if others and not meant:
         raise UsageError(
             f"tool {tool.name!r}: validator={name!r} has no argument to look at",
@@ -448,7 +457,7 @@ def _meant(tool: Tool, name: str, found: Mapping[str, list[Guard]], *, others: b
 
 
 def _standard_check(name: str, meant: list[str]) -> ArgumentCheck:
-    judge, _ = STANDARD[name]
+    judge, _ = STANDARD_VALIDATORS[name]
 
     async def check(egress: Egress | None, arguments: dict[str, Any]) -> None:
         for parameter in meant:
@@ -462,16 +471,16 @@ def _standard_check(name: str, meant: list[str]) -> ArgumentCheck:
 
 async def check_noted_urls(egress: Egress | None, arguments: dict[str, Any]) -> None:
     """Look at the URLs that were noted while the arguments were validated. Raises Rejected."""
-    for url, guard in dict.fromkeys(URLS.get() or ()):
+    for url, guard in dict.fromkeys(VALIDATED_URLS.get() or ()):
         await _check_addresses(egress, url, guard)
 
 
 async def _check_addresses(egress: Egress | None, url: PublicUrl, guard: Url) -> None:
     """Raises Rejected if one of the host's addresses is not public."""
-    from defserve.guard.egress import Egress, check
+    from defserve.guard.egress import Egress, judge_url_and_addresses
 
     private = (*guard.private, *(egress.private if egress else ()))
-    verdict = await check(url, Egress(schemes=guard.schemes, ports=None, private=private))
+    verdict = await judge_url_and_addresses(url, Egress(schemes=guard.schemes, ports=None, private=private))
     require_allowed(verdict, "URL refused", guard.validator)
 
 

@@ -12,18 +12,27 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from defserve.base.hidden_characters import describe_hidden
-from defserve.binding.explicit_schema import ExplicitArguments
-from defserve.binding.results import PackedResult, Returns
+from defserve.base.hidden_characters import describe_hidden_characters
+from defserve.binding.explicit_schema import ExplicitArgumentsSchema
+from defserve.binding.results import PackedResult, ResultPacker
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
 from defserve.core.messages import Params
-from defserve.core.shapes import TEXT, Kind, bounded_list_of, distinct_items, narrow, one_of, read_member, valid_value
+from defserve.core.shapes import (
+    TEXT,
+    MemberKind,
+    bounded_list_of,
+    distinct_items,
+    make_checked_kind,
+    one_of,
+    read_member,
+    restrict_kind,
+)
 from defserve.errors import InvalidParams
-from defserve.protocols.mcp.errors import SOURCE_KEY, read_optional_object
+from defserve.protocols.mcp.errors import SOURCE_META_KEY, read_optional_object_param
 from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.tools import Tool, ToolOptions
-from defserve.protocols.mgp.terms import SECTIONS, VERSION
+from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME, MGP_VERSION
 from defserve.protocols.mgp.vocabulary import is_permission
 
 if TYPE_CHECKING:
@@ -54,7 +63,7 @@ class KnownServer:
         told: Params = {
             "id": self.id,
             "status": self.status,
-            "mgp_version": VERSION if self.speaks_mgp else None,
+            "mgp_version": MGP_VERSION if self.speaks_mgp else None,
             "extensions": list(self.extensions),
             "permissions_required": list(self.permissions),
             "tools": list(self.tools),
@@ -82,7 +91,7 @@ class DiscoverySection(Extension):
 
     async def register(self, call: Call, params: Params) -> Params:
         self.directory.check(call)
-        wanted = Registration.of(params)
+        wanted = ServerRegistration.of(params)
         status, message = await self.directory.register(call, wanted)
         return {"id": wanted.id, "status": status, "message": message}
 
@@ -97,7 +106,7 @@ class DiscoverySection(Extension):
 
 
 T = TypeVar("T", bound=Tool)
-Answer: TypeAlias = Callable[[Call, Params], Awaitable[Params]]
+AsyncMethodHandler: TypeAlias = Callable[[Call, Params], Awaitable[Params]]
 Told: TypeAlias = Callable[[Params], str]
 
 SERVERS, REGISTER, DEREGISTER = "mgp_servers", "mgp_server_register", "mgp_server_deregister"
@@ -105,7 +114,7 @@ _TEXT: Final[Params] = {"type": "string"}
 _TEXTS: Final[Params] = {"type": "array", "items": _TEXT}
 
 
-def object_schema(properties: Params, *required: str) -> Params:
+def make_discovery_schema(properties: Params, *required: str) -> Params:
     return {"type": "object", "properties": properties, "additionalProperties": False, "required": list(required)}
 
 
@@ -119,29 +128,42 @@ class MethodToolSpec(NamedTuple):
 
 # -- The params of the three methods, checked as they are read. All is bounded, and nothing unknown is passed over.
 
-STATUSES: Final = ("registered", "connecting", "connected", "draining", "restarting", "disconnected", "error", "all")
+SERVER_STATUS_FILTERS: Final = (
+    "registered",
+    "connecting",
+    "connected",
+    "draining",
+    "restarting",
+    "disconnected",
+    "error",
+    "all",
+)
 TRANSPORTS: Final = {"stdio": "command", "http": "url", "streamable-http": "url"}
-LEVELS: Final = ("trusted", "standard", "sandboxed", "core", "experimental", "untrusted")
+TRUST_LEVELS: Final = ("trusted", "standard", "sandboxed", "core", "experimental", "untrusted")
 
-TOOLS: Final[dict[str, MethodToolSpec]] = {
+DISCOVERY_TOOL_SPECS: Final[dict[str, MethodToolSpec]] = {
     SERVERS: MethodToolSpec(
         "List the servers behind this one, their states and their tools.",
-        object_schema(
-            {"filter": object_schema({"extensions": _TEXTS, "permissions": _TEXTS, "status": {"enum": list(STATUSES)}})}
+        make_discovery_schema(
+            {
+                "filter": make_discovery_schema(
+                    {"extensions": _TEXTS, "permissions": _TEXTS, "status": {"enum": list(SERVER_STATUS_FILTERS)}}
+                )
+            }
         ),
         False,
     ),
     REGISTER: MethodToolSpec(
         "Add a server while this one runs: a command on the operator's list, or an address.",
-        object_schema(
+        make_discovery_schema(
             {
                 "id": _TEXT,
                 "command": _TEXT,
                 "args": _TEXTS,
                 "url": _TEXT,
                 "transport": {"enum": list(TRANSPORTS)},
-                "mgp": object_schema(
-                    {"extensions": _TEXTS, "permissions_required": _TEXTS, "trust_level": {"enum": list(LEVELS)}}
+                "mgp": make_discovery_schema(
+                    {"extensions": _TEXTS, "permissions_required": _TEXTS, "trust_level": {"enum": list(TRUST_LEVELS)}}
                 ),
                 "justification": _TEXT,
                 "keep": {"type": "boolean", "description": "Keep it when this conversation ends"},
@@ -151,7 +173,7 @@ TOOLS: Final[dict[str, MethodToolSpec]] = {
         True,
     ),
     DEREGISTER: MethodToolSpec(
-        "End a server that was added so.", object_schema({"id": _TEXT, "reason": _TEXT}, "id"), True
+        "End a server that was added so.", make_discovery_schema({"id": _TEXT, "reason": _TEXT}, "id"), True
     ),
 }
 
@@ -162,21 +184,26 @@ class OperatorTool(Tool):
     __slots__ = ()
 
 
-def operator_tools(section: DiscoverySection, owner: Any) -> list[OperatorTool]:
-    answers: dict[str, Answer] = {
+def make_discovery_tools(section: DiscoverySection, owner: Any) -> list[OperatorTool]:
+    answers: dict[str, AsyncMethodHandler] = {
         SERVERS: section.list,
         REGISTER: section.register,
         DEREGISTER: section.deregister,
     }
-    return [operator_tool(name, TOOLS[name], answers[name], owner, _format_servers) for name in TOOLS]
+    return [
+        make_operator_tool(name, DISCOVERY_TOOL_SPECS[name], answers[name], owner, _format_servers)
+        for name in DISCOVERY_TOOL_SPECS
+    ]
 
 
-def operator_tool(name: str, spec: MethodToolSpec, answer: Answer, owner: Any, told: Told) -> OperatorTool:
+def make_operator_tool(
+    name: str, spec: MethodToolSpec, answer: AsyncMethodHandler, owner: Any, told: Told
+) -> OperatorTool:
     """A method for operators as a tool: `told` makes text of its answer."""
-    return method_tool(OperatorTool, name, spec, answer, owner, lambda value: PackedResult(told(value), value))
+    return make_method_tool(OperatorTool, name, spec, answer, owner, lambda value: PackedResult(told(value), value))
 
 
-def method_tool(
+def make_method_tool(
     kind: type[T], name: str, spec: MethodToolSpec, answer: Handler, owner: Any, pack: Callable[[Any], PackedResult]
 ) -> T:
     """A method as a tool: `answer` gets what the client sent, `pack` makes a result of its answer."""
@@ -190,11 +217,11 @@ def method_tool(
         description=spec.description,
         schema=spec.schema,
         annotations={"destructiveHint": True} if spec.changes else {"readOnlyHint": True},
-        meta={SOURCE_KEY: "kernel"},
+        meta={SOURCE_META_KEY: "kernel"},
     )
-    arguments = ExplicitArguments.of_our_own(spec.schema)
+    arguments = ExplicitArgumentsSchema.of_our_own(spec.schema)
     function = Function(run, lambda annotation: (lambda call: call) if annotation is Call else None, schema=arguments)
-    return kind(name, options, function, Returns(pack), owner)
+    return kind(name, options, function, ResultPacker(pack), owner)
 
 
 def _format_servers(value: Params) -> str:
@@ -212,24 +239,26 @@ MGP_MEMBERS: Final = frozenset({"extensions", "permissions_required", "trust_lev
 
 
 def _is_printable(value: Any, most: int) -> bool:
-    return isinstance(value, str) and len(value) <= most and not any(True for _ in describe_hidden(value))
+    return isinstance(value, str) and len(value) <= most and not any(True for _ in describe_hidden_characters(value))
 
 
-ID = narrow(
+ID = restrict_kind(
     TEXT,
     re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}").fullmatch,
     "must have 1 to 128 letters, digits, dots, dashes and underscores",
 )
-PROSE: Kind[str] = valid_value(
+PROSE: MemberKind[str] = make_checked_kind(
     f"a line of at most {MAX_TEXT} printable characters", lambda value: _is_printable(value, MAX_TEXT)
 )
-ARGUMENT: Kind[str] = valid_value(
+ARGUMENT_KIND: MemberKind[str] = make_checked_kind(
     f"text of at most {MAX_WORD} printable characters", lambda value: _is_printable(value, MAX_WORD)
 )
-WORD = narrow(ARGUMENT, bool, "must not be empty")
+WORD = restrict_kind(ARGUMENT_KIND, bool, "must not be empty")
 WORDS = distinct_items(bounded_list_of(WORD, MAX_ITEMS))
 # The reference kernel writes states with a capital letter in places.
-STATUS = Kind(one_of(*STATUSES).description, lambda value: one_of(*STATUSES).read(str(value).lower()))
+STATUS = MemberKind(
+    one_of(*SERVER_STATUS_FILTERS).description, lambda value: one_of(*SERVER_STATUS_FILTERS).read(str(value).lower())
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +272,7 @@ class ServerFilter:
     @classmethod
     def of(cls, params: Params) -> ServerFilter:
         """Raises InvalidParams."""
-        given = read_optional_object(params, "filter") or {}
+        given = read_optional_object_param(params, "filter") or {}
         _only(given, ("extensions", "permissions", "status"), "filter.")
         status = read_member(given, "status", STATUS, None, label="filter.status")
         wanted = (frozenset(_read_words(given, name, "filter.")) for name in ("extensions", "permissions"))
@@ -251,7 +280,7 @@ class ServerFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class ServerRegistration:
     """What `mgp/discovery/register` asks for: a `command` with `args`, or a `url`. `created_by` is only a claim."""
 
     id: str
@@ -266,10 +295,10 @@ class Registration:
     keep: bool = False
 
     @classmethod
-    def of(cls, params: Params) -> Registration:
+    def of(cls, params: Params) -> ServerRegistration:
         """Raises InvalidParams."""
         _only(params, REGISTER_MEMBERS)
-        mgp = read_optional_object(params, "mgp") or {}
+        mgp = read_optional_object_param(params, "mgp") or {}
         _only(mgp, MGP_MEMBERS, "mgp.")
         if ("command" in params) == ("url" in params):
             raise InvalidParams("Invalid params: give a command or a url, and not both")
@@ -279,17 +308,19 @@ class Registration:
         if kind == "url" and params.get("args"):
             raise InvalidParams("Invalid params: args belong to a command")
         level, keep = mgp.get("trust_level", "sandboxed"), params.get("keep", False)
-        if level not in LEVELS or not isinstance(keep, bool):
-            raise InvalidParams(f"Invalid params: mgp.trust_level is one of {', '.join(LEVELS)}, keep is true or false")
+        if level not in TRUST_LEVELS or not isinstance(keep, bool):
+            raise InvalidParams(
+                f"Invalid params: mgp.trust_level is one of {', '.join(TRUST_LEVELS)}, keep is true or false"
+            )
         extensions, permissions = (_read_words(mgp, name, "mgp.") for name in ("extensions", "permissions_required"))
-        if unknown := [name for name in extensions if name not in SECTIONS]:
+        if unknown := [name for name in extensions if name not in MGP_SECTIONS_BY_NAME]:
             raise InvalidParams(f"Invalid params: {unknown[0][:60]!r} is no extension of MGP")
         if unknown := [name for name in permissions if not is_permission(name)]:
             raise InvalidParams(f"Invalid params: {unknown[0][:60]!r} is no permission")
         return cls(
             read_member(params, "id", ID),
             read_member(params, "command", WORD, "", nullable=False),
-            read_member(params, "args", bounded_list_of(ARGUMENT, MAX_ITEMS), (), nullable=False),
+            read_member(params, "args", bounded_list_of(ARGUMENT_KIND, MAX_ITEMS), (), nullable=False),
             read_member(params, "url", WORD, "", nullable=False),
             extensions,
             permissions,

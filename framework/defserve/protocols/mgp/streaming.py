@@ -15,26 +15,26 @@ from defserve.auth.authority import is_stranger
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Listener, Next, OutgoingMessage
 from defserve.core.json_values import is_array, is_object
-from defserve.core.messages import Id, Params, encode, is_id
-from defserve.core.peer import SENDER, may_act_for
+from defserve.core.messages import Params, RequestId, encode, is_request_id
+from defserve.core.peer import CURRENT_SENDER, can_act_for
 from defserve.core.session import Session
-from defserve.core.shapes import NUMBER, read_member, valid_value
+from defserve.core.shapes import NUMBER, make_checked_kind, read_member
 from defserve.errors import TimedOut
-from defserve.protocols.mcp.authorization import identity
-from defserve.protocols.mcp.errors import VENDOR
-from defserve.protocols.mcp.function import Emitted
-from defserve.protocols.mcp.lifecycle import dialect_of
-from defserve.protocols.mcp.reporting import Reported
-from defserve.protocols.mcp.tools import content_so_far, part_blocks
+from defserve.protocols.mcp.authorization import identify_caller
+from defserve.protocols.mcp.errors import DEFSERVE_NAMESPACE
+from defserve.protocols.mcp.function import EmittedParts
+from defserve.protocols.mcp.lifecycle import get_dialect
+from defserve.protocols.mcp.reporting import ReportingState
+from defserve.protocols.mcp.tools import encode_part, get_content_so_far
 
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from defserve.core.engine import Task
+    from defserve.core.engine import CancellableTask
 
 
 PROGRESS = "notifications/mgp.stream.progress"
-STREAM_KEY = VENDOR + "stream"
+STREAM_KEY = DEFSERVE_NAMESPACE + "stream"
 CALL = "tools/call"
 
 # Chunks a second; more than this is no limit at all.
@@ -57,7 +57,7 @@ class StreamSection(Extension):
 
     def around_call(self, call: Call, params: Params, following: Next) -> Awaitable[Any]:
         """`tools/call` where streaming is negotiated: progress always, chunks for a call that wants them."""
-        call.local(Reported).also = _progress_of(call)
+        call.local(ReportingState).also = _progress_of(call)
         asked = params.get("_mgp")
         if is_object(asked) and asked.get("stream") is True:
             return _run_streaming(call, params, following)
@@ -70,10 +70,10 @@ class StreamSection(Extension):
 
         Runs at once, without a turn of the event loop: the calls to cancel may take up every slot.
         """
-        found = _find(call, read_member(params, "request_id", valid_value("the id of a request", is_id)))
+        found = _find(call, read_member(params, "request_id", make_checked_kind("the id of a request", is_request_id)))
         if found is None or found.method != CALL or found.settled or found.stopped:
             return {"cancelled": False}
-        chunks, content = _chunks(found), content_so_far(found)
+        chunks, content = _chunks(found), get_content_so_far(found)
         found.cut(lambda: _with_figures(found, {"content": content, "isError": True}, chunks, cancelled=True))
         return {"cancelled": True, "partial_result": {"content": content}}
 
@@ -94,7 +94,7 @@ class StreamSection(Extension):
 
 
 async def _run_streaming(call: Call, params: Params, following: Next) -> Any:
-    call.local(Emitted).sink = chunks = StreamChunks(call)
+    call.local(EmittedParts).sink = chunks = StreamChunks(call)
     try:
         result = await following(call, params)
         await chunks.wait_until_drained()
@@ -109,7 +109,7 @@ def _with_figures(call: Call, result: Any, chunks: StreamChunks | None, **more: 
     duration = round((monotonic() - chunks.began) * 1000)
     figures = {"streamed": chunks.sent > 0, "chunks_sent": chunks.sent, "duration_ms": duration, **more}
     found = {**result, "_mgp": {**figures, **result.get("_mgp", {})}}
-    if "meta" in dialect_of(call).has:
+    if "meta" in get_dialect(call).has:
         # Strict clients drop fields they do not know, but not this one.
         found["_meta"] = {**result.get("_meta", {}), STREAM_KEY: figures}
     return found
@@ -133,28 +133,28 @@ def _progress_of(call: Call) -> Callable[[float, float | None, str | None], None
     return progress
 
 
-def _find(call: Call, id: Id) -> Call | None:
+def _find(call: Call, id: RequestId) -> Call | None:
     """The caller's request with this id, in its session. Without sessions, the only one that is certainly its own."""
     mine = call.session.in_flight.get(id)
-    if mine is not None and not may_act_for(call.identity, mine.identity):
+    if mine is not None and not can_act_for(call.identity, mine.identity):
         return None
     if mine is not None or call.terms.offer is None or not call.terms.offer.stateless:
         return mine
-    if is_stranger(identity(call)) and not (isinstance(id, str) and len(id) >= UNGUESSABLE):
+    if is_stranger(identify_caller(call)) and not (isinstance(id, str) and len(id) >= UNGUESSABLE):
         return None
     short = [session for session in call.session.composition.short_sessions if session.principal == call.principal]
     found = [session.in_flight[id] for session in short if id in session.in_flight]
-    return found[0] if len(found) == 1 and may_act_for(call.identity, found[0].identity) else None
+    return found[0] if len(found) == 1 and can_act_for(call.identity, found[0].identity) else None
 
 
 def _chunks_in(session: Session, params: Params) -> StreamChunks | None:
     id = params.get("request_id")
-    call = session.in_flight.get(id) if is_id(id) else None
-    return _chunks(call) if call is not None and may_act_for(SENDER.get(), call.identity) else None
+    call = session.in_flight.get(id) if is_request_id(id) else None
+    return _chunks(call) if call is not None and can_act_for(CURRENT_SENDER.get(), call.identity) else None
 
 
 def _chunks(call: Call) -> StreamChunks | None:
-    emitted = call.peek(Emitted)
+    emitted = call.peek(EmittedParts)
     return emitted.sink if emitted is not None and isinstance(emitted.sink, StreamChunks) else None
 
 
@@ -204,7 +204,7 @@ class StreamChunks:
         self._kept: dict[int, bytes] = {}
         self._kept_bytes, self._due_at = 0, 0.0
         self._interval: float | None = 0.0
-        self._alarm: Task | None = None
+        self._alarm: CancellableTask | None = None
         self._advancing = self._closed = self._draining = False
 
     # -- from the function -------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class StreamChunks:
 
     def send_part(self, part: Any) -> None:
         """Take a part. In a worker thread it returns when there is room for more; on the loop, use `room` for that."""
-        engine, contents = self.call.engine, [encode(block) for block in part_blocks(self.call, part)]
+        engine, contents = self.call.engine, [encode(block) for block in encode_part(self.call, part)]
         if engine.on_loop():
             self._queue_contents(contents)
             return

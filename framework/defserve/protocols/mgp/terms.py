@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from defserve.core.extension import Offer
 from defserve.core.json_values import is_array, is_object
-from defserve.protocols.mcp.errors import VENDOR
+from defserve.protocols.mcp.errors import DEFSERVE_NAMESPACE
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
-    from defserve.core.composition import Terms
+    from defserve.core.composition import NegotiatedTerms
     from defserve.guard.egress import Egress
     from defserve.protocols.mgp.access import AccessPolicy
     from defserve.protocols.mgp.audit import AuditSinks
     from defserve.protocols.mgp.security import ToolSecurity
 
 
-NAME = "mgp"
-VERSION = "0.3.0"
-EXTENSION_ID = "dev.cloto/mgp"
-SECURITY_KEY = VENDOR + "security"
-CONFIRMED_KEY = VENDOR + "confirmed"
+MGP_NAME = "mgp"
+MGP_VERSION = "0.3.0"
+MGP_EXTENSION_ID = "dev.cloto/mgp"
+SECURITY_META_KEY = DEFSERVE_NAMESPACE + "security"
+CONFIRMED_META_KEY = DEFSERVE_NAMESPACE + "confirmed"
 """In the `_meta` of a call: a person has confirmed it in front of the client. Worth as much as the client's word."""
 
 # Every extension name, old or new, and the sections that it switches on.
-SECTIONS: Mapping[str, frozenset[str]] = {
+MGP_SECTIONS_BY_NAME: Mapping[str, frozenset[str]] = {
     "security": frozenset({"permissions", "tool_security"}),
     "permissions": frozenset({"permissions"}),
     "tool_security": frozenset({"tool_security"}),
@@ -46,7 +46,7 @@ SECTIONS: Mapping[str, frozenset[str]] = {
 }
 
 
-class Agreement:
+class MgpAgreement:
     """What was agreed with one peer: `extensions` in the peer's own words, `sections` in ours."""
 
     __slots__ = ("extensions", "sections")
@@ -55,7 +55,7 @@ class Agreement:
         self.extensions, self.sections = extensions, sections
 
 
-def agree(offer: Offer, served: frozenset[str]) -> Agreement | None:
+def negotiate_mgp(offer: Offer, served: frozenset[str]) -> MgpAgreement | None:
     """The sections that are both offered and served here. None: the conversation stays plain MCP."""
     if (offered := _read_offer(offer)) is None:
         return None
@@ -63,27 +63,29 @@ def agree(offer: Offer, served: frozenset[str]) -> Agreement | None:
     if not isinstance(version, str) or not is_array(names):
         _log(f"capabilities.mgp needs a version and extensions, got {sorted(offered)}: continuing without MGP")
         return None
-    if version.partition(".")[0] != VERSION.partition(".")[0]:
-        _log(f"the client speaks MGP {version[:32]!r}, this server {VERSION}: continuing without MGP")
+    if version.partition(".")[0] != MGP_VERSION.partition(".")[0]:
+        _log(f"the client speaks MGP {version[:32]!r}, this server {MGP_VERSION}: continuing without MGP")
         return None
-    known = tuple(dict.fromkeys(n for n in names if isinstance(n, str) and SECTIONS.get(n, frozenset()) & served))
-    return Agreement(known, frozenset[str]().union(*(SECTIONS[name] & served for name in known)))
+    known = tuple(
+        dict.fromkeys(n for n in names if isinstance(n, str) and MGP_SECTIONS_BY_NAME.get(n, frozenset()) & served)
+    )
+    return MgpAgreement(known, frozenset[str]().union(*(MGP_SECTIONS_BY_NAME[name] & served for name in known)))
 
 
-def sections(call: Call) -> frozenset[str]:
+def get_call_sections(call: Call) -> frozenset[str]:
     """The sections of MGP that are active for this call's peer."""
-    return sections_of(call.terms)
+    return get_agreed_sections(call.terms)
 
 
-def sections_of(terms: Terms | None) -> frozenset[str]:
+def get_agreed_sections(terms: NegotiatedTerms | None) -> frozenset[str]:
     """The same, for what was agreed with a peer; None: nothing was."""
-    agreed = terms.states.get(NAME) if terms is not None else None
-    return agreed.sections if isinstance(agreed, Agreement) else frozenset()
+    agreed = terms.states.get(MGP_NAME) if terms is not None else None
+    return agreed.sections if isinstance(agreed, MgpAgreement) else frozenset()
 
 
-def tool_security(item: Any) -> ToolSecurity | None:
+def get_tool_security(item: Any) -> ToolSecurity | None:
     """What a tool declared, as it was read at registration. None for a tool that declared nothing."""
-    return item.facets.get(NAME)
+    return item.facets.get(MGP_NAME)
 
 
 def derive_security(hints: Mapping[str, Any] | None, *, is_own: bool = False) -> dict[str, Any]:
@@ -105,7 +107,7 @@ def _read_offer(offer: Offer) -> Mapping[str, Any] | None:
     capabilities = offer.capabilities
     if offer.stateless:
         extensions = capabilities.get("extensions")
-        found = extensions.get(EXTENSION_ID) if is_object(extensions) else None
+        found = extensions.get(MGP_EXTENSION_ID) if is_object(extensions) else None
     else:
         experimental = capabilities.get("experimental")
         found = capabilities.get("mgp") or (experimental.get("mgp") if is_object(experimental) else None)
@@ -118,11 +120,11 @@ def _log(text: str) -> None:
     logging.getLogger("defserve").warning(text)
 
 
-class PersonalYes:
+class PersonConfirmedMarker:
     """Belongs to a call that a person has confirmed here."""
 
 
-class CalledAs:
+class RequestedToolMarker:
     """Belongs to a call whose client named another tool, or spelled it otherwise: what it named, if that is listed."""
 
     item: Any = None

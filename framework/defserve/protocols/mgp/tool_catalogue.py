@@ -12,25 +12,31 @@ from pydantic_core import to_json
 from defserve.core.call import Call
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
-from defserve.protocols.mcp.app_policy import is_for_views
+from defserve.protocols.mcp.app_policy import is_view_only
 from defserve.protocols.mcp.tools import Tool
-from defserve.protocols.mgp.terms import derive_security, tool_security
-from defserve.search.entries import ToolEntry, derive_categories, labels, parameters_of, tokens_of
+from defserve.protocols.mgp.terms import derive_security, get_tool_security
+from defserve.search.entries import (
+    ToolEntry,
+    derive_categories,
+    estimate_tokens,
+    extract_parameter_texts,
+    normalize_labels,
+)
 
 if TYPE_CHECKING:
     from defserve.core.registry import Registry
 
 
 DISCOVER_METHOD = "mgp/tools/discover"
-DIGEST_BYTES = 6
+TOOL_DIGEST_BYTES = 6
 
 
-def digest(name: str) -> bytes:
+def digest_tool_name(name: str) -> bytes:
     """A short stand-in for a tool's name."""
-    return blake2b(name.encode(), digest_size=DIGEST_BYTES).digest()
+    return blake2b(name.encode(), digest_size=TOOL_DIGEST_BYTES).digest()
 
 
-class ServerCatalogue:
+class SearchableToolCatalogue:
     """The tools in a server's registry, mounted ones included. A tool is read once and again when it is replaced.
 
     A caller is shown nothing that it may not see.
@@ -53,7 +59,7 @@ class ServerCatalogue:
 
     def visible(self, call: Call) -> Sequence[ToolEntry]:
         """The tools that a caller may see, in the order of the list, without the meta-tools."""
-        composition, asker = call.session.composition, as_search(call)
+        composition, asker = call.session.composition, make_search_call(call)
         return [entry for tool, entry in self._refresh_entries().items() if composition.visible(asker, tool)]
 
     def all(self) -> Sequence[ToolEntry]:
@@ -104,11 +110,11 @@ class ServerCatalogue:
             tools = [
                 tool
                 for tool in self._tools
-                if not (tool.protects_itself or tool.name in SPELLINGS or is_for_views(tool))
+                if not (tool.protects_itself or tool.name in META_TOOL_ALIASES or is_view_only(tool))
             ]
             entries = {tool: self._current(tool, known.get(tool)) for tool in tools}
             self._by_name = {tool.name: tool for tool in tools}
-            self._by_digest = {digest(entry.name): entry for entry in entries.values()}
+            self._by_digest = {digest_tool_name(entry.name): entry for entry in entries.values()}
             self._tokens = sum(entry.tokens for entry in entries.values())
             self._entries, self._version = entries, version
         return self._entries
@@ -125,7 +131,7 @@ class ServerCatalogue:
         server_id: str = tool.server_id or getattr(tool.owner, "name", None) or self._server_id
         security = _security(tool)
         # A tool that declares nothing is not safe, whatever it says of itself.
-        only_says_safe = security["risk_level"] == "safe" and tool_security(tool) is None
+        only_says_safe = security["risk_level"] == "safe" and get_tool_security(tool) is None
         return ToolEntry(
             tool_id=f"{server_id}.{tool.name}",
             server_id=server_id,
@@ -133,16 +139,16 @@ class ServerCatalogue:
             title=options.title or "",
             description=tool.description,
             categories=derive_categories(server_id, options.tags),
-            keywords=labels(options.keywords),
-            parameters=parameters_of(_schema(described)),
+            keywords=normalize_labels(options.keywords),
+            parameters=extract_parameter_texts(_schema(described)),
             risk="moderate" if only_says_safe else security["risk_level"],
             permissions=tuple(security["permissions_required"]),
-            tokens=tokens_of(len(to_json(described))),
+            tokens=estimate_tokens(len(to_json(described))),
             status=_status(tool),
         )
 
 
-def as_search(call: Call) -> Call:
+def make_search_call(call: Call) -> Call:
     """The call as a search, which is what decides who sees what: a call of a tool finds even those it may not use."""
     if call.method == DISCOVER_METHOD:
         return call
@@ -163,18 +169,22 @@ def _status(tool: Tool) -> str:
 
 
 def _security(tool: Tool) -> dict[str, Any]:
-    found = tool_security(tool)
+    found = get_tool_security(tool)
     return found.security.wire() if found is not None else derive_security(tool.options.annotations)
 
 
 # -- The names of the meta-tools, in every spelling that is taken.
 
 
-DISCOVER, REQUEST, CALL = "mgp_tools_discover", "mgp_tools_request", "mgp_tools_call"
-SESSION, EVICT = "mgp_tools_session", "mgp_tools_evict"
+DISCOVER_TOOL, REQUEST_TOOL, CALL_TOOL = "mgp_tools_discover", "mgp_tools_request", "mgp_tools_call"
+SESSION_TOOL, EVICT_TOOL = "mgp_tools_session", "mgp_tools_evict"
 
 # Spelling → the name in lists, which has no dots and slashes because some models take none.
-SPELLINGS = {name.replace("_", mark): name for name in (DISCOVER, REQUEST, CALL, SESSION, EVICT) for mark in "_./"} | {
-    "mgp/tools/session/evict": EVICT,
-    "mgp.tools.session.evict": EVICT,
+META_TOOL_ALIASES = {
+    name.replace("_", mark): name
+    for name in (DISCOVER_TOOL, REQUEST_TOOL, CALL_TOOL, SESSION_TOOL, EVICT_TOOL)
+    for mark in "_./"
+} | {
+    "mgp/tools/session/evict": EVICT_TOOL,
+    "mgp.tools.session.evict": EVICT_TOOL,
 }

@@ -16,38 +16,46 @@ from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
 from defserve.core.messages import Params
 from defserve.core.shapes import (
-    ANYTHING,
+    ANY_VALUE,
     OBJECT,
     TEXT,
-    Kind,
-    Shape,
+    MemberKind,
+    WireShape,
     bounded_list_of,
     distinct_items,
-    member,
-    narrow,
-    nested,
+    make_checked_kind,
+    nested_shape,
     one_of,
     read_member,
-    shape,
-    valid_value,
+    restrict_kind,
+    wire_member,
+    wire_shape,
 )
 from defserve.errors import InvalidParams, UsageError
-from defserve.protocols.mcp.app_policy import is_for_views
-from defserve.protocols.mcp.errors import VENDOR, read_meta
-from defserve.protocols.mcp.lifecycle import dialect_of
-from defserve.protocols.mgp.server_discovery import STATUSES
+from defserve.protocols.mcp.app_policy import is_view_only
+from defserve.protocols.mcp.errors import DEFSERVE_NAMESPACE, read_meta
+from defserve.protocols.mcp.lifecycle import get_dialect
+from defserve.protocols.mgp.server_discovery import SERVER_STATUS_FILTERS
 from defserve.protocols.mgp.tool_catalogue import (
-    CALL,
-    DIGEST_BYTES,
-    DISCOVER,
-    REQUEST,
-    SPELLINGS,
-    ServerCatalogue,
-    digest,
+    CALL_TOOL,
+    DISCOVER_TOOL,
+    META_TOOL_ALIASES,
+    REQUEST_TOOL,
+    TOOL_DIGEST_BYTES,
+    SearchableToolCatalogue,
+    digest_tool_name,
 )
-from defserve.search.entries import RISKS, EntryFilter, LoadedTools, Risk, ToolEntry
-from defserve.search.ranking import MAX_QUERY_LENGTH, STRATEGIES, Found, Hit, Search, Strategy, ToolIndex
-from defserve.search.scores import PackagedEmbedder, Vectors, weigh_stems
+from defserve.search.entries import RISK_LEVELS, EntryFilter, LoadedTools, RiskLevel, ToolEntry
+from defserve.search.ranking import (
+    MAX_QUERY_LENGTH,
+    SEARCH_STRATEGIES,
+    Search,
+    SearchHit,
+    SearchResult,
+    SearchStrategy,
+    ToolIndex,
+)
+from defserve.search.scores import PackagedEmbedder, ToolVectors, weigh_stems
 
 if TYPE_CHECKING:
     from defserve.protocols.mgp.audit import AuditTrail
@@ -65,12 +73,12 @@ MAX_HITS_PER_NEED = 3
 class ToolDiscovery(Extension):
     """The section. Searching runs in a worker thread; what a conversation has loaded changes on the loop alone."""
 
-    def __init__(self, options: Search, catalogue: ServerCatalogue, audit: Callable[[], AuditTrail]) -> None:
+    def __init__(self, options: Search, catalogue: SearchableToolCatalogue, audit: Callable[[], AuditTrail]) -> None:
         self.options, self.catalogue, self._audit = options, catalogue, audit
         self.always: frozenset[str] = frozenset()
         """Tools that every list shows, besides the pinned ones."""
         embedder = options.embedder
-        self._vectors = Vectors(PackagedEmbedder if embedder is None else lambda: embedder)
+        self._vectors = ToolVectors(PackagedEmbedder if embedder is None else lambda: embedder)
         self._weights: dict[ToolEntry, dict[str, float]] = {}
         self._indexes: dict[tuple[ToolEntry, ...], ToolIndex] = {}
         self._lock = Lock()
@@ -142,7 +150,7 @@ class ToolDiscovery(Extension):
             "session_tools_count": len(self._select_pinned(visible)) + sum(entry.name in loaded for entry in visible),
             "context_tokens_added": added,
         }
-        return _with_meta(answer, report_loaded(call, loaded, before))
+        return _with_meta(answer, report_loaded_tools(call, loaded, before))
 
     def session(self, call: Call, params: Params) -> Params:
         """What this conversation's list holds besides the meta-tools."""
@@ -168,19 +176,19 @@ class ToolDiscovery(Extension):
             "remaining_count": len(visible.intersection(loaded.names)),
             "freed_tokens": sum(gone.values()),
         }
-        return _with_meta(answer, report_loaded(call, loaded, before))
+        return _with_meta(answer, report_loaded_tools(call, loaded, before))
 
     # -- for the operator --------------------------------------------------------------------------------
 
     async def find(
-        self, query: str, most: int, in_thread: Callable[[Callable[[], Found]], Awaitable[Found]]
+        self, query: str, most: int, in_thread: Callable[[Callable[[], SearchResult]], Awaitable[SearchResult]]
     ) -> list[Params]:
         """The tools that fit a query, best first, whoever may use them. Raises InvalidParams."""
         wanted = {"query": query, "max_results": most, "strategy": self.options.strategy}
         asked, entries = ToolQuery.from_wire(wanted), self.catalogue.all()
         self.warm_up()
 
-        def search() -> Found:
+        def search() -> SearchResult:
             return self._index(tuple(entries)).search(asked.query, asked.strategy, asked.wanted, lambda _: 0)
 
         hits = (await in_thread(search)).hits[:most]
@@ -240,9 +248,9 @@ class ToolDiscovery(Extension):
         visible: Sequence[ToolEntry],
         loaded: LoadedTools,
         query: str,
-        strategy: Strategy,
+        strategy: SearchStrategy,
         wanted: EntryFilter,
-    ) -> Found:
+    ) -> SearchResult:
         if strategy in ("semantic", "hybrid"):
             self._vectors.begin()
         used = frozenset(loaded.names)
@@ -250,14 +258,14 @@ class ToolDiscovery(Extension):
         def preference(entry: ToolEntry) -> int:
             return 0 if entry.name in self.options.pinned else 1 if entry.name in used else 2
 
-        def search() -> Found:
+        def search() -> SearchResult:
             return self._index(tuple(visible)).search(query, strategy, wanted, preference)
 
         return await call.in_thread(search)
 
     async def _matching(
         self, call: Call, visible: Sequence[ToolEntry], loaded: LoadedTools, need: str, asked: ToolRequest
-    ) -> list[Hit]:
+    ) -> list[SearchHit]:
         """The best tools for one capability, and those nearly as good."""
         query = " ".join((need.replace("_", " "), *asked.needs.input_types, *asked.needs.output_types))
         wanted = EntryFilter(risk_level_max=asked.needs.risk)
@@ -313,9 +321,9 @@ def _with_meta(answer: Params, more: Params) -> Params:
 # -- The params of a search and of a request for tools, checked as they are read.
 
 
-MAX_RESULTS, DEFAULT_RESULTS = 20, 5
+MAX_SEARCH_RESULTS, DEFAULT_RESULTS = 20, 5
 MAX_NAMES, MAX_NAME_LENGTH = 64, 200
-REASONS = ("capability_gap", "performance", "preference")
+TOOL_REQUEST_REASONS = ("capability_gap", "performance", "preference")
 
 
 def _is_name(value: Any) -> bool:
@@ -324,30 +332,34 @@ def _is_name(value: Any) -> bool:
 
 def _read_filter(value: Any) -> EntryFilter:
     given = OBJECT.read(value)
-    status = read_member(given, "status", one_of(*STATUSES), None, label="filter.status")
+    status = read_member(given, "status", one_of(*SERVER_STATUS_FILTERS), None, label="filter.status")
     categories = read_member(given, "categories", NAMES, (), nullable=False, label="filter.categories")
     risk = read_member(given, "risk_level_max", RISK, None)
     return EntryFilter(categories, risk, None if status == "all" else status)
 
 
-NAME = narrow(
-    ANYTHING, lambda value: value and _is_name(value), f"must hold texts of 1 to {MAX_NAME_LENGTH} characters"
+NAME = restrict_kind(
+    ANY_VALUE, lambda value: value and _is_name(value), f"must hold texts of 1 to {MAX_NAME_LENGTH} characters"
 )
 NAMES = distinct_items(bounded_list_of(NAME, MAX_NAMES))
-QUERY = narrow(TEXT, lambda text: len(text) <= MAX_QUERY_LENGTH, f"may have at most {MAX_QUERY_LENGTH} characters")
-RISK: Kind[Any] = one_of(*RISKS)
+QUERY = restrict_kind(
+    TEXT, lambda text: len(text) <= MAX_QUERY_LENGTH, f"may have at most {MAX_QUERY_LENGTH} characters"
+)
+RISK: MemberKind[Any] = one_of(*RISK_LEVELS)
 
 
-@shape(kw_only=True)
-class ToolQuery(Shape):
+@wire_shape(kw_only=True)
+class ToolQuery(WireShape):
     """What `mgp/tools/discover` asks."""
 
-    query: str = member("query", QUERY)
-    wanted: EntryFilter = member("filter", Kind("an object", _read_filter), default=EntryFilter())
-    strategy: Strategy = member("strategy", one_of(*STRATEGIES))
-    most: int = member(
+    query: str = wire_member("query", QUERY)
+    wanted: EntryFilter = wire_member("filter", MemberKind("an object", _read_filter), default=EntryFilter())
+    strategy: SearchStrategy = wire_member("strategy", one_of(*SEARCH_STRATEGIES))
+    most: int = wire_member(
         "max_results",
-        valid_value(f"1 to {MAX_RESULTS}", lambda value: type(value) is int and 1 <= value <= MAX_RESULTS),
+        make_checked_kind(
+            f"1 to {MAX_SEARCH_RESULTS}", lambda value: type(value) is int and 1 <= value <= MAX_SEARCH_RESULTS
+        ),
         default=DEFAULT_RESULTS,
         nullable=False,
     )
@@ -359,31 +371,31 @@ class ToolQuery(Shape):
             raise InvalidParams("Invalid params: query must say what the tool should do")
 
 
-@shape(kw_only=True)
-class ToolRequirements(Shape):
+@wire_shape(kw_only=True)
+class ToolRequirements(WireShape):
     """What an agent needs of a tool."""
 
-    capabilities: tuple[str, ...] = member(
+    capabilities: tuple[str, ...] = wire_member(
         "capabilities", NAMES, default=(), nullable=False, label="requirements.capabilities"
     )
-    input_types: tuple[str, ...] = member(
+    input_types: tuple[str, ...] = wire_member(
         "input_types", NAMES, default=(), nullable=False, label="requirements.input_types"
     )
-    output_types: tuple[str, ...] = member(
+    output_types: tuple[str, ...] = wire_member(
         "output_types", NAMES, default=(), nullable=False, label="requirements.output_types"
     )
-    risk: Risk | None = member("preferred_risk_level", RISK, default=None)
+    risk: RiskLevel | None = wire_member("preferred_risk_level", RISK, default=None)
 
 
-@shape(kw_only=True)
-class ToolRequest(Shape):
+@wire_shape(kw_only=True)
+class ToolRequest(WireShape):
     """What `mgp/tools/request` asks."""
 
-    reason: str = member("reason", one_of(*REASONS))
-    context: str = member("context", QUERY)
-    needs: ToolRequirements = member("requirements", nested(ToolRequirements))
-    trace: str | None = member(
-        "task_trace_id", valid_value(f"a text of at most {MAX_NAME_LENGTH} characters", _is_name), default=None
+    reason: str = wire_member("reason", one_of(*TOOL_REQUEST_REASONS))
+    context: str = wire_member("context", QUERY)
+    needs: ToolRequirements = wire_member("requirements", nested_shape(ToolRequirements))
+    trace: str | None = wire_member(
+        "task_trace_id", make_checked_kind(f"a text of at most {MAX_NAME_LENGTH} characters", _is_name), default=None
     )
 
     def check_members(self) -> None:
@@ -397,7 +409,7 @@ class ToolRequest(Shape):
 # listed. So it needs no seal, and no memory here.
 
 
-HANDLE_KEY = VENDOR + "tools"
+HANDLE_KEY = DEFSERVE_NAMESPACE + "tools"
 FORMAT = b"\x01"
 MAX_TOOLS_IN_HANDLE = 64
 
@@ -408,14 +420,14 @@ class LastList:
     level = ""
 
 
-def remembers(call: Call) -> bool:
+def can_remember_loaded_tools(call: Call) -> bool:
     """Whether what is loaded is still known at the next call: without a session, only if a handle was sent."""
-    return not dialect_of(call).stateless or HANDLE_KEY in read_meta(call.params)
+    return not get_dialect(call).stateless or HANDLE_KEY in read_meta(call.params)
 
 
-def find_loaded_tools(call: Call, catalogue: ServerCatalogue, limit: int) -> LoadedTools:
+def find_loaded_tools(call: Call, catalogue: SearchableToolCatalogue, limit: int) -> LoadedTools:
     """The tools that this call's conversation has loaded. Raises InvalidParams for a handle that is none."""
-    if not dialect_of(call).stateless:
+    if not get_dialect(call).stateless:
         return call.session.local(LoadedTools)
     if (known := call.peek(LoadedTools)) is None:
         known = call.local(LoadedTools)
@@ -425,13 +437,13 @@ def find_loaded_tools(call: Call, catalogue: ServerCatalogue, limit: int) -> Loa
     return known
 
 
-def report_loaded(call: Call, loaded: LoadedTools, before: frozenset[str]) -> Params:
+def report_loaded_tools(call: Call, loaded: LoadedTools, before: frozenset[str]) -> Params:
     """Tell the caller what is loaded now, if that has changed: a notification, or the `_meta` of the result."""
-    if dialect_of(call).stateless:
+    if get_dialect(call).stateless:
         if not loaded and HANDLE_KEY not in read_meta(call.params):
             return {}
         names = loaded.names[-MAX_TOOLS_IN_HANDLE:]
-        return {HANDLE_KEY: json_values.encode_base64url(FORMAT + b"".join(map(digest, names)))}
+        return {HANDLE_KEY: json_values.encode_base64url(FORMAT + b"".join(map(digest_tool_name, names)))}
     if call.session.ready and call.session.local(LastList).level == "L3" and before != frozenset(loaded.names):
         call.session.notify("notifications/tools/list_changed", {}, audience=())
     return {}
@@ -440,18 +452,18 @@ def report_loaded(call: Call, loaded: LoadedTools, before: frozenset[str]) -> Pa
 def _digests(handle: object) -> list[bytes]:
     if handle is None:
         return []
-    most = len(FORMAT) + MAX_TOOLS_IN_HANDLE * DIGEST_BYTES
+    most = len(FORMAT) + MAX_TOOLS_IN_HANDLE * TOOL_DIGEST_BYTES
     try:
         if not isinstance(handle, str) or len(handle) > 2 * most:
             raise ValueError
         raw = json_values.decode_base64url(handle)
-        if not raw.startswith(FORMAT) or len(raw) > most or (len(raw) - len(FORMAT)) % DIGEST_BYTES:
+        if not raw.startswith(FORMAT) or len(raw) > most or (len(raw) - len(FORMAT)) % TOOL_DIGEST_BYTES:
             raise ValueError
     except ValueError:
         raise InvalidParams(
             f"Invalid params: _meta[{HANDLE_KEY!r}] must be what the last result had there, or be left out"
         ) from None
-    return [raw[at : at + DIGEST_BYTES] for at in range(len(FORMAT), len(raw), DIGEST_BYTES)]
+    return [raw[at : at + TOOL_DIGEST_BYTES] for at in range(len(FORMAT), len(raw), TOOL_DIGEST_BYTES)]
 
 
 # -- How much of the tools a list shows (MGP §16.3): everything, categories, what searches, or what is loaded as well.
@@ -460,7 +472,7 @@ def _digests(handle: object) -> list[bytes]:
 ListLevel: TypeAlias = Literal["L0", "L1", "L2", "L3"]
 
 LIST = "tools/list"
-ALWAYS = frozenset({DISCOVER, REQUEST, CALL})
+ALWAYS = frozenset({DISCOVER_TOOL, REQUEST_TOOL, CALL_TOOL})
 MAX_CATEGORIES = 200
 
 # A REST client has no conversation to load tools into, so its document lists every tool; and authors check them all.
@@ -473,7 +485,7 @@ class ShownTools:
     names: frozenset[str] | None = None
 
 
-class SearchedList(Extension):
+class SearchedToolList(Extension):
     """Leaves tools out of lists. It refuses nothing: a tool that is left out can be called."""
 
     name = "tool_discovery"
@@ -482,7 +494,7 @@ class SearchedList(Extension):
         self._section, self._said = section, False
 
     def on_item_declared(self, item: Any) -> None:
-        if item.kind == "tool" and item.name in SPELLINGS and not item.protects_itself:
+        if item.kind == "tool" and item.name in META_TOOL_ALIASES and not item.protects_itself:
             raise UsageError(
                 f"tool {item.name!r} has the name of a tool that searches", where=item.where, fix="give it another name"
             )
@@ -493,15 +505,15 @@ class SearchedList(Extension):
         names = call.local(ShownTools).names
         if names is not None:
             # A host looks for the tools of its views in the list. It hides them from the model itself.
-            return item.name in names or is_for_views(item)
-        return not item.protects_itself and item.name not in SPELLINGS
+            return item.name in names or is_view_only(item)
+        return not item.protects_itself and item.name not in META_TOOL_ALIASES
 
     def view(self, call: Call) -> object:
         """The names that are shown. Called before `visible`, for every list."""
         if call.method != LIST:
             return None
         section, level = self._section, self._section.list_level(call)
-        if not dialect_of(call).stateless:  # without a session nobody is told of changes
+        if not get_dialect(call).stateless:  # without a session nobody is told of changes
             call.session.local(LastList).level = level
         if level == "L0":
             return None
@@ -509,14 +521,14 @@ class SearchedList(Extension):
         shown = ALWAYS.union(section.options.pinned, section.always)
         if level == "L3":
             self._say_once()
-            shown = shown.union(SPELLINGS.values(), section.get_loaded_tools(call).names)
+            shown = shown.union(META_TOOL_ALIASES.values(), section.get_loaded_tools(call).names)
         call.local(ShownTools).names = shown
         visible = section.catalogue.visible(call) if level == "L1" else ()
         return shown, tuple(sorted({name for entry in visible for name in entry.categories})[:MAX_CATEGORIES])
 
     def describe(self, item: Any, view: Any) -> Params:
         """At level L1 the search lists the categories that there are."""
-        categories = view[1] if view is not None and item.kind == "tool" and item.name == DISCOVER else ()
+        categories = view[1] if view is not None and item.kind == "tool" and item.name == DISCOVER_TOOL else ()
         if not categories:
             return {}
         described: Params = {"categories": {"items": {"enum": list(categories)}}}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from defserve.serve.sockets import network_of
+from defserve.serve.sockets import get_client_network
 
 
-class Crowded(Protocol):
+class EvictableConnection(Protocol):
     """A connection that may have to give way."""
 
     transport: asyncio.Transport
@@ -23,19 +23,19 @@ class OpenConnections:
     """The HTTP connections of a listener by the network of their client, each network's oldest first."""
 
     def __init__(self) -> None:
-        self._by_network: dict[str, dict[Crowded, None]] = {}
+        self._by_network: dict[str, dict[EvictableConnection, None]] = {}
 
-    def add(self, address: str, connection: Crowded) -> None:
-        self._by_network.setdefault(network_of(address), {})[connection] = None
+    def add(self, address: str, connection: EvictableConnection) -> None:
+        self._by_network.setdefault(get_client_network(address), {})[connection] = None
 
-    def discard(self, address: str, connection: Crowded) -> None:
-        network = network_of(address)
+    def discard(self, address: str, connection: EvictableConnection) -> None:
+        network = get_client_network(address)
         same = self._by_network.get(network, {})
         same.pop(connection, None)
         if not same:
             self._by_network.pop(network, None)
 
-    def end_one(self) -> Crowded | None:
+    def end_one(self) -> EvictableConnection | None:
         """Cut off the oldest idle connection of the network that has the most. None if there is no idle one."""
         for same in sorted(self._by_network.values(), key=len, reverse=True):
             for connection in same:

@@ -8,8 +8,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from defserve.serve.fastpath.known_heads import KnownHead
-    from defserve.serve.fastpath.protocol import FastProtocol
+    from defserve.serve.fastpath.known_heads import CachedRequestHead
+    from defserve.serve.fastpath.protocol import FastHttptoolsProtocol
 
 # Past this size uvicorn pauses reading, and copying costs more than the steps of ASGI.
 MAX_BODY_BYTES = 65_536
@@ -21,13 +21,13 @@ _HEADS = {
 }
 
 
-class WholeCycle:
+class BufferedRequestCycle:
     """A cycle that is also a `serve.sockets.BufferedRequest`.
 
     uvicorn takes a response in two parts, and checks and joins its headers each time. Ours are always the same two.
     """
 
-    head: KnownHead | None = None
+    head: CachedRequestHead | None = None
     is_taken = False
     made_event: asyncio.Event | None = None
     """The event on which `receive` waits, if there is one."""
@@ -63,7 +63,7 @@ def _of_protocol(name: str) -> Any:
     return property(lambda self: getattr(self.protocol, name))
 
 
-class FastCycle(WholeCycle):
+class KnownHeadCycle(BufferedRequestCycle):
     """The cycle of a request with a known head. What a whole response does not need is made on demand."""
 
     transport, flow = _of_protocol("transport"), _of_protocol("flow")
@@ -72,7 +72,9 @@ class FastCycle(WholeCycle):
     chunked_encoding = None
     expected_content_length = 0
 
-    def __init__(self, protocol: FastProtocol, scope: MutableMapping[str, Any], head: KnownHead, body: bytes) -> None:
+    def __init__(
+        self, protocol: FastHttptoolsProtocol, scope: MutableMapping[str, Any], head: CachedRequestHead, body: bytes
+    ) -> None:
         self.protocol, self.scope, self.head, self.body = protocol, scope, head, body
         self.on_response = protocol.on_response_complete
         # Every request reads these. To read from the class what an instance lacks costs ten times as much as to set it.

@@ -10,17 +10,17 @@ from typing import Any, cast
 from defserve.core.messages import INVALID_REQUEST, encode
 from defserve.limits import Limits
 from defserve.serve.fastpath.crowding import OpenConnections
-from defserve.serve.fastpath.holding import HoldingFlow
+from defserve.serve.fastpath.holding import PausableFlowControl
 
-HEAD_BYTES = 32 * 1024
-STALL = 30.0
-LINGER = 0.25
+MAX_REQUEST_HEAD_BYTES = 32 * 1024
+MAX_STALL_SECONDS = 30.0
+CLOSE_LINGER_SECONDS = 0.25
 REFUSED = 1.0
 FIRST_PROBE_SECONDS, MAX_PROBE_SECONDS = 0.25, 15.0
-CLOSE = (b"connection", b"close")
+CONNECTION_CLOSE_HEADER = (b"connection", b"close")
 
 TIMEOUT = b"408 Request Timeout", "the head of the request did not arrive in time"
-TOO_LARGE = b"431 Request Header Fields Too Large", f"the head of a request may have {HEAD_BYTES} bytes"
+TOO_LARGE = b"431 Request Header Fields Too Large", f"the head of a request may have {MAX_REQUEST_HEAD_BYTES} bytes"
 UNAVAILABLE = b"503 Service Unavailable", "too many connections are open; try again later"
 BAD_REQUEST = b"400 Bad Request", "a connection is upgraded with GET"
 
@@ -44,7 +44,7 @@ class StallGuard(asyncio.Protocol):
         super().connection_lost(exc)
 
     def _watch_reader(self, waiting: int) -> None:
-        self._stall = asyncio.get_running_loop().call_later(STALL, self._check_reader, waiting)
+        self._stall = asyncio.get_running_loop().call_later(MAX_STALL_SECONDS, self._check_reader, waiting)
 
     def _check_reader(self, before: int) -> None:
         waiting = self.transport.get_write_buffer_size()
@@ -59,7 +59,7 @@ class StallGuard(asyncio.Protocol):
             self._stall = None
 
 
-class HeadDeadline(StallGuard, ABC):
+class RequestHeadDeadline(StallGuard, ABC):
     """The head of a request must be complete in time, and not too long. The parser says which part of it comes.
 
     Bytes that bring no part of a body (sizes and extensions of chunks, trailers) have the same limit. Between requests
@@ -72,8 +72,8 @@ class HeadDeadline(StallGuard, ABC):
     connections: set[Any]
     client: tuple[str, int] | None
     crowd: OpenConnections
-    flow: HoldingFlow
-    flow_kind: Callable[[asyncio.Transport], HoldingFlow]
+    flow: PausableFlowControl
+    flow_kind: Callable[[asyncio.Transport], PausableFlowControl]
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _bare_bytes = 0
@@ -91,17 +91,17 @@ class HeadDeadline(StallGuard, ABC):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        if len(data) <= HEAD_BYTES:
+        if len(data) <= MAX_REQUEST_HEAD_BYTES:
             self._feed(data)
             return
         # In one piece it could hold a whole head that is too long.
-        for start in range(0, len(data), HEAD_BYTES):
+        for start in range(0, len(data), MAX_REQUEST_HEAD_BYTES):
             if not (self._is_handed_over or self.transport.is_closing()):
-                self._feed(data[start : start + HEAD_BYTES])
+                self._feed(data[start : start + MAX_REQUEST_HEAD_BYTES])
 
     def _feed(self, data: bytes) -> None:
         before, is_head = self.cycle, self._is_read
-        room = HEAD_BYTES - self._head_bytes
+        room = MAX_REQUEST_HEAD_BYTES - self._head_bytes
         if is_head and len(data) > room and not (self._is_handed_over or _ends_head(data, room)):
             self._refuse(TOO_LARGE)
             return
@@ -113,7 +113,9 @@ class HeadDeadline(StallGuard, ABC):
             self._head_is_there()
             if self._is_leaving:
                 self.cycle.keep_alive = False
-                self.cycle.scope["headers"].append(CLOSE)  # then uvicorn says it in the response, with either parser
+                self.cycle.scope["headers"].append(
+                    CONNECTION_CLOSE_HEADER
+                )  # then uvicorn says it in the response, with either parser
         elif self._is_handed_over or self.transport.is_closing():
             return
         elif is_head:
@@ -130,7 +132,7 @@ class HeadDeadline(StallGuard, ABC):
     def _take_head(self, size: int) -> None:
         """Part of a head came, perhaps while an earlier request is still answered."""
         self._head_bytes += size
-        if self._head_bytes > HEAD_BYTES:
+        if self._head_bytes > MAX_REQUEST_HEAD_BYTES:
             self._refuse(TOO_LARGE)
         elif self._deadline is None:
             self._await_head()
@@ -141,7 +143,7 @@ class HeadDeadline(StallGuard, ABC):
             self._bare_bytes = 0
             return
         self._bare_bytes += size
-        most = HEAD_BYTES + self.limits.message if self.cycle.response_complete else HEAD_BYTES
+        most = MAX_REQUEST_HEAD_BYTES + self.limits.message if self.cycle.response_complete else MAX_REQUEST_HEAD_BYTES
         if self._bare_bytes > most:
             self._refuse(TOO_LARGE)
 
@@ -203,7 +205,7 @@ class HeadDeadline(StallGuard, ABC):
         would be lost if the connection were closed at once."""
         if self._is_between and not self._is_leaving:
             self._is_leaving = True
-            asyncio.get_running_loop().call_later(LINGER, self._let_go)
+            asyncio.get_running_loop().call_later(CLOSE_LINGER_SECONDS, self._let_go)
         else:
             cast(Any, super()).shutdown()
 

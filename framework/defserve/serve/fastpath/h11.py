@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import h11
 
-from defserve.serve.fastpath.deadlines import HEAD_BYTES, HeadDeadline
+from defserve.serve.fastpath.deadlines import MAX_REQUEST_HEAD_BYTES, RequestHeadDeadline
 from defserve.serve.fastpath.framing import BadFraming, check_framing
-from defserve.serve.fastpath.holding import AHEAD
+from defserve.serve.fastpath.holding import MAX_READ_AHEAD_BYTES
 
 _FOLD = re.compile(rb"\n[ \t]")
 
@@ -34,7 +34,7 @@ class StrictConnection(h11.Connection):
         return event
 
 
-class H11Bounds(HeadDeadline):
+class BoundedH11Protocol(RequestHeadDeadline):
     """Mixed in before uvicorn's protocol for h11.
 
     What comes behind a request waits here until that request is answered. So it is never taken for one long head.
@@ -45,7 +45,7 @@ class H11Bounds(HeadDeadline):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.conn = StrictConnection(h11.SERVER, 2 * HEAD_BYTES)
+        self.conn = StrictConnection(h11.SERVER, 2 * MAX_REQUEST_HEAD_BYTES)
 
     def _feed(self, data: bytes) -> None:
         if self._is_read and not self._is_between:
@@ -63,13 +63,13 @@ class H11Bounds(HeadDeadline):
             if self._is_read and not self._is_between:
                 self._hold_much()
                 break
-            piece, self._waiting = self._waiting[:HEAD_BYTES], self._waiting[HEAD_BYTES:]
+            piece, self._waiting = self._waiting[:MAX_REQUEST_HEAD_BYTES], self._waiting[MAX_REQUEST_HEAD_BYTES:]
             super()._feed(piece)
         if not self._is_handed_over:
             self._note_next_head()
 
     def _hold_much(self) -> None:
-        if len(self._waiting) > AHEAD:
+        if len(self._waiting) > MAX_READ_AHEAD_BYTES:
             self.flow.hold_reading()
 
     @property

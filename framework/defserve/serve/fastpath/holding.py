@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 # So many bytes may wait. Up to here reading goes on, because only a reader notices that its client has left.
-AHEAD = 64 * 1024
+MAX_READ_AHEAD_BYTES = 64 * 1024
 
 
-class HoldingFlow:
+class PausableFlowControl:
     """Mixed in before uvicorn's `FlowControl`, which reads on whenever an app waits for something to come."""
 
     read_paused: bool

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from defserve.serve.fastpath.deadlines import HeadDeadline
+from defserve.serve.fastpath.deadlines import RequestHeadDeadline
 from defserve.serve.fastpath.framing import check_framing
-from defserve.serve.fastpath.holding import AHEAD
+from defserve.serve.fastpath.holding import MAX_READ_AHEAD_BYTES
 
 
 class SealedHeaders(list[tuple[bytes, bytes]]):
@@ -29,7 +29,7 @@ class AnyLength(int):
 ANY_LENGTH = AnyLength()
 
 
-class HttptoolsBounds(HeadDeadline):
+class BoundedHttptoolsProtocol(RequestHeadDeadline):
     """Mixed in before uvicorn's protocol for httptools."""
 
     headers: Any
@@ -44,7 +44,7 @@ class HttptoolsBounds(HeadDeadline):
         super()._feed(data)
         if self.pipeline:
             self._ahead += len(data)
-            if self._ahead > AHEAD:
+            if self._ahead > MAX_READ_AHEAD_BYTES:
                 self.flow.hold_reading()
 
     def on_message_begin(self) -> None:

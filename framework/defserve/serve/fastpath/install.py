@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from defserve.limits import Limits
 from defserve.serve.fastpath.crowding import OpenConnections
-from defserve.serve.fastpath.cycle import FastCycle, WholeCycle
-from defserve.serve.fastpath.deadlines import HeadDeadline
-from defserve.serve.fastpath.holding import HoldingFlow
-from defserve.serve.fastpath.httptools import HttptoolsBounds
-from defserve.serve.fastpath.known_heads import KnownHeads
-from defserve.serve.fastpath.protocol import FastProtocol
+from defserve.serve.fastpath.cycle import BufferedRequestCycle, KnownHeadCycle
+from defserve.serve.fastpath.deadlines import RequestHeadDeadline
+from defserve.serve.fastpath.holding import PausableFlowControl
+from defserve.serve.fastpath.httptools import BoundedHttptoolsProtocol
+from defserve.serve.fastpath.known_heads import RequestHeadCache
+from defserve.serve.fastpath.protocol import FastHttptoolsProtocol
 from defserve.serve.fastpath.websockets import BoundedWebSocket
 
 # Undocumented parts of uvicorn that are used by the deadlines, and those that only the fast path uses.
@@ -40,7 +40,7 @@ _SET_FOR_FAST_PATH = tuple(
         "timeout_keep_alive timeout_keep_alive_task"
     ).split()
 )
-# Every attribute that uvicorn's cycle sets. If it sets more, `FastCycle` may lack something.
+# Every attribute that uvicorn's cycle sets. If it sets more, `KnownHeadCycle` may lack something.
 _SET_IN_CYCLE = frozenset(
     (
         "scope transport flow logger access_logger access_log default_headers message_event on_response "
@@ -61,7 +61,7 @@ _SET_FOR_WEBSOCKETS = tuple(
 FAST = "HttpToolsProtocol"
 
 
-class CompatReport(NamedTuple):
+class UvicornCompatReport(NamedTuple):
     """For each part of ours, why it does not fit; empty if it fits."""
 
     fast_path: str
@@ -69,7 +69,7 @@ class CompatReport(NamedTuple):
     websockets: str = ""
 
 
-def check_compat(http: Any, websocket: Any = None) -> CompatReport:
+def check_uvicorn_compat(http: Any, websocket: Any = None) -> UvicornCompatReport:
     """What fits uvicorn's class for an HTTP parser, and its class for WebSockets."""
     module = sys.modules[http.__module__]
     cycle_sets = _names_in(getattr(module, "RequestResponseCycle", None))
@@ -81,41 +81,41 @@ def check_compat(http: Any, websocket: Any = None) -> CompatReport:
         _format_missing(_missing(websocket, _FOR_WEBSOCKETS, _SET_FOR_WEBSOCKETS)) if websocket is not None else ""
     )
     if missing:
-        return CompatReport("the deadlines do not fit", _format_missing(missing), websockets)
+        return UvicornCompatReport("the deadlines do not fit", _format_missing(missing), websockets)
     if not _is_fast(http):
-        return CompatReport(f"it needs httptools, and the parser is {http.__name__}", "", websockets)
+        return UvicornCompatReport(f"it needs httptools, and the parser is {http.__name__}", "", websockets)
     missing = _missing(http, _FOR_FAST_PATH, _SET_FOR_FAST_PATH)
     missing += [f"cycle.{name}" for name in sorted(_SET_IN_CYCLE - cycle_sets)]
     if missing:
-        return CompatReport(_format_missing(missing), "", websockets)
+        return UvicornCompatReport(_format_missing(missing), "", websockets)
     more = sorted(cycle_sets - _SET_IN_CYCLE - {"bytearray"})
-    return CompatReport(
+    return UvicornCompatReport(
         f"uvicorn's requests hold more than is known: {', '.join(more)}" if more else "", "", websockets
     )
 
 
-def install(config: Any, limits: Limits) -> CompatReport:
+def install_fast_path(config: Any, limits: Limits) -> UvicornCompatReport:
     """Put our classes into a loaded `uvicorn.Config`, as far as they fit. The caller should log what does not fit."""
     http, websocket = config.http_protocol_class, config.ws_protocol_class
-    fit = check_compat(http, websocket)
+    fit = check_uvicorn_compat(http, websocket)
     if fit.deadlines and _is_fast(http):
         # httptools takes trailers for headers, and bounds nothing. h11 does neither.
         from uvicorn.protocols.http.h11_impl import H11Protocol as http
 
-        config.http_protocol_class, fit = http, fit._replace(deadlines=check_compat(http).deadlines)
+        config.http_protocol_class, fit = http, fit._replace(deadlines=check_uvicorn_compat(http).deadlines)
     shared: dict[str, Any] = {"limits": limits, "crowd": OpenConnections()}
     if not fit.deadlines:
-        shared["flow_kind"] = type("HoldingFlow", (HoldingFlow, sys.modules[http.__module__].FlowControl), {})
+        shared["flow_kind"] = type("HoldingFlow", (PausableFlowControl, sys.modules[http.__module__].FlowControl), {})
     if not fit.fast_path:
         cycle = sys.modules[http.__module__].RequestResponseCycle
         config.http_protocol_class = type(
             f"Fast{http.__name__}",
-            (FastProtocol, http),
+            (FastHttptoolsProtocol, http),
             {
                 **shared,
-                "heads": KnownHeads(),
-                "fast_cycle": type("FastCycle", (FastCycle, cycle), {}),
-                "parsed_cycle": type("ParsedCycle", (WholeCycle, cycle), {}),
+                "heads": RequestHeadCache(),
+                "fast_cycle": type("FastCycle", (KnownHeadCycle, cycle), {}),
+                "parsed_cycle": type("ParsedCycle", (BufferedRequestCycle, cycle), {}),
             },
         )
     elif not fit.deadlines:
@@ -126,12 +126,12 @@ def install(config: Any, limits: Limits) -> CompatReport:
     return fit
 
 
-def _bounds(http: Any) -> type[HeadDeadline]:
+def _bounds(http: Any) -> type[RequestHeadDeadline]:
     if _is_fast(http):
-        return HttptoolsBounds
-    from defserve.serve.fastpath.h11 import H11Bounds  # who has httptools may do without h11
+        return BoundedHttptoolsProtocol
+    from defserve.serve.fastpath.h11 import BoundedH11Protocol  # who has httptools may do without h11
 
-    return H11Bounds
+    return BoundedH11Protocol
 
 
 def _is_fast(http: Any) -> bool:

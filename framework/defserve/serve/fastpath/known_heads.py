@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from defserve.serve.sockets import BUFFERED_REQUEST
+from defserve.serve.sockets import BUFFERED_REQUEST_KEY
 
 KNOWN, MAX_HEAD_BYTES = 512, 4096
 
@@ -18,12 +18,12 @@ _LENGTH = b"ength: "
 _NAME = b"\r\ncontent-length: "
 
 # Members of a scope that differ by connection or request.
-_OWN = frozenset(("headers", "client", "server", "scheme", "state", BUFFERED_REQUEST))
+_OWN = frozenset(("headers", "client", "server", "scheme", "state", BUFFERED_REQUEST_KEY))
 # With one of these headers, the head alone does not decide how the request is read.
 _OTHERWISE = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 
 
-class KnownHead:
+class CachedRequestHead:
     """A parsed head: its ASGI scope without the members that differ by connection, and the app's note about it."""
 
     __slots__ = ("scope", "note", "_headers", "_length_at", "_before", "_after")
@@ -37,8 +37,8 @@ class KnownHead:
         self._headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         self._length_at = [name for name, _ in self._headers].index(b"content-length")
 
-    def match(self, data: bytes) -> tuple[KnownHead | None, bytes, bytes]:
-        """As `KnownHeads.find`, for a connection whose last request had this head: nothing is searched or hashed."""
+    def match(self, data: bytes) -> tuple[CachedRequestHead | None, bytes, bytes]:
+        """As `RequestHeadCache.find`, for a connection whose last request had this head: nothing is searched."""
         if data.startswith(self._before):
             at = len(self._before)
             stop = data.find(b"\r", at)
@@ -46,7 +46,7 @@ class KnownHead:
                 length, body = data[at:stop], data[stop + len(self._after) :]
                 if length == b"%d" % len(body):
                     return self, length, body
-        return UNKNOWN
+        return NO_KNOWN_HEAD
 
     def headers(self, length: bytes) -> list[tuple[bytes, bytes]]:
         """The headers of a request whose body has this length."""
@@ -55,23 +55,23 @@ class KnownHead:
         return headers
 
 
-UNKNOWN: tuple[KnownHead | None, bytes, bytes] = (None, b"", b"")
+NO_KNOWN_HEAD: tuple[CachedRequestHead | None, bytes, bytes] = (None, b"", b"")
 
 
-class KnownHeads:
+class RequestHeadCache:
     """The known heads. When there are too many, all are forgotten."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, KnownHead] = {}
+        self._known: dict[bytes, CachedRequestHead] = {}
         self.looked_for = b""
         """The head that was looked for last, without the number in its Content-Length."""
 
-    def find(self, data: bytes) -> tuple[KnownHead | None, bytes, bytes]:
+    def find(self, data: bytes) -> tuple[CachedRequestHead | None, bytes, bytes]:
         """The head, the length and the body of a request, if `data` is one whole request with a known head."""
         self.looked_for, length, body = _split_request(data)
         return self._known.get(self.looked_for), length, body
 
-    def learn(self, data: bytes, scope: Mapping[str, Any]) -> KnownHead | None:
+    def learn(self, data: bytes, scope: Mapping[str, Any]) -> CachedRequestHead | None:
         """Remember the head of a request that was parsed, if `data` was that request and nothing else."""
         raw, length, _ = _split_request(data)
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -82,7 +82,7 @@ class KnownHeads:
             return None
         if len(self._known) >= KNOWN:
             self._known.clear()
-        head = self._known[raw] = KnownHead(data, scope)
+        head = self._known[raw] = CachedRequestHead(data, scope)
         return head
 
 

@@ -10,12 +10,12 @@ import asyncio
 import re
 from typing import Any
 
-from defserve.serve.asyncio_engine import FirstSteps
-from defserve.serve.fastpath.cycle import FastCycle, WholeCycle
-from defserve.serve.fastpath.deadlines import CLOSE
-from defserve.serve.fastpath.httptools import HttptoolsBounds
-from defserve.serve.fastpath.known_heads import UNKNOWN, KnownHead, KnownHeads
-from defserve.serve.sockets import BUFFERED_REQUEST
+from defserve.serve.asyncio_engine import EagerTaskStarter
+from defserve.serve.fastpath.cycle import BufferedRequestCycle, KnownHeadCycle
+from defserve.serve.fastpath.deadlines import CONNECTION_CLOSE_HEADER
+from defserve.serve.fastpath.httptools import BoundedHttptoolsProtocol
+from defserve.serve.fastpath.known_heads import NO_KNOWN_HEAD, CachedRequestHead, RequestHeadCache
+from defserve.serve.sockets import BUFFERED_REQUEST_KEY
 
 # How many heads are learnt from one connection when they come first. If all its heads differ, learning costs more than
 # it saves: then one is learnt that comes twice in a row.
@@ -25,13 +25,13 @@ MAX_LEARNED_HEADS = 64
 _H2C = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
 
 
-class FastProtocol(HttptoolsBounds):
+class FastHttptoolsProtocol(BoundedHttptoolsProtocol):
     """Mixed in before uvicorn's protocol for httptools. Connections of one server share the heads they know."""
 
-    heads: KnownHeads
-    first_steps: FirstSteps | None = None  # of the class: connections of one server share it
-    fast_cycle: type[FastCycle]
-    parsed_cycle: type[WholeCycle]
+    heads: RequestHeadCache
+    first_steps: EagerTaskStarter | None = None  # of the class: connections of one server share it
+    fast_cycle: type[KnownHeadCycle]
+    parsed_cycle: type[BufferedRequestCycle]
     app: Any
     client: tuple[str, int] | None
     server: tuple[str, int | None] | None
@@ -45,7 +45,7 @@ class FastProtocol(HttptoolsBounds):
     timeout_keep_alive_task: asyncio.TimerHandle | None
     _idle_since = 0.0
     _running: Any = None
-    _last_head: KnownHead | None = None
+    _last_head: CachedRequestHead | None = None
     _last_scope: dict[str, Any]
     _lessons = MAX_LEARNED_HEADS
     _unknown = b""
@@ -53,7 +53,7 @@ class FastProtocol(HttptoolsBounds):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self.first_steps is None or self.first_steps.loop is not self.loop:
-            type(self).first_steps = FirstSteps(self.loop)
+            type(self).first_steps = EagerTaskStarter(self.loop)
         assert self.first_steps is not None
         self._first_steps = self.first_steps
 
@@ -65,7 +65,7 @@ class FastProtocol(HttptoolsBounds):
             and not (self._head_begun or self._head_bytes or self._is_leaving)
             and (before is None or before.response_complete)
         )
-        head, length, body = UNKNOWN
+        head, length, body = NO_KNOWN_HEAD
         if is_fresh:
             if (last := self._last_head) is not None:
                 head, length, body = last.match(data)
@@ -84,16 +84,16 @@ class FastProtocol(HttptoolsBounds):
                 cycle.head = self.heads.learn(data, cycle.scope)
             self._unknown = self.heads.looked_for
 
-    def _begin(self, head: KnownHead, length: bytes, body: bytes) -> None:
+    def _begin(self, head: CachedRequestHead, length: bytes, body: bytes) -> None:
         """Start a request with a known head, as uvicorn does in the steps of its parser."""
         if self._deadline is not None:
             self._head_is_there()
         if head is not self._last_head:
             own = {"client": self.client, "server": self.server, "scheme": self.scheme, "headers": None, "state": None}
-            self._last_head, self._last_scope = head, {**head.scope, **own, BUFFERED_REQUEST: None}
+            self._last_head, self._last_scope = head, {**head.scope, **own, BUFFERED_REQUEST_KEY: None}
         self.scope = scope = self._last_scope.copy()
         scope["headers"], scope["state"] = head.headers(length), self.app_state.copy()
-        self.cycle = self._read = self._running = scope[BUFFERED_REQUEST] = cycle = self.fast_cycle(
+        self.cycle = self._read = self._running = scope[BUFFERED_REQUEST_KEY] = cycle = self.fast_cycle(
             self, scope, head, body
         )
         # In an empty context, as uvicorn does with `reset_contextvars`: a call sees no context variables of another.
@@ -104,11 +104,11 @@ class FastProtocol(HttptoolsBounds):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         cycle.__class__, cycle.protocol, cycle.made_event = self.parsed_cycle, self, cycle.message_event
-        if CLOSE in cycle.scope["headers"]:
+        if CONNECTION_CLOSE_HEADER in cycle.scope["headers"]:
             cycle.keep_alive = False  # older versions of uvicorn know it only when they write the response
         self._running = cycle
         if app is self.app:
-            cycle.scope[BUFFERED_REQUEST] = cycle  # which the app removes
+            cycle.scope[BUFFERED_REQUEST_KEY] = cycle  # which the app removes
         super()._start_asgi_task(cycle, app)  # pyright: ignore
 
     def _unsupported_upgrade_warning(self) -> None:

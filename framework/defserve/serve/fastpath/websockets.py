@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from defserve.serve.fastpath.crowding import OpenConnections
 from defserve.serve.fastpath.deadlines import StallGuard
-from defserve.serve.sockets import FRAGMENTS, SMALL, TOO_MANY
+from defserve.serve.sockets import MAX_SMALL_FRAGMENTS, SMALL_FRAGMENT_BYTES, TOO_MANY_FRAGMENTS
 
 CLOSING = 2.0  # how long a client may take to answer a close; it keeps its place unless others need it
 PIECE = 8 * 1024  # 1365 empty frames, which take about ten milliseconds
@@ -153,9 +153,9 @@ class BoundedWebSocket(StallGuard):
         held: Any = self
         if self.close_sent:
             return
-        self._small_fragments += len(event.data) < SMALL
-        if self._small_fragments > FRAGMENTS:
-            self._fail(TOO_BIG, TOO_MANY)
+        self._small_fragments += len(event.data) < SMALL_FRAGMENT_BYTES
+        if self._small_fragments > MAX_SMALL_FRAGMENTS:
+            self._fail(TOO_BIG, TOO_MANY_FRAGMENTS)
             return
         if not hasattr(self, "frames"):  # older versions of uvicorn join them, which copies all of them each time
             held.bytes = held.bytes if isinstance(held.bytes, bytearray) else bytearray(held.bytes)

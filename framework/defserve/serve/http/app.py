@@ -15,45 +15,50 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from defserve.auth.auth_options import Auth
-from defserve.auth.authority import MAX_ADDRESS_LENGTH, is_local, same_user_or_stranger, stranger_at
-from defserve.auth.bearer_tokens import ShownProof
-from defserve.auth.live_credentials import BearerCredential, LiveBearers
-from defserve.auth.oauth import HOW_TO_SEND, RESOURCE, Denied
-from defserve.auth.principals import READS_METRICS, SCOPES, Principal
+from defserve.auth.authority import MAX_ADDRESS_LENGTH, identify_socket_user, is_local_user, make_stranger_principal
+from defserve.auth.bearer_tokens import DpopProofRequest
+from defserve.auth.live_credentials import BearerCredential, LiveBearerCredentials
+from defserve.auth.oauth import RESOURCE_METADATA_PATH, TOKEN_HEADER_EXAMPLE, AuthDenial
+from defserve.auth.principals import METRICS_SCOPES, PERMISSION_SCOPES, Principal
 from defserve.auth.rates import FailedTokens
-from defserve.core.messages import INTERNAL_ERROR, INVALID_REQUEST, Malformed, decode, encode
+from defserve.core.messages import INTERNAL_ERROR, INVALID_REQUEST, MalformedMessage, decode, encode
 from defserve.errors import LimitExceeded
-from defserve.serve.http.exchange import Exchange, OutboundMessage, format_event
+from defserve.serve.http.exchange import Exchange, WritableMessage, format_sse_event
 from defserve.serve.http.other_endpoints import (
     PageMount,
     PageRules,
     RestMount,
     RestRules,
-    WebSockets,
-    answer_site,
-    offers_another,
-    refusing,
+    WebSocketEndpoint,
+    answer_site_request,
+    make_handshake_refusal_sender,
+    offers_other_subprotocol,
 )
 from defserve.serve.http.request_heads import (
-    SECOND_SPELLING,
-    Gate,
-    Headers,
-    accepts,
-    has_second_spelling,
-    is_json,
-    prefers_events,
-    read_target,
-    routing,
+    ENCODED_PATH_REFUSAL,
+    HostOriginGate,
+    RequestHeaders,
+    accepts_media_type,
+    has_needless_encoding,
+    is_json_content_type,
+    normalize_request_target,
+    prefers_event_stream,
+    read_routing_headers,
 )
-from defserve.serve.http.sessions import CREDENTIALS
-from defserve.serve.http.streamable import SILENCE, HttpRules, Streamable, refuse
-from defserve.serve.sockets import PEER_USER, Receive, Scope, Send, network_of
+from defserve.serve.http.sessions import MAX_SESSION_CREDENTIALS
+from defserve.serve.http.streamable import (
+    MAX_SILENCE_SECONDS,
+    HttpProtocolRules,
+    StreamableEndpoint,
+    send_jsonrpc_error,
+)
+from defserve.serve.sockets import PEER_USER_KEY, Receive, Scope, Send, get_client_network
 
 if TYPE_CHECKING:
-    from defserve.auth.proxy.oauth_proxy import ProxySite
+    from defserve.auth.proxy.oauth_proxy import OAuthProxySite
     from defserve.core.session import Session
     from defserve.serve.session_opener import SessionOpener
-    from defserve.stores.shared.worker_link import SharedLink
+    from defserve.stores.shared.worker_link import SharedStoreLink
 
 
 # Reports the state of the server: an HTTP status and a text.
@@ -64,11 +69,11 @@ Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
 
 # What was found for a known head: the methods at its path, its headers, its version, its routing, and whether it
 # prefers events.
-Noted = tuple[Methods, Headers, str | None, tuple[str, str, str | None] | None, bool]
+Noted = tuple[Methods, RequestHeaders, str | None, tuple[str, str, str | None] | None, bool]
 
-CLOSE = ((b"connection", b"close"),)
+CONNECTION_CLOSE_HEADERS = ((b"connection", b"close"),)
 REGISTRATION = "POST", "register"
-NO_REGISTRATION = f"there is no authorization server here; give the client a token to send: {HOW_TO_SEND}"
+NO_REGISTRATION = f"there is no authorization server here; give the client a token to send: {TOKEN_HEADER_EXAMPLE}"
 NOT_FOUND = "Not found: nothing is served at this path. Most addresses end with /mcp"
 
 
@@ -94,29 +99,29 @@ class HttpOptions:
     reports: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
     rest: RestRules | None = None
     page: PageRules | None = None
-    shared: SharedLink | None = None
+    shared: SharedStoreLink | None = None
 
 
 class HttpApp:
     """The ASGI application of a server."""
 
-    def __init__(self, provider: SessionOpener, rules: HttpRules, options: HttpOptions) -> None:
+    def __init__(self, provider: SessionOpener, rules: HttpProtocolRules, options: HttpOptions) -> None:
         self.provider, self.options, self.auth = provider, options, options.auth
-        self.live = LiveBearers(self.auth) if self.auth is not None else None
+        self.live = LiveBearerCredentials(self.auth) if self.auth is not None else None
         self._site = self.auth.site if self.auth is not None else None
-        self._failures = FailedTokens(trusted_proxy=options.trusted_proxy, counted_as=network_of)
+        self._failures = FailedTokens(trusted_proxy=options.trusted_proxy, counted_as=get_client_network)
         self._refusal = rules.refusal
-        self.gate = Gate(
+        self.gate = HostOriginGate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )
         self.streamable = (
-            Streamable(provider, rules)
+            StreamableEndpoint(provider, rules)
             if options.shared is None
             else _make_shared_streamable(provider, rules, options.shared)
         )
         if self.auth is not None:
             self.streamable.challenge = self._ask_for_scopes
-        self.sockets = WebSockets(provider)
+        self.sockets = WebSocketEndpoint(provider)
         self.endpoint = options.path.rstrip("/")
         base = self.endpoint.rpartition("/")[0]
         self.legacy = LegacySse(provider, base)
@@ -171,7 +176,7 @@ class HttpApp:
     async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
         """The methods at the path of a request. None: it is answered already."""
         if self._site is not None and (at := self._at_site(self._site, scope)) is not None:
-            await answer_site(self._site, at, exchange, scope, self.gate, self.provider.limits.body)
+            await answer_site_request(self._site, at, exchange, scope, self.gate, self.provider.limits.body)
             return None
         if not await self._passes(exchange, scope):
             return None
@@ -183,15 +188,15 @@ class HttpApp:
             await self._elsewhere(exchange, scope)
         return methods
 
-    def _at_site(self, site: ProxySite, scope: Scope) -> str | None:
+    def _at_site(self, site: OAuthProxySite, scope: Scope) -> str | None:
         """The path of the site that is asked for: by the whole path, or by what is below the path of this app."""
-        if has_second_spelling(scope):
+        if has_needless_encoding(scope):
             return None
         return next((path for path in (scope["path"], self._path(scope)) if site.serves(path)), None)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # "websocket.connect"
-        refuse = refusing(scope, send)
+        refuse = make_handshake_refusal_sender(scope, send)
         exchange = Exchange(scope, receive, refuse, self._nobody(scope), self._refusal)
         if not await self._passes(exchange, scope):
             return
@@ -200,7 +205,7 @@ class HttpApp:
             return
         if self.auth is not None and not await self._authenticate(exchange, scope):
             return
-        if offers_another(scope):
+        if offers_other_subprotocol(scope):
             await exchange.refuse(400, "Bad request: the subprotocol here is mcp")
             return
         await self.provider.start(self.close)
@@ -214,9 +219,9 @@ class HttpApp:
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
         target = scope.get("raw_path") or b""
         is_path = target.startswith(b"/") and not target.startswith(b"//")
-        refusal = (None if is_path else read_target(scope, host)) or self.gate.check(host, origin, site)
-        if refusal is None and has_second_spelling(scope):
-            refusal = SECOND_SPELLING
+        refusal = (None if is_path else normalize_request_target(scope, host)) or self.gate.check(host, origin, site)
+        if refusal is None and has_needless_encoding(scope):
+            refusal = ENCODED_PATH_REFUSAL
         if refusal is None:
             return True
         await exchange.refuse(refusal.status, refusal.text)
@@ -226,8 +231,8 @@ class HttpApp:
         """The principal of a request without credentials."""
         client = scope.get("client")
         if client is None and self.options.trust_same_user:
-            return same_user_or_stranger(scope["state"].get(PEER_USER))
-        return stranger_at(client[0] if client and len(client[0]) <= MAX_ADDRESS_LENGTH else "")
+            return identify_socket_user(scope["state"].get(PEER_USER_KEY))
+        return make_stranger_principal(client[0] if client and len(client[0]) <= MAX_ADDRESS_LENGTH else "")
 
     async def _authenticate(self, exchange: Exchange, scope: Scope) -> bool:
         assert self.auth is not None
@@ -262,17 +267,17 @@ class HttpApp:
         denied = self.auth.make_denial("insufficient_scope", needs=scopes, holder=exchange.principal)
         await self._challenge(exchange, denied, exchange.scope)
 
-    async def _challenge(self, exchange: Exchange, denied: Denied, scope: Scope) -> None:
+    async def _challenge(self, exchange: Exchange, denied: AuthDenial, scope: Scope) -> None:
         """Tell a client which credentials it needs."""
         resource = self.auth.resource if self.auth is not None else None
         if resource is not None and (root := self._root(scope)):
             # The paths of the standard belong to the app in which this one is mounted.
-            denied = denied.naming(resource.metadata_url, f"{resource.origin}{root}{RESOURCE}")
+            denied = denied.naming(resource.metadata_url, f"{resource.origin}{root}{RESOURCE_METADATA_PATH}")
         said = [("www-authenticate", denied.challenge), *denied.more]
         headers = [(name.encode(), value.encode("latin-1")) for name, value in said if value]
         await exchange.refuse(denied.status, denied.text, headers)
 
-    def _proof(self, scope: Scope) -> ShownProof:
+    def _proof(self, scope: Scope) -> DpopProofRequest:
         """What a DPoP proof of this request must say. The public address is the author's, not what headers say."""
         assert self.auth is not None and self.auth.resource is not None
         public, path = self.auth.resource.url, scope["path"]
@@ -280,7 +285,7 @@ class HttpApp:
             public = f"{self.auth.resource.origin}{path}"
         proofs = [value for name, value in scope["headers"] if name == b"dpop"]
         # A WebSocket is opened by GET.
-        return ShownProof(scope.get("method", "GET"), public, proofs)
+        return DpopProofRequest(scope.get("method", "GET"), public, proofs)
 
     async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
         """Probes, and the metadata that tells clients where to get tokens."""
@@ -348,8 +353,8 @@ class HttpApp:
     async def _report_to_holder(self, probe: Probe, exchange: Exchange, scope: Scope) -> None:
         """A report that names every tool, for who has the right to it. A server without `auth` hides none."""
         who = exchange.principal
-        if not self._admits_all() and not is_local(who) and who.scopes.isdisjoint(READS_METRICS):
-            await self._ask_for_scopes(exchange, (SCOPES["MetricsRead"],))
+        if not self._admits_all() and not is_local_user(who) and who.scopes.isdisjoint(METRICS_SCOPES):
+            await self._ask_for_scopes(exchange, (PERMISSION_SCOPES["MetricsRead"],))
             return
         await self._report(probe, exchange, scope)
 
@@ -387,16 +392,16 @@ class HttpApp:
         if not await self._is_json(exchange):
             return False
         accept = exchange.headers.get("accept")
-        if accepts(accept, "application/json") and accepts(accept, "text/event-stream"):
-            exchange.prefers_events = prefers_events(accept)
-            exchange.routing = routing(exchange.headers)
+        if accepts_media_type(accept, "application/json") and accepts_media_type(accept, "text/event-stream"):
+            exchange.prefers_events = prefers_event_stream(accept)
+            exchange.routing = read_routing_headers(exchange.headers)
             if exchange.head is not None:
                 # A request with the same head skips these checks, and goes to the same place.
                 methods, events = self._routes[self.endpoint], exchange.prefers_events
                 noted: Noted = methods, exchange.headers, exchange.version, exchange.routing, events
                 exchange.head.note = noted
             return True
-        await refuse(
+        await send_jsonrpc_error(
             exchange, 406, INVALID_REQUEST, "Not acceptable: accept both application/json and text/event-stream"
         )
         return False
@@ -409,9 +414,9 @@ class HttpApp:
             await self.legacy.post(exchange, feed, body)
 
     async def _is_json(self, exchange: Exchange) -> bool:
-        if is_json(exchange.headers.get("content-type")):
+        if is_json_content_type(exchange.headers.get("content-type")):
             return True
-        await refuse(exchange, 415, INVALID_REQUEST, "Unsupported media type: send application/json")
+        await send_jsonrpc_error(exchange, 415, INVALID_REQUEST, "Unsupported media type: send application/json")
         return False
 
     async def _body(self, exchange: Exchange) -> bytes | None:
@@ -421,11 +426,11 @@ class HttpApp:
             body = await exchange.body(limits.message, limits.body)
         except TimeoutError:
             text = "Request timeout: the body did not arrive in time"
-            await refuse(exchange, 408, INVALID_REQUEST, text, headers=CLOSE)
+            await send_jsonrpc_error(exchange, 408, INVALID_REQUEST, text, headers=CONNECTION_CLOSE_HEADERS)
             return None
         if body is None and not exchange.gone:
             text = f"Content too large: at most {limits.message} bytes"
-            await refuse(exchange, 413, INVALID_REQUEST, text, headers=CLOSE)
+            await send_jsonrpc_error(exchange, 413, INVALID_REQUEST, text, headers=CONNECTION_CLOSE_HEADERS)
         return body
 
     def drain(self) -> None:
@@ -457,10 +462,12 @@ class HttpApp:
                 return
 
 
-def _make_shared_streamable(provider: SessionOpener, rules: HttpRules, link: SharedLink) -> Streamable:
-    from defserve.serve.http.shared.streamable import SharedStreamable
+def _make_shared_streamable(
+    provider: SessionOpener, rules: HttpProtocolRules, link: SharedStoreLink
+) -> StreamableEndpoint:
+    from defserve.serve.http.shared.streamable import SharedStreamableEndpoint
 
-    return SharedStreamable(provider, rules, link)
+    return SharedStreamableEndpoint(provider, rules, link)
 
 
 async def _refuse_method(exchange: Exchange, allowed: Iterable[str]) -> None:
@@ -472,10 +479,10 @@ async def _refuse_method(exchange: Exchange, allowed: Iterable[str]) -> None:
 
 
 STREAM, MESSAGES = "/sse", "/messages"
-FULL = ((b"retry-after", b"1"),)
+RETRY_AFTER_HEADERS = ((b"retry-after", b"1"),)
 
 
-class Feed:
+class SseSession:
     """A session that lasts as long as its stream. Bound to the principal that opened it."""
 
     conversation: Session
@@ -486,7 +493,7 @@ class Feed:
         self._credentials: dict[str, BearerCredential] = {}
         self.note(exchange)
 
-    def push(self, message: OutboundMessage) -> None:
+    def push(self, message: WritableMessage) -> None:
         """A message for the peer. This stream does not end with an answer."""
         if self.exchange.finished:  # it was dropped: nobody may read any more
             if message.taken is not None:
@@ -523,7 +530,7 @@ class Feed:
         """A message with this credential belongs to the session."""
         for shown in exchange.list_credentials() if exchange.principal.credential not in self._credentials else ():
             self._credentials[shown.key] = shown
-        if len(self._credentials) > CREDENTIALS:
+        if len(self._credentials) > MAX_SESSION_CREDENTIALS:
             self.credential_ended(next(iter(self._credentials)))
 
     def list_credentials(self) -> tuple[BearerCredential, ...]:
@@ -542,18 +549,18 @@ class LegacySse:
 
     def __init__(self, provider: SessionOpener, base: str) -> None:
         self.provider, self.base = provider, base
-        self.feeds: dict[str, Feed] = {}
+        self.feeds: dict[str, SseSession] = {}
 
     async def get(self, exchange: Exchange, root: str) -> None:
         """Open a session and be its stream. `root` is the path under which the app is mounted."""
-        if not accepts(exchange.headers.get("accept"), "text/event-stream"):
-            await refuse(exchange, 406, INVALID_REQUEST, "Not acceptable: accept text/event-stream")
+        if not accepts_media_type(exchange.headers.get("accept"), "text/event-stream"):
+            await send_jsonrpc_error(exchange, 406, INVALID_REQUEST, "Not acceptable: accept text/event-stream")
             return
-        feed = Feed(exchange)
+        feed = SseSession(exchange)
         try:
             feed.conversation = self.provider.open(feed.push, principal=exchange.principal, counted=True)
         except LimitExceeded as error:
-            await refuse(exchange, 503, INTERNAL_ERROR, error.message, headers=FULL)
+            await send_jsonrpc_error(exchange, 503, INTERNAL_ERROR, error.message, headers=RETRY_AFTER_HEADERS)
             return
         feed.conversation.holder = feed
         id = secrets.token_urlsafe(24)
@@ -563,8 +570,8 @@ class LegacySse:
         watch = asyncio.create_task(exchange.watch(feed.on_disconnect))
         try:
             target = f"{root}{self.base}{MESSAGES}?session_id={id}"
-            await exchange.start_events(format_event(target.encode(), name="endpoint"))
-            await exchange.stream(SILENCE, feed.on_disconnect)
+            await exchange.start_events(format_sse_event(target.encode(), name="endpoint"))
+            await exchange.stream(MAX_SILENCE_SECONDS, feed.on_disconnect)
         finally:
             watch.cancel()
             del self.feeds[id]
@@ -574,37 +581,39 @@ class LegacySse:
             if exchange.live is not None:
                 exchange.live.release(feed)
 
-    async def find(self, exchange: Exchange, scope: Scope) -> Feed | None:
+    async def find(self, exchange: Exchange, scope: Scope) -> SseSession | None:
         """The session that a POST is for. None: it was refused."""
         feed = self.feeds.get(_session_id(scope["query_string"]))
         # Another principal's session is not found: an id is never authority.
         if feed is None or feed.exchange.principal.id != exchange.principal.id:
-            await refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; open the stream again")
+            await send_jsonrpc_error(
+                exchange, 404, INVALID_REQUEST, "Invalid request: no such session; open the stream again"
+            )
             return None
         if not feed.exchange.principal.covers(exchange.principal):
             # The answer would go to a reader that may see less than this caller.
             text = "Forbidden: the stream of this session was opened with fewer rights; open another one"
-            await refuse(exchange, 403, INVALID_REQUEST, text)
+            await send_jsonrpc_error(exchange, 403, INVALID_REQUEST, text)
             return None
         if feed.exchange.full:
             text = "Too many answers of this session are unread"
-            await refuse(exchange, 503, INTERNAL_ERROR, text, headers=FULL)
+            await send_jsonrpc_error(exchange, 503, INTERNAL_ERROR, text, headers=RETRY_AFTER_HEADERS)
             return None
         if feed.conversation.full:
             text, about = (
                 "Too many calls of this session wait",
                 {"error_type": "limit_exceeded", "retry_after_ms": 1000},
             )
-            await exchange.respond(429, exchange.error(INTERNAL_ERROR, text, about=about), FULL)
+            await exchange.respond(429, exchange.error(INTERNAL_ERROR, text, about=about), RETRY_AFTER_HEADERS)
             return None
         return feed
 
-    async def post(self, exchange: Exchange, feed: Feed, body: bytes) -> None:
+    async def post(self, exchange: Exchange, feed: SseSession, body: bytes) -> None:
         """Take a message. The answer goes out on the stream."""
         limits = self.provider.limits
         message = decode(body, limits.depth, limits.keys)
-        if isinstance(message, Malformed) and message.notification is None:
-            await refuse(exchange, 400, message.code, message.message, message.id)
+        if isinstance(message, MalformedMessage) and message.notification is None:
+            await send_jsonrpc_error(exchange, 400, message.code, message.message, message.id)
             return
         feed.note(exchange)
         feed.heard = time.monotonic()

@@ -10,14 +10,14 @@ import re
 from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping
 from typing import Any, Protocol, TypeAlias
 
-from defserve.auth.live_credentials import BearerCredential, LiveBearers
+from defserve.auth.live_credentials import BearerCredential, LiveBearerCredentials
 from defserve.auth.principals import Principal
-from defserve.base.peer_bounds import cut_text
-from defserve.core.engine import rest
-from defserve.core.messages import INVALID_REQUEST, Id, encode
-from defserve.serve.http.request_heads import Headers, is_json, names_json
+from defserve.base.peer_bounds import truncate_text
+from defserve.core.engine import await_remaining_steps
+from defserve.core.messages import INVALID_REQUEST, RequestId, encode
+from defserve.serve.http.request_heads import RequestHeaders, is_json_content_type, is_json_requested
 from defserve.serve.sockets import (
-    BUFFERED_REQUEST,
+    BUFFERED_REQUEST_KEY,
     BufferedRequest,
     Header,
     HeaderList,
@@ -27,22 +27,22 @@ from defserve.serve.sockets import (
     Send,
 )
 
-RefusalData: TypeAlias = Callable[[int, str], dict[str, Any] | None]
+ErrorDataFactory: TypeAlias = Callable[[int, str], dict[str, Any] | None]
 """The code and the text of an error → its `data`, if it has any."""
 
-JSON = (b"content-type", b"application/json")
-PLAIN = (b"content-type", b"text/plain; charset=utf-8")
+JSON_CONTENT_TYPE = (b"content-type", b"application/json")
+PLAIN_CONTENT_TYPE = (b"content-type", b"text/plain; charset=utf-8")
 
 
 # -- Messages that wait to be written to one client: in order and bounded. Answers and questions are never dropped.
 
 
-UNREAD = 256
+MAX_UNREAD_MESSAGES = 256
 SLOW = 16
-UNREAD_BYTES = 1024 * 1024
+MAX_UNREAD_MESSAGE_BYTES = 1024 * 1024
 
 
-class OutboundMessage(Protocol):
+class WritableMessage(Protocol):
     """A message for the peer, as the runner hands it over. An empty message ends its request without an answer."""
 
     release: Callable[[], None] | None
@@ -72,7 +72,7 @@ class UnreadMessage:
 
     __slots__ = ("message", "id")
 
-    def __init__(self, message: OutboundMessage, id: str | None) -> None:
+    def __init__(self, message: WritableMessage, id: str | None) -> None:
         self.message, self.id = message, id
 
     def leave(self) -> None:
@@ -100,7 +100,7 @@ class UnreadMessages:
         self.unread: list[UnreadMessage] = []
         self._wake: Wakes | None = None
 
-    def add_message(self, message: OutboundMessage, id: str | None = None) -> None:
+    def add_message(self, message: WritableMessage, id: str | None = None) -> None:
         """Put a message at the end, or in front of the bulk of other calls.
 
         For a slow reader, a message replaces an older one with the same `replaces`. A full outbox drops messages that
@@ -119,7 +119,7 @@ class UnreadMessages:
                 break
         self.unread.insert(self._place(message), UnreadMessage(message, id))
 
-    def _place(self, message: OutboundMessage) -> int:
+    def _place(self, message: WritableMessage) -> int:
         """The index behind everything except bulk of other calls. Answers to a batch belong to no single call: last."""
         bulk = next((at for at, item in enumerate(self.unread) if item.message.bulk), None)
         if bulk is None or (message.answers and message.relates_to is None):
@@ -146,7 +146,7 @@ class UnreadMessages:
 
     def _has_no_room(self, size: int) -> bool:
         waiting = [len(item.message.data) for item in self.unread if not item.message.bulk]
-        return len(waiting) >= UNREAD or sum(waiting) + size > UNREAD_BYTES
+        return len(waiting) >= MAX_UNREAD_MESSAGES or sum(waiting) + size > MAX_UNREAD_MESSAGE_BYTES
 
     def rouse(self) -> None:
         """Wake up `wait`."""
@@ -192,7 +192,7 @@ class Exchange(UnreadMessages):
     gone.
     """
 
-    headers: Headers
+    headers: RequestHeaders
     version: str | None
     routing: tuple[str, str, str | None] | None
 
@@ -219,15 +219,15 @@ class Exchange(UnreadMessages):
         receive: Receive,
         send: Send,
         principal: Principal,
-        refusal: RefusalData | None,
-        live: LiveBearers | None = None,
+        refusal: ErrorDataFactory | None,
+        live: LiveBearerCredentials | None = None,
     ) -> None:
         UnreadMessages.__init__(self)  # `super()` is an object more for every request
         self.principal, self.refusal, self.live = principal, refusal, live
         self.prefers_events: bool | None = None
         self.is_doubted = self._is_read = False
         self._scope, self._receive, self._send = scope, receive, send
-        self._whole: BufferedRequest | None = (whole := scope.pop(BUFFERED_REQUEST, None))
+        self._whole: BufferedRequest | None = (whole := scope.pop(BUFFERED_REQUEST_KEY, None))
         self.head: RequestHead | None = whole.head if whole is not None else None
 
     @property
@@ -240,13 +240,13 @@ class Exchange(UnreadMessages):
 
     def read_head(self) -> None:
         """Read the headers, for a head that is not known yet."""
-        self.headers = Headers(self._scope["headers"])
+        self.headers = RequestHeaders(self._scope["headers"])
         self.version = self.headers.get("mcp-protocol-version")
         self.routing = None
 
     # -- from the runner ---------------------------------------------------------------------------------
 
-    def push(self, message: OutboundMessage, id: str | None = None) -> None:
+    def push(self, message: WritableMessage, id: str | None = None) -> None:
         """Add a message that belongs to this request. The answer is the last."""
         if self.finished:
             if message.taken is not None:
@@ -291,7 +291,7 @@ class Exchange(UnreadMessages):
             steps.close()
             return None
         async with asyncio.timeout(seconds):
-            return await self._read_body(limit, await rest(steps, waiting_for))
+            return await self._read_body(limit, await await_remaining_steps(steps, waiting_for))
 
     def _announces_more_than(self, limit: int) -> bool:
         length = self.headers.get("content-length")
@@ -341,23 +341,29 @@ class Exchange(UnreadMessages):
 
     async def refuse(self, status: int, text: str, headers: HeaderList = (), code: int = INVALID_REQUEST) -> None:
         """Send a refusal: a JSON-RPC error to who asks for JSON or sends it, otherwise the text alone."""
-        if names_json(self.headers.get("accept")) or is_json(self.headers.get("content-type")):
+        if is_json_requested(self.headers.get("accept")) or is_json_content_type(self.headers.get("content-type")):
             await self.respond(status, self.error(code, text), headers)
         else:
-            await self.respond(status, cut_text(text).encode(), headers, plain=True)
+            await self.respond(status, truncate_text(text).encode(), headers, plain=True)
 
-    def error(self, code: int, text: str, id: Id | None = None, about: Mapping[str, Any] | None = None) -> bytes:
+    def error(self, code: int, text: str, id: RequestId | None = None, about: Mapping[str, Any] | None = None) -> bytes:
         """A JSON-RPC error. Clients do not read one without an id, so an unknown id is null. `about` is in its data."""
-        text = cut_text(text)
+        text = truncate_text(text)
         data = {**((self.refusal(code, text) if self.refusal is not None else None) or {}), **(about or {})}
         error = {"code": code, "message": text} | ({"data": data} if data else {})
         return encode({"jsonrpc": "2.0", "id": id, "error": error})
 
     async def respond(
-        self, status: int, body: bytes = b"", headers: HeaderList = (), *, plain: bool = False, kind: Header = JSON
+        self,
+        status: int,
+        body: bytes = b"",
+        headers: HeaderList = (),
+        *,
+        plain: bool = False,
+        kind: Header = JSON_CONTENT_TYPE,
     ) -> None:
         """Send one complete response. `kind` is the header of its media type."""
-        kinds = (PLAIN if plain else kind,) if body else ()
+        kinds = (PLAIN_CONTENT_TYPE if plain else kind,) if body else ()
         headers = [*kinds, (b"content-length", b"%d" % len(body)), *headers]
         try:
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
@@ -366,7 +372,7 @@ class Exchange(UnreadMessages):
             pass
 
     @property
-    def only(self) -> OutboundMessage | None:
+    def only(self) -> WritableMessage | None:
         """The answer, if it is the only message."""
         alone = self.unread[0].message if self.finished and len(self.unread) == 1 else None
         return alone if alone is not None and alone.answers else None
@@ -386,7 +392,7 @@ class Exchange(UnreadMessages):
                 self.is_doubted = False
                 await self._write(KEEP_ALIVE, left)
                 continue
-            events = b"".join(format_event(item.message.data, id=item.id) for item in self.take_unread())
+            events = b"".join(format_sse_event(item.message.data, id=item.id) for item in self.take_unread())
             await self._write(events, left)
             if self.finished and not self.unread:
                 break
@@ -397,7 +403,7 @@ class Exchange(UnreadMessages):
         if self.gone or not (data or last):
             return
         try:
-            async with asyncio.timeout(STALL):
+            async with asyncio.timeout(MAX_STALL_SECONDS):
                 await self._send({"type": "http.response.body", "body": data, "more_body": not last})
         except (TimeoutError, OSError):  # ASGI servers may raise OSError once the client has gone
             self.leave(left)
@@ -422,7 +428,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 _UNSAFE = re.compile(r"[\r\n\0]")
 
 
-def format_event(data: bytes, *, id: str | None = None, retry: int | None = None, name: str | None = None) -> bytes:
+def format_sse_event(data: bytes, *, id: str | None = None, retry: int | None = None, name: str | None = None) -> bytes:
     """One event. `data` may be any bytes; `retry` is in milliseconds; without a `name` it is a `message`.
 
     Raises ValueError for an `id` or a `name` that would end its line.
@@ -447,7 +453,7 @@ def _one_line(text: str) -> str:
 
 # What a session says beside the reply to a call for which there was no room. It is no code of the reply itself.
 TOO_MANY_CALLS = 429
-STALL = 30.0
+MAX_STALL_SECONDS = 30.0
 
 
 class CompleteReply:

@@ -17,23 +17,35 @@ from urllib.parse import quote
 
 from pydantic_core import from_json
 
-from defserve.auth.authority import MAX_ADDRESS_LENGTH, stranger_at
-from defserve.auth.live_credentials import ENDED, BearerCredential, LiveBearers
+from defserve.auth.authority import MAX_ADDRESS_LENGTH, make_stranger_principal
+from defserve.auth.live_credentials import CREDENTIAL_ENDED_REASON, BearerCredential, LiveBearerCredentials
 from defserve.auth.principals import Principal
 from defserve.auth.proxy.site_messages import MAX_BODY_BYTES, SiteRequest
-from defserve.base.peer_bounds import MAX_PEER_TEXT, cut_text
-from defserve.core.json_values import excess, is_object
+from defserve.base.peer_bounds import MAX_PEER_TEXT_LENGTH, truncate_text
+from defserve.core.json_values import find_limit_violation, is_object
 from defserve.core.messages import Params, Request, encode
-from defserve.serve.http.exchange import STALL, Exchange, OutboundMessage, UnreadMessages
-from defserve.serve.http.request_heads import Gate, Headers, is_json, is_loopback_name, wants_page
-from defserve.serve.http.streamable import CLIENT_LEFT, Attached, SingleResponse, absorb, route_message
-from defserve.serve.sockets import Header, HeaderList, Receive, Scope, Send, network_of
+from defserve.serve.http.exchange import MAX_STALL_SECONDS, Exchange, UnreadMessages, WritableMessage
+from defserve.serve.http.request_heads import (
+    HostOriginGate,
+    RequestHeaders,
+    is_json_content_type,
+    is_loopback_name,
+    wants_html_page,
+)
+from defserve.serve.http.streamable import (
+    CLIENT_LEFT_STATUS,
+    ClientWatch,
+    SingleResponse,
+    absorb_cancellation,
+    route_message,
+)
+from defserve.serve.sockets import Header, HeaderList, Receive, Scope, Send, get_client_network
 
 if TYPE_CHECKING:
-    from defserve.auth.proxy.oauth_proxy import ProxySite
+    from defserve.auth.proxy.oauth_proxy import OAuthProxySite
     from defserve.core.extension import Offer
     from defserve.core.session import Session
-    from defserve.serve.session_opener import ReplyShape, SessionOpener
+    from defserve.serve.session_opener import ReplyEncoder, SessionOpener
 
 SUBPROTOCOL = "mcp"
 CLOSE_SECONDS = 5.0
@@ -48,15 +60,15 @@ class CloseReason(NamedTuple):
 
 NO_BINARY = CloseReason(1003, "one JSON message a text frame")
 TOO_BIG = CloseReason(1009, "message too big")
-CREDENTIAL_ENDED = CloseReason(1008, ENDED)
+CREDENTIAL_ENDED = CloseReason(1008, CREDENTIAL_ENDED_REASON)
 RESTART = CloseReason(1012, "the server is stopping")
 GIVES_WAY = CloseReason(1013, "another client needs the place; come back later")
 
 # Sent before the socket is accepted, it refuses the socket. Servers turn it into a 403.
-POLICY = 1008
+POLICY_VIOLATION_CODE = 1008
 
 
-class WebSockets:
+class WebSocketEndpoint:
     """Every open socket of an endpoint."""
 
     def __init__(self, provider: SessionOpener) -> None:
@@ -65,7 +77,12 @@ class WebSockets:
         self.draining = False
 
     async def serve(
-        self, principal: Principal, scope: Scope, receive: Receive, send: Send, live: LiveBearers | None = None
+        self,
+        principal: Principal,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        live: LiveBearerCredentials | None = None,
     ) -> None:
         """Serve one socket from its acceptance to its end. The caller has checked that the client may connect.
 
@@ -120,7 +137,7 @@ class WebSocket(UnreadMessages):
         self._room = asyncio.Event()
         self._heard = self._opened = time.monotonic()
 
-    def push(self, message: OutboundMessage) -> None:
+    def push(self, message: WritableMessage) -> None:
         """A message for the peer."""
         self.add_message(message)
         self._finish_if_drained()
@@ -202,7 +219,7 @@ class WebSocket(UnreadMessages):
                 while self.unread:
                     item = self.unread.pop(0)
                     try:
-                        async with asyncio.timeout(STALL):
+                        async with asyncio.timeout(MAX_STALL_SECONDS):
                             await self._send({"type": "websocket.send", "text": item.message.data.decode()})
                     finally:
                         item.leave()
@@ -227,12 +244,12 @@ def choose_subprotocol(scope: Scope) -> str | None:
     return SUBPROTOCOL if SUBPROTOCOL in offered else None
 
 
-def offers_another(scope: Scope) -> bool:
+def offers_other_subprotocol(scope: Scope) -> bool:
     """Whether the client offers subprotocols, and `mcp` is not among them."""
     return bool(scope.get("subprotocols")) and choose_subprotocol(scope) is None
 
 
-def refusing(scope: Scope, send: Send) -> Send:
+def make_handshake_refusal_sender(scope: Scope, send: Send) -> Send:
     """Turns an HTTP refusal into what can be sent before a socket is accepted: that response, or a close."""
     can_respond = "websocket.http.response" in scope.get("extensions", {})
 
@@ -240,7 +257,7 @@ def refusing(scope: Scope, send: Send) -> Send:
         if can_respond:
             await send({**message, "type": f"websocket.{message['type']}"})
         elif message["type"] == "http.response.start":
-            await send({"type": "websocket.close", "code": POLICY})
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION_CODE})
 
     return refuse
 
@@ -295,9 +312,9 @@ class RestRules:
 
     offer: Offer
     """The offer of every caller: it waits for the answer, and can do nothing else."""
-    call: Callable[[str, Params], tuple[Request, ReplyShape]]
+    call: Callable[[str, Params], tuple[Request, ReplyEncoder]]
     """The request that calls a tool, and how it is answered."""
-    document: Callable[[str], tuple[Request, ReplyShape]]
+    document: Callable[[str], tuple[Request, ReplyEncoder]]
     """The request whose answer is the OpenAPI document, for tools served below a path."""
     scopes: Callable[[str], Sequence[str]]
 
@@ -307,7 +324,7 @@ class RestFailure(Exception):
 
     def __init__(self, kind: str, message: str, detail: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.kind, self.message, self.detail = kind, cut_text(message, MAX_PEER_TEXT), dict(detail or {})
+        self.kind, self.message, self.detail = kind, truncate_text(message, MAX_PEER_TEXT_LENGTH), dict(detail or {})
 
     @property
     def status(self) -> int:
@@ -370,14 +387,14 @@ class RestMount:
         kind = exchange.headers.get("content-type")
         if not body and kind is None:
             return {}
-        if not is_json(kind):
+        if not is_json_content_type(kind):
             await _refuse(exchange, 415, "invalid_arguments", "send application/json")
             return None
         try:
             found: Any = from_json(body, allow_inf_nan=False) if body.strip() else {}
         except ValueError as error:
             raise RestFailure("invalid_arguments", f"the body is not JSON: {error}") from None
-        problem = excess(found, limits.depth, limits.keys)
+        problem = find_limit_violation(found, limits.depth, limits.keys)
         if problem is not None or not is_object(found):
             raise RestFailure("invalid_arguments", problem or "the body must be an object: the arguments by name")
         return found
@@ -393,7 +410,7 @@ async def _refuse(exchange: Exchange, status: int, kind: str, text: str) -> None
 # The page says what a client without a token is told. No credential of the browser is looked at.
 
 
-HTML: Final[Header] = (b"content-type", b"text/html; charset=utf-8")
+HTML_CONTENT_TYPE: Final[Header] = (b"content-type", b"text/html; charset=utf-8")
 VERBS: Final = frozenset(("GET", "HEAD"))
 DOCS: Final = "/docs"
 
@@ -413,7 +430,7 @@ class PageContent:
 
     offer: Offer
     """The offer of a client that speaks nothing but the protocol itself."""
-    listed: Callable[[str], tuple[Request, ReplyShape]]
+    listed: Callable[[str], tuple[Request, ReplyEncoder]]
     """The request whose answer is the page."""
     unlisted: Callable[[str], bytes]
     """The page of a server that tells nothing to who shows no token."""
@@ -442,7 +459,7 @@ class PageMount:
     def is_asked(self, exchange: Exchange, scope: Scope) -> bool:
         """Whether a request is that of a browser that wants to show something to a person."""
         is_client = exchange.version is not None
-        return scope.get("method") in VERBS and not is_client and wants_page(exchange.headers.get("accept"))
+        return scope.get("method") in VERBS and not is_client and wants_html_page(exchange.headers.get("accept"))
 
     def is_shown(self, exchange: Exchange) -> bool:
         """Whether this browser gets the page."""
@@ -454,11 +471,13 @@ class PageMount:
         """Send the page of the endpoint at `path`. `is_admitted`: who shows no token may ask this server something."""
         content, address = self._content, self._address(exchange, scope, path)
         if not is_admitted:
-            await exchange.respond(200, content.unlisted(address), content.headers, kind=HTML)
+            await exchange.respond(200, content.unlisted(address), content.headers, kind=HTML_CONTENT_TYPE)
             return
         await start()
         client = scope.get("client")
-        exchange.principal = stranger_at(client[0] if client and len(client[0]) <= MAX_ADDRESS_LENGTH else "")
+        exchange.principal = make_stranger_principal(
+            client[0] if client and len(client[0]) <= MAX_ADDRESS_LENGTH else ""
+        )
         await answer_shaped(self.provider, exchange, content.offer, *content.listed(address))
 
     @cached_property
@@ -479,7 +498,7 @@ class PageMount:
         return f"{scheme}://{exchange.headers.get('host')}{quote(prefix.rstrip('/') + path)}"
 
 
-def _is_direct(headers: Headers) -> bool:
+def _is_direct(headers: RequestHeaders) -> bool:
     return is_loopback_name(headers.get("host")) and all(headers.get(name) is None for name in FORWARDING)
 
 
@@ -487,7 +506,7 @@ def _is_direct(headers: Headers) -> bool:
 
 
 async def answer_shaped(
-    provider: SessionOpener, exchange: Exchange, offer: Offer, request: Request, reply: ReplyShape
+    provider: SessionOpener, exchange: Exchange, offer: Offer, request: Request, reply: ReplyEncoder
 ) -> None:
     """Run a single request for the caller of an exchange, and send its outcome as `reply` encodes it."""
     conversation = provider.open_shaped(route_message, principal=exchange.principal, shape=reply)
@@ -495,11 +514,11 @@ async def answer_shaped(
     try:
         begun = conversation.start_call(request, route, offer)
         if not isinstance(begun, tuple):
-            with Attached(exchange, route) as attached:
+            with ClientWatch(exchange, route) as attached:
                 attached.watch()
                 assert begun.rest is not None
                 await begun.rest
-                await absorb()
+                await absorb_cancellation()
             begun = begun.reply or (b"", None)
     finally:
         exchange.abandon()
@@ -510,13 +529,15 @@ async def answer_shaped(
     if body:
         await exchange.respond(status or 200, body, reply.headers, kind=reply.kind)
     else:
-        await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
+        await exchange.respond(CLIENT_LEFT_STATUS)  # nobody reads it, but some middleware needs a response
 
 
 # -- Pages and endpoints of `Auth.site`. Links of any site lead there, so of the gate only the rule for names holds.
 
 
-async def answer_site(site: ProxySite, path: str, exchange: Exchange, scope: Scope, gate: Gate, seconds: float) -> None:
+async def answer_site_request(
+    site: OAuthProxySite, path: str, exchange: Exchange, scope: Scope, gate: HostOriginGate, seconds: float
+) -> None:
     """Answer a request for one of the paths of the site. Its pages judge origins themselves."""
     exchange.read_head()
     refusal = gate.check(exchange.headers.get("host"), None, None)
@@ -538,7 +559,7 @@ async def answer_site(site: ProxySite, path: str, exchange: Exchange, scope: Sco
         # HTTP/2 may send each cookie in a header of its own.
         headers[key] = text if key not in headers else f"{headers[key]}{'; ' if key == 'cookie' else ', '}{text}"
     query = scope.get("query_string", b"").decode("latin-1")
-    asked = SiteRequest(scope["method"], path, query, headers, body, network_of(client[0]) if client else "")
+    asked = SiteRequest(scope["method"], path, query, headers, body, get_client_network(client[0]) if client else "")
     answer = await site.answer(asked)
     sent = [(name.encode(), value.encode("latin-1", "replace")) for name, value in answer.headers]
     kinds = [one for one in sent if one[0] == b"content-type"]

@@ -12,19 +12,19 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from defserve.base.peer_bounds import remember_short
+from defserve.base.peer_bounds import cache_short_texts
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
 from defserve.serve.sockets import Scope
 
 BLANKS = b" \t"
 
-VERSION = "MCP-Protocol-Version"
-METHOD = "Mcp-Method"
-NAME = "Mcp-Name"
+PROTOCOL_VERSION_HEADER = "MCP-Protocol-Version"
+METHOD_HEADER = "Mcp-Method"
+NAME_HEADER = "Mcp-Name"
 
 # Method → the parameter that Mcp-Name repeats.
-NAMED_BY = {
+NAME_PARAMETERS = {
     "tools/call": "name",
     "prompts/get": "name",
     "resources/read": "uri",
@@ -43,7 +43,7 @@ _ZERO_WEIGHT = re.compile(r"0(?:\.0*)?")
 _WEIGHT = re.compile(r"0?\.[0-9]{1,9}")
 
 
-class Headers:
+class RequestHeaders:
     """The headers of an ASGI scope, by name in any case, without the blanks around the values.
 
     httptools leaves trailing blanks and h11 does not. RFC 9110 §5.5 says to remove them.
@@ -91,22 +91,24 @@ def _collect_repeated(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, list[str]
     return {name: several for name, several in values.items() if len(several) > 1}
 
 
-@remember_short(256)
-def prefers_events(accept: str | None) -> bool:
+@cache_short_texts(256)
+def prefers_event_stream(accept: str | None) -> bool:
     """Whether an Accept header names both forms, and the stream of events before JSON."""
     names = [entry.partition(";")[0].strip() for entry in (accept or "").lower().split(",")]
     both = "text/event-stream" in names and "application/json" in names
     return both and names.index("text/event-stream") < names.index("application/json")
 
 
-@remember_short(256)
-def names_json(accept: str | None) -> bool:
+@cache_short_texts(256)
+def is_json_requested(accept: str | None) -> bool:
     """Whether an Accept header asks for JSON by name. Browsers do not: they take anything, and show it to people."""
-    return accept is not None and "application/json" in accept.lower() and accepts(accept, "application/json")
+    return (
+        accept is not None and "application/json" in accept.lower() and accepts_media_type(accept, "application/json")
+    )
 
 
-@remember_short(256)
-def accepts(accept: str | None, media: str) -> bool:
+@cache_short_texts(256)
+def accepts_media_type(accept: str | None, media: str) -> bool:
     """Whether an Accept header allows `media` (lower case). The most specific range decides. No header allows all."""
     if accept is None:
         return True
@@ -121,8 +123,8 @@ def accepts(accept: str | None, media: str) -> bool:
     return accepted
 
 
-@remember_short(256)
-def wants_page(accept: str | None) -> bool:
+@cache_short_texts(256)
+def wants_html_page(accept: str | None) -> bool:
     """Whether an Accept header asks for HTML by name, as browsers do: not for events, and not rather for JSON."""
     if accept is None or "text/html" not in (text := accept.lower()):
         return False
@@ -150,8 +152,8 @@ def _weight(parameters: list[str]) -> float:
     return 1.0
 
 
-@remember_short(256)
-def is_json(content_type: str | None) -> bool:
+@cache_short_texts(256)
+def is_json_content_type(content_type: str | None) -> bool:
     """Whether a Content-Type is exactly application/json, in UTF-8 if it names a charset.
 
     It is strict because a page of another site may send other types without asking first.
@@ -186,9 +188,9 @@ def decode_value(value: str) -> str:
     return decoded.decode()
 
 
-def routing(headers: Headers) -> tuple[str, str, str | None] | None:
+def read_routing_headers(headers: RequestHeaders) -> tuple[str, str, str | None] | None:
     """Version, method and name, if each header comes once and can be decoded."""
-    version, method, name = (headers.all(each) for each in (VERSION, METHOD, NAME))
+    version, method, name = (headers.all(each) for each in (PROTOCOL_VERSION_HEADER, METHOD_HEADER, NAME_HEADER))
     if len(version) != 1 or len(method) != 1 or len(name) > 1:
         return None
     try:
@@ -197,23 +199,30 @@ def routing(headers: Headers) -> tuple[str, str, str | None] | None:
         return None
 
 
-def routing_mismatch(headers: Headers, method: str, params: Mapping[str, Any], version: str) -> str | None:
+def find_routing_mismatch(headers: RequestHeaders, method: str, params: Mapping[str, Any], version: str) -> str | None:
     """Why the headers do not match the body in version, method or name: the text of the refusal (-32020), or None.
 
     `version` is the body's.
     """
-    key = NAMED_BY.get(method)
-    for name, expected, what in ((VERSION, version, "the version in params._meta"), (METHOD, method, "the method")):
+    key = NAME_PARAMETERS.get(method)
+    for name, expected, what in (
+        (PROTOCOL_VERSION_HEADER, version, "the version in params._meta"),
+        (METHOD_HEADER, method, "the method"),
+    ):
         found = headers.all(name)
         if found != [expected]:
             return _absent_or_repeated(found, name) or f"{name} header does not match {what}"
-    return None if key is None else _compare_header(headers.all(NAME), NAME, params.get(key), f"params.{key}")
+    return (
+        None
+        if key is None
+        else _compare_header(headers.all(NAME_HEADER), NAME_HEADER, params.get(key), f"params.{key}")
+    )
 
 
-def param_mismatch(
-    headers: Headers, params: Mapping[str, Any], param_headers: Mapping[tuple[str, ...], str]
+def find_param_mismatch(
+    headers: RequestHeaders, params: Mapping[str, Any], param_headers: Mapping[tuple[str, ...], str]
 ) -> str | None:
-    """Like `routing_mismatch`, for arguments annotated with `x-mcp-header`. `param_headers` maps paths to headers."""
+    """Like `find_routing_mismatch`, for arguments with `x-mcp-header`. `param_headers` maps paths to headers."""
     for path, name in param_headers.items():
         value: Any = params.get("arguments")
         for key in path:
@@ -290,7 +299,7 @@ class HostRule(NamedTuple):
         return (below or name == self.name) and (self.ports is None or port in self.ports)
 
 
-class Gate:
+class HostOriginGate:
     """Checks requests for one endpoint.
 
     `allowed_hosts`: `example.com` (with no port, 80, 443 or our own), `example.com:8443`, `example.com:*`,
@@ -448,10 +457,10 @@ _ABSOLUTE = re.compile(rb"(https?)://([^/@\\]+)(/.*)", re.IGNORECASE)
 # What needs no percent-encoding in a path (RFC 3986 §2.3), and the slash.
 _NEEDLESS = re.compile(rb"%(?:2[DEFdef]|3[0-9]|4[1-9A-Fa-f]|5[0-9AFaf]|6[1-9A-Fa-f]|7[0-9AEae])")
 
-SECOND_SPELLING = GateRefusal(400, "the path encodes letters, digits or slashes with %: write them as they are")
+ENCODED_PATH_REFUSAL = GateRefusal(400, "the path encodes letters, digits or slashes with %: write them as they are")
 
 
-def has_second_spelling(scope: Scope) -> bool:
+def has_needless_encoding(scope: Scope) -> bool:
     """Whether the path of a request is written in a way that our own paths have none: `/%6detrics`, `/tools%2Fadd`.
 
     A proxy in front that denies a path denies what is written, so nothing may be there under another writing.
@@ -460,7 +469,7 @@ def has_second_spelling(scope: Scope) -> bool:
     return b"%" in target and _NEEDLESS.search(target.partition(b"?")[0]) is not None
 
 
-def read_target(scope: Scope, host: str | None) -> GateRefusal | None:
+def normalize_request_target(scope: Scope, host: str | None) -> GateRefusal | None:
     """Why a request with this target is refused, or None. An absolute URI is replaced by its path.
 
     Its host must be that of the Host header: whoever judges one of them has then judged both.

@@ -8,23 +8,30 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from defserve.auth.live_credentials import BearerCredential, LiveBearers
+from defserve.auth.live_credentials import BearerCredential, LiveBearerCredentials
 from defserve.auth.principals import Principal
-from defserve.serve.http.exchange import TOO_MANY_CALLS, UNREAD, Exchange, OutboundMessage, UnreadMessages, format_event
+from defserve.serve.http.exchange import (
+    MAX_UNREAD_MESSAGES,
+    TOO_MANY_CALLS,
+    Exchange,
+    UnreadMessages,
+    WritableMessage,
+    format_sse_event,
+)
 from defserve.stores.stream_events import EventBudget, EventGap, MemoryEvents, StoredEvent, StoredEventKind
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
 
 
-RETRY_MS = 1000
-STANDALONE = "standalone"
+SSE_RETRY_MS = 1000
+STANDALONE_STREAM_NAME = "standalone"
 
 # More streams than a session keeps events of.
 OWNERS = 1024
 
 # How many credentials may use one session at a time. A client that refreshes its token uses two.
-CREDENTIALS = 32
+MAX_SESSION_CREDENTIALS = 32
 
 
 class HttpSession:
@@ -46,7 +53,7 @@ class HttpSession:
         self.named = 0
         self._owners: dict[str, Principal] = {}
         self._credentials: dict[str, BearerCredential] = {}
-        self._live: LiveBearers | None = None
+        self._live: LiveBearerCredentials | None = None
         self.end: Callable[[], None] = self.close
         """Ends the session. Whoever lists it sets this."""
         self._unread: dict[str, None] = {}
@@ -66,7 +73,7 @@ class HttpSession:
         if found is None:
             return None
         name, missed = found
-        if name == STANDALONE:
+        if name == STANDALONE_STREAM_NAME:
             return self.standalone, self.standalone.resume_after(missed, exchange)
         owner, stream = self._owners.get(name), self.streams.get(name)
         if owner is None or not exchange.principal.covers(owner):
@@ -88,10 +95,10 @@ class HttpSession:
         return name
 
     def on_unread_answer(self, name: str) -> None:
-        """A call was answered while its client was away. Past `UNREAD` such answers, the oldest is dropped."""
+        """A call was answered while its client was away. Past `MAX_UNREAD_MESSAGES`, the oldest is dropped."""
         self.streams.pop(name, None)
         self._unread[name] = None
-        if len(self._unread) > UNREAD:
+        if len(self._unread) > MAX_UNREAD_MESSAGES:
             oldest = next(iter(self._unread))
             del self._unread[oldest]
             self.events.finish(oldest)
@@ -107,7 +114,7 @@ class HttpSession:
         if self._live is None and self._credentials:
             self._live = exchange.live
             self._live.watch_holder(self)
-        if len(self._credentials) > CREDENTIALS:
+        if len(self._credentials) > MAX_SESSION_CREDENTIALS:
             self.credential_ended(next(iter(self._credentials)))
 
     def list_credentials(self) -> tuple[BearerCredential, ...]:
@@ -166,7 +173,7 @@ class ResponseStream:
         self.name, self.answered = "", False
         self._first = b""
 
-    def push(self, message: OutboundMessage) -> None:
+    def push(self, message: WritableMessage) -> None:
         self.answered = self.answered or message.answers
         id = self._store_event(message) if self.name and message.data else None
         if self.is_read:
@@ -180,13 +187,13 @@ class ResponseStream:
         """Whether an open response can carry more messages."""
         return self.exchange is not None and not (self.exchange.gone or self.exchange.finished)
 
-    def _handle_unread(self, message: OutboundMessage, id: str | None) -> None:
+    def _handle_unread(self, message: WritableMessage, id: str | None) -> None:
         if message.answers and self.name:
             self.session.on_unread_answer(self.name)
         if message.taken is not None:
             message.taken()
 
-    def _store_event(self, message: OutboundMessage) -> str:
+    def _store_event(self, message: WritableMessage) -> str:
         kind: StoredEventKind = "message"
         if message.answers:
             kind = "result"
@@ -202,7 +209,7 @@ class ResponseStream:
             message.release = partial(events.release, id)
         return id
 
-    def _audience_kept(self, message: OutboundMessage) -> object:
+    def _audience_kept(self, message: WritableMessage) -> object:
         """Who may read an event later, where that is not the same for the whole stream."""
         return None
 
@@ -219,7 +226,7 @@ class ResponseStream:
         if not self.answered:
             self.session.streams[self.name] = self
         if self.session.primed:
-            self._first = format_event(b"", id=self.session.events.mark(self.name), retry=RETRY_MS)
+            self._first = format_sse_event(b"", id=self.session.events.mark(self.name), retry=SSE_RETRY_MS)
         for item in self.exchange.unread:
             item.id = self._store_event(item.message)
 
@@ -282,7 +289,7 @@ class ResponseStream:
 
 
 def _encode_events(events: Sequence[StoredEvent]) -> bytes:
-    return b"".join(format_event(data, id=id) for id, data in events)
+    return b"".join(format_sse_event(data, id=id) for id, data in events)
 
 
 class StandaloneStream(ResponseStream):
@@ -292,10 +299,10 @@ class StandaloneStream(ResponseStream):
 
     def __init__(self, session: HttpSession) -> None:
         super().__init__(session, None)
-        self.name = STANDALONE
+        self.name = STANDALONE_STREAM_NAME
         self._waiting: UnreadMessages | None = None
 
-    def push(self, message: OutboundMessage) -> None:
+    def push(self, message: WritableMessage) -> None:
         id = self._store_event(message) if message.data else None
         if self.is_read and self._is_for(message.audience):
             assert self.exchange is not None
@@ -309,10 +316,10 @@ class StandaloneStream(ResponseStream):
         reader = self.exchange.principal
         return audience == () or any(map(reader.covers, audience or (self.session.opener,)))
 
-    def _audience_kept(self, message: OutboundMessage) -> object:
+    def _audience_kept(self, message: WritableMessage) -> object:
         return message.audience
 
-    def _handle_unread(self, message: OutboundMessage, id: str | None) -> None:
+    def _handle_unread(self, message: WritableMessage, id: str | None) -> None:
         if self._waiting is None:
             self._waiting = UnreadMessages()
         self._waiting.add_message(message, id)

@@ -22,26 +22,31 @@ from defserve.core.messages import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
-    Id,
-    Malformed,
+    MalformedMessage,
     Message,
     Notification,
     Reply,
     Request,
+    RequestId,
     decode,
 )
 from defserve.errors import LimitExceeded
 from defserve.serve.http.exchange import (
     TOO_MANY_CALLS,
     CompleteReply,
+    ErrorDataFactory,
     Exchange,
-    OutboundMessage,
-    RefusalData,
-    format_event,
+    WritableMessage,
+    format_sse_event,
 )
-from defserve.serve.http.request_heads import NAMED_BY, accepts, param_mismatch, routing_mismatch
+from defserve.serve.http.request_heads import (
+    NAME_PARAMETERS,
+    accepts_media_type,
+    find_param_mismatch,
+    find_routing_mismatch,
+)
 from defserve.serve.http.sessions import HttpSession, HttpSessions, ResponseStream
-from defserve.serve.sockets import BegunCall, HeaderList, WaitingCall
+from defserve.serve.sockets import CallOrReply, HeaderList, WaitingCall
 
 if TYPE_CHECKING:
     from defserve.core.extension import Offer
@@ -52,14 +57,14 @@ if TYPE_CHECKING:
 HEADER_MISMATCH = -32020
 
 NOTHING_TO_RESUME = "Invalid request: nothing to resume after this Last-Event-ID"
-ALREADY_OPEN = "Conflict: this session's stream is already open"
+STREAM_ALREADY_OPEN = "Conflict: this session's stream is already open"
 
 # `isinstance` is several times slower on a union made in place.
 SPOKEN = (Request, Notification)
 
 
 @dataclass(frozen=True, slots=True)
-class HttpRules:
+class HttpProtocolRules:
     """What the transport must know about the protocol: its versions, and where a request names its version."""
 
     handshake_versions: tuple[str, ...]
@@ -70,7 +75,7 @@ class HttpRules:
     priming_event_versions: frozenset[str] = frozenset()
     scopes: Callable[[str], Sequence[str]] = field(default=lambda name: ())
     param_headers: Callable[[Any], Mapping[tuple[str, ...], str]] = field(default=lambda name: {})
-    refusal: RefusalData | None = None
+    refusal: ErrorDataFactory | None = None
     no_sessions: str = ""
     """Why no session can be opened; empty if it can."""
 
@@ -78,15 +83,15 @@ class HttpRules:
 # -- Runs a call in the task of its HTTP request, and answers: JSON for a single message, otherwise a stream of events.
 
 
-SILENCE = 15.0
+MAX_SILENCE_SECONDS = 15.0
 
 # A call of a session has the head of its response after so many seconds, and the id to come back with if it is cut.
 HEAD_SECONDS = 1.0
 
 # Watching a client takes a task of its own, and most calls are done before it would have been worth it.
 UNWATCHED_SECONDS = 0.05
-CLIENT_LEFT = 499
-RETRY = ((b"retry-after", b"1"),)
+CLIENT_LEFT_STATUS = 499
+RETRY_AFTER_HEADERS = ((b"retry-after", b"1"),)
 
 
 class ResponseRoute(Protocol):
@@ -97,7 +102,7 @@ class ResponseRoute(Protocol):
         """Error code → HTTP status, where it is not 200."""
         ...
 
-    def push(self, message: OutboundMessage) -> None:
+    def push(self, message: WritableMessage) -> None:
         """A message that belongs to the request."""
 
     def wants_events(self, exchange: Exchange) -> bool:
@@ -125,7 +130,7 @@ class ResponseRoute(Protocol):
         """The request has been dealt with."""
 
 
-def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable[None] | None:
+def run_call(exchange: Exchange, route: ResponseRoute, begun: CallOrReply) -> Awaitable[None] | None:
     """Continue a call in the task of its request, and answer it. Returns the rest to await, or None.
 
     Most calls are done in their first step. They need no task, no timer, and no watch on the client.
@@ -143,7 +148,7 @@ def run(exchange: Exchange, route: ResponseRoute, begun: BegunCall) -> Awaitable
 def _respond(exchange: Exchange, route: ResponseRoute, data: bytes, code: int | None) -> Awaitable[None] | None:
     """Send the answer as the whole response. Returns the rest to await, or None."""
     if code == TOO_MANY_CALLS:
-        return exchange.respond(429, data, RETRY)
+        return exchange.respond(429, data, RETRY_AFTER_HEADERS)
     return exchange.answer(route.statuses.get(code, 200) if code else 200, data)
 
 
@@ -158,7 +163,7 @@ async def _go_on(exchange: Exchange, route: ResponseRoute, call: WaitingCall) ->
         await call.rest
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            await absorb()
+            await absorb_cancellation()
         reply = call.reply
         if late.task or reply is None or not reply[0] or exchange.finished or route.wants_events(exchange):
             await late.begin()
@@ -171,23 +176,23 @@ async def _go_on(exchange: Exchange, route: ResponseRoute, call: WaitingCall) ->
 
 async def _answer_in_the_end(exchange: Exchange, route: ResponseRoute) -> None:
     try:
-        await absorb()
-        await answer(exchange, route)
+        await absorb_cancellation()
+        await answer_call(exchange, route)
     finally:
         route.finish()
 
 
-async def answer(exchange: Exchange, route: ResponseRoute) -> None:
+async def answer_call(exchange: Exchange, route: ResponseRoute) -> None:
     """Write the call's messages: JSON if its answer comes first, events if another message or a long silence does."""
     if exchange.finished and await _answer_at_once(exchange, route):
         return
-    with Attached(exchange, route) as attached:
+    with ClientWatch(exchange, route) as attached:
         if await exchange.wait(UNWATCHED_SECONDS) and exchange.finished and await _answer_at_once(exchange, route):
             return
         await _answer_watched(exchange, route, attached)
 
 
-async def _answer_watched(exchange: Exchange, route: ResponseRoute, attached: Attached) -> None:
+async def _answer_watched(exchange: Exchange, route: ResponseRoute, attached: ClientWatch) -> None:
     silent = 0.0
     attached.watch()
     while not await exchange.wait(HEAD_SECONDS):
@@ -195,17 +200,17 @@ async def _answer_watched(exchange: Exchange, route: ResponseRoute, attached: At
         if route.may_start(silent):
             break
     if exchange.gone:
-        await exchange.respond(CLIENT_LEFT)  # nobody reads it, but some middleware needs a response
+        await exchange.respond(CLIENT_LEFT_STATUS)  # nobody reads it, but some middleware needs a response
         return
     if exchange.finished and await _answer_at_once(exchange, route):
         return
-    await stream(exchange, route, route.start())
+    await stream_events(exchange, route, route.start())
 
 
-async def stream(exchange: Exchange, route: ResponseRoute, first: bytes) -> None:
+async def stream_events(exchange: Exchange, route: ResponseRoute, first: bytes) -> None:
     """Write events, beginning with `first`, until there are no more."""
     await exchange.start_events(first)
-    await exchange.stream(SILENCE, route.on_disconnect)
+    await exchange.stream(MAX_SILENCE_SECONDS, route.on_disconnect)
 
 
 async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
@@ -254,7 +259,7 @@ class LateAnswer:
         return self.task
 
     async def _answer(self) -> None:
-        attached = Attached(self._exchange, self._route)
+        attached = ClientWatch(self._exchange, self._route)
         try:
             await _answer_watched(self._exchange, self._route, attached)
         finally:
@@ -269,7 +274,7 @@ class LateAnswer:
             self._route.detach(self._exchange)
 
 
-class Attached:
+class ClientWatch:
     """`with Attached(exchange, route)` surrounds the wait of a call. `watch` notices if its client leaves."""
 
     __slots__ = ("_exchange", "_route", "_watch")
@@ -292,7 +297,7 @@ class Attached:
         self._watch = asyncio.create_task(self._exchange.watch(self._route.on_disconnect))
 
 
-async def absorb() -> None:
+async def absorb_cancellation() -> None:
     """Absorb a cancellation of this task that was meant for the call it ran."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -301,13 +306,13 @@ async def absorb() -> None:
             await asyncio.sleep(0)
 
 
-class Streamable:
+class StreamableEndpoint:
     """One endpoint: POST in both eras, GET and DELETE for sessions."""
 
-    run = staticmethod(run)
+    run = staticmethod(run_call)
     """Continues a call that stands alone."""
 
-    def __init__(self, provider: SessionOpener, rules: HttpRules) -> None:
+    def __init__(self, provider: SessionOpener, rules: HttpProtocolRules) -> None:
         self.provider, self.rules = provider, rules
         self.sessions = self._session_table()
         self.challenge: Callable[[Exchange, Sequence[str]], Awaitable[None]] | None = None
@@ -337,13 +342,13 @@ class Streamable:
         return self._call(exchange, message, offer)
 
     def _take_other(self, exchange: Exchange, message: Message | list[Message]) -> Awaitable[None]:
-        meant = message.notification if isinstance(message, Malformed) else None
+        meant = message.notification if isinstance(message, MalformedMessage) else None
         # Some clients write notifications with a null id. A request without a usable id is refused.
         if meant is not None and meant.method.startswith("notifications/"):
             message = meant
-        if isinstance(message, Malformed):
+        if isinstance(message, MalformedMessage):
             self._fail_question(exchange, message)
-            return refuse(exchange, 400, message.code, message.message, message.id)
+            return send_jsonrpc_error(exchange, 400, message.code, message.message, message.id)
         if self._is_stateless(exchange.version, message):
             return self._take_alone(exchange, message)
         return self._handle_message(exchange, message)
@@ -364,7 +369,7 @@ class Streamable:
                 return version in self.rules.stateless_versions
         return version is not None and version not in self.rules.handshake_versions
 
-    def _fail_question(self, exchange: Exchange, malformed: Malformed) -> None:
+    def _fail_question(self, exchange: Exchange, malformed: MalformedMessage) -> None:
         """Let a broken answer fail the question it was meant for. Otherwise the question would wait for ever."""
         id = exchange.headers.get("mcp-session-id") if malformed.is_reply else None
         if id is not None and (session := self.sessions.find(id, exchange.principal.id)) is not None:
@@ -373,21 +378,21 @@ class Streamable:
     async def _take_alone(self, exchange: Exchange, message: Message | list[Message]) -> None:
         version = exchange.version
         if not isinstance(message, Notification):
-            await refuse(exchange, 400, INVALID_REQUEST, "Invalid request: send a single request")
+            await send_jsonrpc_error(exchange, 400, INVALID_REQUEST, "Invalid request: send a single request")
         elif version is None or version in (*self.rules.stateless_versions, *self.rules.handshake_versions):
             await exchange.respond(202)  # and drop it: there is no running call that it could belong to
         else:
-            await refuse(exchange, 400, INVALID_REQUEST, _format_unsupported(version))
+            await send_jsonrpc_error(exchange, 400, INVALID_REQUEST, _format_unsupported(version))
 
     def _call_alone(self, exchange: Exchange, request: Request, offer: Offer) -> Awaitable[None] | None:
         version, method, params = offer.version, request.method, request.params
-        name, text = params.get(NAMED_BY.get(method, "")), None
+        name, text = params.get(NAME_PARAMETERS.get(method, "")), None
         if exchange.routing != (version, method, name):
-            text = routing_mismatch(exchange.headers, method, params, version)
+            text = find_routing_mismatch(exchange.headers, method, params, version)
         if text is None and method == "tools/call" and (annotated := self.rules.param_headers(name)):
-            text = param_mismatch(exchange.headers, params, annotated)
+            text = find_param_mismatch(exchange.headers, params, annotated)
         if text is not None:
-            return refuse(exchange, 400, HEADER_MISMATCH, text, request.id)
+            return send_jsonrpc_error(exchange, 400, HEADER_MISMATCH, text, request.id)
         conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
         route = SingleResponse(self.provider, conversation, exchange, request.id)
         return self.run(exchange, route, conversation.start_call(request, route, offer))
@@ -397,13 +402,15 @@ class Streamable:
         rules, meta = self.rules, request.params.get("_meta")
         for key, kind in ((rules.version_key, str), (rules.capabilities_key, dict)):
             if not is_object(meta) or not isinstance(meta.get(key), kind):
-                return refuse(exchange, 400, INVALID_PARAMS, f"Invalid params: _meta[{key!r}] is required", request.id)
-        text = routing_mismatch(exchange.headers, request.method, request.params, meta[rules.version_key])
+                return send_jsonrpc_error(
+                    exchange, 400, INVALID_PARAMS, f"Invalid params: _meta[{key!r}] is required", request.id
+                )
+        text = find_routing_mismatch(exchange.headers, request.method, request.params, meta[rules.version_key])
         if text is not None:
-            return refuse(exchange, 400, HEADER_MISMATCH, text, request.id)
+            return send_jsonrpc_error(exchange, 400, HEADER_MISMATCH, text, request.id)
         conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
         route = SingleResponse(self.provider, conversation, exchange, request.id)
-        return run(exchange, route, conversation.start_call(request, route))
+        return run_call(exchange, route, conversation.start_call(request, route))
 
     def _call(self, exchange: Exchange, request: Request, offer: Offer | None) -> Awaitable[None] | None:
         if request.method == self.rules.opening:
@@ -412,7 +419,7 @@ class Streamable:
         if not isinstance(session, HttpSession):
             return session
         route = ResponseStream(session, exchange)
-        return run(exchange, route, session.conversation.start_call(request, route, offer, exchange.principal))
+        return run_call(exchange, route, session.conversation.start_call(request, route, offer, exchange.principal))
 
     async def _handle_message(self, exchange: Exchange, message: Message | list[Message]) -> None:
         session = self._session(exchange)
@@ -420,29 +427,31 @@ class Streamable:
             await session
             return
         if isinstance(message, list) and not session.conversation.takes_batches:
-            await refuse(
+            await send_jsonrpc_error(
                 exchange, 400, INVALID_REQUEST, "Invalid request: batches are not part of this protocol version"
             )
             return
         if isinstance(message, Reply) and not session.conversation.takes_answer(message, exchange.principal):
-            await refuse(exchange, 403, INVALID_REQUEST, "Forbidden: this question is for a caller with more rights")
+            await send_jsonrpc_error(
+                exchange, 403, INVALID_REQUEST, "Forbidden: this question is for a caller with more rights"
+            )
             return
         route = ResponseStream(session, exchange)
         session.conversation.feed_message(message, route, exchange.principal)
         if isinstance(message, list):
-            await answer(exchange, route)
+            await answer_call(exchange, route)
         else:
             await exchange.respond(202)
 
     async def _open(self, exchange: Exchange, request: Request) -> None:
         if self.rules.no_sessions:
-            await refuse(exchange, 400, INVALID_REQUEST, self.rules.no_sessions, request.id)
+            await send_jsonrpc_error(exchange, 400, INVALID_REQUEST, self.rules.no_sessions, request.id)
             return
         session = self.sessions.new(secrets.token_urlsafe(24), exchange.principal)
         try:
             session.conversation = self._conversation(session, exchange.principal)
         except LimitExceeded as error:
-            await refuse(exchange, 503, INTERNAL_ERROR, error.message, request.id, [(b"retry-after", b"1")])
+            await send_jsonrpc_error(exchange, 503, INTERNAL_ERROR, error.message, request.id, [(b"retry-after", b"1")])
             return
         session.conversation.feed_message(request, ResponseStream(session, exchange))
         try:
@@ -480,12 +489,16 @@ class Streamable:
         """The session that a request belongs to, or a refusal to await."""
         id, version = exchange.headers.get("mcp-session-id"), exchange.version
         if id is None:
-            return refuse(exchange, 400, INVALID_REQUEST, "Invalid request: the Mcp-Session-Id header is missing")
+            return send_jsonrpc_error(
+                exchange, 400, INVALID_REQUEST, "Invalid request: the Mcp-Session-Id header is missing"
+            )
         session = self.sessions.find(id, exchange.principal.id)
         if session is None:
-            return refuse(exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again")
+            return send_jsonrpc_error(
+                exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again"
+            )
         if version is not None and version not in self.rules.handshake_versions:
-            return refuse(exchange, 400, INVALID_REQUEST, _format_unsupported(version))
+            return send_jsonrpc_error(exchange, 400, INVALID_REQUEST, _format_unsupported(version))
         if exchange.live is not None:
             session.note(exchange)
         return session
@@ -496,8 +509,8 @@ class Streamable:
         if exchange.version in self.rules.stateless_versions:
             await exchange.refuse(405, "Method not allowed: this version takes POST alone", [(b"allow", b"POST")])
             return
-        if not accepts(exchange.headers.get("accept"), "text/event-stream"):
-            await refuse(exchange, 406, INVALID_REQUEST, "Not acceptable: accept text/event-stream")
+        if not accepts_media_type(exchange.headers.get("accept"), "text/event-stream"):
+            await send_jsonrpc_error(exchange, 406, INVALID_REQUEST, "Not acceptable: accept text/event-stream")
             return
         session = self._session(exchange)
         if isinstance(session, HttpSession):
@@ -511,21 +524,21 @@ class Streamable:
         if last is not None:
             resumed = session.resume(last, exchange)
             if resumed is None:
-                await refuse(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
+                await send_jsonrpc_error(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
                 return
             route, missed = resumed
             if session.primed and not (missed or exchange.finished):
                 # Clients forget the id that they have resumed with. Without one they come back as new readers.
-                missed = format_event(b"", id=last)
+                missed = format_sse_event(b"", id=last)
         else:
             route, missed = session.standalone, b""
             if session.standalone.is_taken(exchange.principal):
-                await refuse(exchange, 409, INVALID_REQUEST, ALREADY_OPEN)
+                await send_jsonrpc_error(exchange, 409, INVALID_REQUEST, STREAM_ALREADY_OPEN)
                 return
             session.standalone.attach(exchange)
-        with Attached(exchange, route) as attached:
+        with ClientWatch(exchange, route) as attached:
             attached.watch()
-            await stream(exchange, route, missed)
+            await stream_events(exchange, route, missed)
 
     async def delete(self, exchange: Exchange) -> None:
         if exchange.version in self.rules.stateless_versions:
@@ -536,7 +549,9 @@ class Streamable:
             await session
             return
         if not exchange.principal.covers(session.opener):
-            await refuse(exchange, 403, INVALID_REQUEST, "Forbidden: this session was opened with more rights")
+            await send_jsonrpc_error(
+                exchange, 403, INVALID_REQUEST, "Forbidden: this session was opened with more rights"
+            )
             return
         await self._end(exchange, session)
 
@@ -558,8 +573,8 @@ def _format_unsupported(version: str) -> str:
     return f"Invalid request: unsupported MCP-Protocol-Version {version[:64]}"
 
 
-async def refuse(
-    exchange: Exchange, status: int, code: int, text: str, id: Id | None = None, headers: HeaderList = ()
+async def send_jsonrpc_error(
+    exchange: Exchange, status: int, code: int, text: str, id: RequestId | None = None, headers: HeaderList = ()
 ) -> None:
     """Send a JSON-RPC error with an HTTP status."""
     await exchange.respond(status, exchange.error(code, text, id), headers)
@@ -585,10 +600,10 @@ class SingleResponse:
 
     statuses = STATUS
 
-    def __init__(self, provider: SessionOpener, conversation: Session, exchange: Exchange, id: Id) -> None:
+    def __init__(self, provider: SessionOpener, conversation: Session, exchange: Exchange, id: RequestId) -> None:
         self.provider, self.conversation, self.exchange, self.id = provider, conversation, exchange, id
 
-    def push(self, message: OutboundMessage) -> None:
+    def push(self, message: WritableMessage) -> None:
         self.exchange.push(message)
 
     def wants_events(self, exchange: Exchange) -> bool:
@@ -596,7 +611,7 @@ class SingleResponse:
 
     def may_start(self, seconds: float) -> bool:
         """Late: it cannot be resumed, and the HTTP status of an error is lost when it has begun."""
-        return seconds >= SILENCE
+        return seconds >= MAX_SILENCE_SECONDS
 
     def start(self) -> bytes:
         return b""

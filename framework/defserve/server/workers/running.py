@@ -16,18 +16,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.auth.bearer_tokens import check_settings
+from defserve.auth.bearer_tokens import check_verifier_settings
 from defserve.core.json_values import is_array
 from defserve.errors import UsageError
-from defserve.serve.address import PORTS, Address
-from defserve.serve.connection import INTERRUPTED
-from defserve.serve.network import actual, listen
+from defserve.serve.address import DEFAULT_PORTS_BY_SCHEME, Address
+from defserve.serve.connection import INTERRUPTED_EXIT_CODE
+from defserve.serve.network import resolve_bound_address, run_listener
 from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import bind_sockets
 from defserve.server import web
-from defserve.server.logs import JsonLines, PatientLines, number_lines
-from defserve.server.workers.supervisor import GroupPlan, Supervisor, Timing, format_worker_count
-from defserve.server.workers.worker import GroupSecrets, Membership, Worker, join, membership
+from defserve.server.logs import JsonLogFormatter, NonBlockingLogHandler, add_worker_number_to_logs
+from defserve.server.workers.supervisor import Supervisor, SupervisorTiming, WorkerGroupPlan, format_worker_count
+from defserve.server.workers.worker import (
+    Worker,
+    WorkerGroupSecrets,
+    WorkerMembership,
+    join_worker_group,
+    read_worker_membership,
+)
 
 if TYPE_CHECKING:
     from defserve.auth import Auth
@@ -55,7 +61,7 @@ def address_of_group(on: str) -> Address:
     """Where a group serves. Raises UsageError if only one process can serve there."""
     if os.name != "posix":
         raise UsageError("workers cannot share a socket on this system", fix="leave out workers, or use Linux or macOS")
-    if on.partition(":")[0] not in (*PORTS, "unix"):
+    if on.partition(":")[0] not in (*DEFAULT_PORTS_BY_SCHEME, "unix"):
         raise UsageError(
             f"{on!r} has one client, so it has one process", fix="serve workers on http://127.0.0.1:8000/mcp"
         )
@@ -69,23 +75,25 @@ def supervise(
     local_token: bool = False,
     log_json: bool = False,
     command: Sequence[str] = (),
-    timing: Timing | None = None,
+    timing: SupervisorTiming | None = None,
 ) -> int:
     """Serve an address with so many workers until a signal ends it, and return the exit code.
 
     Each worker is started with `command`; without one, as this process was.
     """
     with bind_sockets(address) as sockets, _local_key(sockets, wanted=local_token) as key:
-        plan = GroupPlan(
+        plan = WorkerGroupPlan(
             tuple(command) or _own_command(),
             count,
             tuple(one.fileno() for one in sockets),
-            GroupSecrets(key, secrets.token_urlsafe(32)),
+            WorkerGroupSecrets(key, secrets.token_urlsafe(32)),
         )
-        return asyncio.run(_supervise(plan, str(actual(address, sockets[0])), _teller(log_json), timing))
+        return asyncio.run(_supervise(plan, str(resolve_bound_address(address, sockets[0])), _teller(log_json), timing))
 
 
-async def _supervise(plan: GroupPlan, where: str, say: Callable[[str], None], timing: Timing | None) -> int:
+async def _supervise(
+    plan: WorkerGroupPlan, where: str, say: Callable[[str], None], timing: SupervisorTiming | None
+) -> int:
     supervisor = Supervisor(plan, say, timing)
     with _signals(supervisor):
         return await supervisor.run(lambda: say(f"serving on {where} with {format_worker_count(plan.count)}"))
@@ -104,7 +112,7 @@ def _signals(supervisor: Supervisor) -> Generator[None]:
 
     actions = {
         signal.SIGTERM: partial(supervisor.stop, 0),
-        signal.SIGINT: partial(supervisor.stop, INTERRUPTED),
+        signal.SIGINT: partial(supervisor.stop, INTERRUPTED_EXIT_CODE),
         signal.SIGHUP: hang_up,
     }
     for number, action in actions.items():
@@ -129,9 +137,9 @@ def _local_key(sockets: Any, *, wanted: bool) -> Generator[str | None]:
     if not wanted:
         yield None
         return
-    from defserve.auth.local_token import publish_key
+    from defserve.auth.local_token import publish_local_key
 
-    with publish_key(web.places_of(sockets)) as key:
+    with publish_local_key(web.list_bound_addresses(sockets)) as key:
         yield key
 
 
@@ -146,47 +154,47 @@ def _own_command() -> tuple[str, ...]:
 def _teller(log_json: bool) -> Callable[[str], None]:
     """Prints lines. One that nobody reads is left out: whoever keeps the workers must not wait."""
     # The log of this process belongs to the author, so it is not set up here.
-    handler = PatientLines()
-    handler.setFormatter(JsonLines() if log_json else None)
+    handler = NonBlockingLogHandler()
+    handler.setFormatter(JsonLogFormatter() if log_json else None)
     name = logging.getLogger("defserve").getChild("workers").name
     return lambda text: handler.emit(logging.LogRecord(name, logging.INFO, "", 0, text, None, None))
 
 
-def serve_group(server: Server, on: str, workers: int | str, options: WebFields, *, log_json: bool) -> int:
+def serve_worker_group(server: Server, on: str, workers: int | str, options: WebFields, *, log_json: bool) -> int:
     """Serve with several processes: supervise them, or be one of them. Returns the exit code."""
     address, count = address_of_group(on), worker_count(workers)
     check_sharing(server, count, options)
-    if (member := membership()) is not None:
+    if (member := read_worker_membership()) is not None:
         return serve_as_worker(server, address, member, options)
     if server.auth is not None:
-        check_settings(server.auth.verifier)
+        check_verifier_settings(server.auth.verifier)
     return supervise(address, count, local_token=options.get("local_token", False), log_json=log_json)
 
 
 def supervise_unless_worker(on: str, workers: str, *, local_token: bool, log_json: bool) -> int | None:
     """Supervise workers that load the server themselves, and return the exit code. None: this process is a worker."""
-    if membership() is not None:
+    if read_worker_membership() is not None:
         return None
     return supervise(address_of_group(on), worker_count(workers), local_token=local_token, log_json=log_json)
 
 
-def serve_as_worker(server: Server, address: Address, member: Membership, options: WebFields) -> int:
+def serve_as_worker(server: Server, address: Address, member: WorkerMembership, options: WebFields) -> int:
     """Serve on the sockets of the group until the supervisor or a signal ends it. Returns the exit code."""
-    number_lines(member.number)
+    add_worker_number_to_logs(member.number)
     try:
-        control, group = join(member)
+        control, group = join_worker_group(member)
     except EOFError:
         return 1
     server.mcp.secret.of_group = group.secret.encode()
     composition = server.composition
     provider = SessionOpener(composition)
-    readiness = partial(web.readiness, composition, server.auth)
+    readiness = partial(web.check_readiness, composition, server.auth)
     worker = Worker(member, control, provider, partial(web.make_metrics_response, composition), readiness)
-    app = web.app_of(provider, server.mcp, server.auth, options, address, group.key, worker)
-    network = replace(web.network_options(options), started=worker.on_listening)
+    app = web.make_http_app(provider, server.mcp, server.auth, options, address, group.key, worker)
+    network = replace(web.make_network_options(options), started=worker.on_listening)
     sockets = [socket.socket(fileno=number) for number in member.sockets]
     with control:
-        return listen(app, address, network, composition.limits, provider, sockets)
+        return run_listener(app, address, network, composition.limits, provider, sockets)
 
 
 def check_sharing(server: Server, count: int, options: WebFields) -> None:
@@ -225,12 +233,12 @@ def check_sharing(server: Server, count: int, options: WebFields) -> None:
 
 def _audit_file(server: Server) -> str:
     """The file that this server writes its audit log to; empty if there is none."""
-    from defserve.stores.audit.stored_log import is_store
+    from defserve.stores.audit.stored_log import is_store_address
 
     mgp: Any = next((extension for extension in server.composition.extensions if extension.name == "mgp"), None)
     given: Any = mgp.options.audit if mgp is not None else ()
     sinks: Sequence[Any] = given if is_array(given) else [given]
-    return next((str(sink) for sink in sinks if isinstance(sink, str | Path) and not is_store(str(sink))), "")
+    return next((str(sink) for sink in sinks if isinstance(sink, str | Path) and not is_store_address(str(sink))), "")
 
 
 def _iter_kept_in_memory(server: Server) -> Iterator[str]:

@@ -14,8 +14,15 @@ from typing import Any, Final, TypeAlias
 
 from defserve.base.backoff import compute_backoff
 from defserve.base.concurrency import BackgroundTasks
-from defserve.server.metrics import head, labels, merge_metrics
-from defserve.server.workers.worker import MAX_LINE_BYTES, VARIABLE, Gone, GroupSecrets, Membership, WorkerLink
+from defserve.server.metrics import format_metric_head, format_metric_labels, merge_metrics
+from defserve.server.workers.worker import (
+    MAX_LINE_BYTES,
+    WORKER_VARIABLE,
+    WorkerGroupSecrets,
+    WorkerLink,
+    WorkerLinkLost,
+    WorkerMembership,
+)
 
 FAILED: Final = 1
 SLOW_AFTER: Final = 3
@@ -40,12 +47,14 @@ class WorkerPlace:
 class Supervisor:
     """Runs until `stop`, or until the first worker cannot start. `say` tells a person what happens, a line each."""
 
-    def __init__(self, plan: GroupPlan, say: Callable[[str], None], timing: Timing | None = None) -> None:
-        self.plan, self.timing, self.say = plan, timing or Timing(), say
+    def __init__(
+        self, plan: WorkerGroupPlan, say: Callable[[str], None], timing: SupervisorTiming | None = None
+    ) -> None:
+        self.plan, self.timing, self.say = plan, timing or SupervisorTiming(), say
         self.places = [WorkerPlace(number) for number in range(1, plan.count + 1)]
         self.running: set[WorkerProcess] = set()
         """All processes that have not ended, with those that start or leave."""
-        self._gathering = Gathering(self)
+        self._gathering = WorkerQueries(self)
         self._stopping: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._at_once = asyncio.Event()
         self._is_reload_wanted = asyncio.Event()
@@ -231,17 +240,17 @@ REPORT_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPlan:
+class WorkerGroupPlan:
     """`command` starts a worker. It must end in `Server.run(workers=…)`. `sockets` are bound file descriptors."""
 
     command: tuple[str, ...]
     count: int
     sockets: tuple[int, ...]
-    secrets: GroupSecrets
+    secrets: WorkerGroupSecrets
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class SupervisorTiming:
     """Seconds. A worker that is not ready after `start`, or misses the pings of `hang`, is replaced.
 
     One that died sooner than `proven` is started again after a wait, which doubles from `base` to `cap`. One that
@@ -275,13 +284,15 @@ class WorkerProcess:
         """Done when another worker has its place."""
 
     @classmethod
-    async def start(cls, plan: GroupPlan, number: int, asked: Asked) -> WorkerProcess:
+    async def start(cls, plan: WorkerGroupPlan, number: int, asked: Asked) -> WorkerProcess:
         """Raises OSError if the system has no room for a process, or cannot find its program."""
         worker: WorkerProcess | None = None
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                worker = cls(number, await _run(plan, Membership.of(number, plan.count, theirs, plan.sockets), theirs))
+                worker = cls(
+                    number, await _run(plan, WorkerMembership.of(number, plan.count, theirs, plan.sockets), theirs)
+                )
             ours.sendall(plan.secrets.to_json_line())
             ours.setblocking(False)
             worker.link = await WorkerLink.open_link(ours, lambda what, about: asked(worker, what, about))
@@ -316,7 +327,7 @@ class WorkerProcess:
             return None
         return self.end_in_words() if self.exited.done() else f"is not ready after {seconds:g} s"
 
-    async def wait_for_end(self, timing: Timing) -> str:
+    async def wait_for_end(self, timing: SupervisorTiming) -> str:
         """Wait until it has ended, hangs or is replaced. Says how it ended, or that it hangs."""
         unanswered, received = 0, self.link.last_received
         while not self.exited.done():
@@ -365,11 +376,11 @@ class WorkerProcess:
                 self._process.send_signal(number)
 
 
-async def _run(plan: GroupPlan, member: Membership, theirs: socket.socket) -> Process:
+async def _run(plan: WorkerGroupPlan, member: WorkerMembership, theirs: socket.socket) -> Process:
     return await asyncio.create_subprocess_exec(
         *plan.command,
         stdin=DEVNULL,
-        env={**os.environ, VARIABLE: member.to_json()},
+        env={**os.environ, WORKER_VARIABLE: member.to_json()},
         pass_fds=(theirs.fileno(), *plan.sockets),
         # Ctrl-C is for the supervisor. As a second signal it would end a worker at once.
         process_group=0,
@@ -385,7 +396,7 @@ UP: Final = "defserve_worker_up"
 RESTARTS: Final = "defserve_worker_restarts_total"
 
 
-class Gathering:
+class WorkerQueries:
     """Asks the workers of a supervisor."""
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -421,7 +432,7 @@ class Gathering:
         asked = (worker.link.ask(what, about, seconds=self._supervisor.timing.answer) for worker in workers)
         found = await asyncio.gather(*asked, return_exceptions=True)
         for each in found:
-            if isinstance(each, BaseException) and not isinstance(each, Gone):
+            if isinstance(each, BaseException) and not isinstance(each, WorkerLinkLost):
                 raise each
         answered = zip(workers, found, strict=True)
         return {worker.number: value for worker, value in answered if not isinstance(value, BaseException)}
@@ -429,9 +440,9 @@ class Gathering:
     def _lines(self, answered: dict[int, Any]) -> Iterator[str]:
         """The metrics that a supervisor knows itself."""
         places = self._supervisor.places
-        yield from head(UP, "gauge", "Whether a worker answers.")
+        yield from format_metric_head(UP, "gauge", "Whether a worker answers.")
         for place in places:
-            yield f"{UP}{labels(worker=str(place.number))} {int(place.number in answered)}"
-        yield from head(RESTARTS, "counter", "How often a worker was started again.")
+            yield f"{UP}{format_metric_labels(worker=str(place.number))} {int(place.number in answered)}"
+        yield from format_metric_head(RESTARTS, "counter", "How often a worker was started again.")
         for place in places:
-            yield f"{RESTARTS}{labels(worker=str(place.number))} {place.restarts}"
+            yield f"{RESTARTS}{format_metric_labels(worker=str(place.number))} {place.restarts}"

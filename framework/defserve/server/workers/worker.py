@@ -23,12 +23,12 @@ from itertools import count
 from typing import Any, Final, TypeAlias
 
 from defserve.base.concurrency import BackgroundTasks
-from defserve.protocols.mgp.lifecycle import memory_bytes
-from defserve.serve.connection import end_unless
+from defserve.protocols.mgp.lifecycle import measure_memory_bytes
+from defserve.serve.connection import exit_process_unless
 from defserve.serve.session_opener import SessionOpener
-from defserve.server.metrics import add_label, head, labels
+from defserve.server.metrics import add_metric_label, format_metric_head, format_metric_labels
 
-LINGER: Final = 10.0
+WORKER_LINGER_SECONDS: Final = 10.0
 """How long a worker that leaves keeps connections on which nothing comes: longer than most clients keep them. On the
 others the next response says that it is the last."""
 LOOK_SECONDS: Final = 0.1
@@ -36,14 +36,19 @@ SECONDS: Final = 4.0
 """How long a worker waits for what its supervisor gathers."""
 ORPHAN_SECONDS: Final = 5.0
 
-State = Callable[[], Awaitable[tuple[int, bytes]]]
+HealthReport = Callable[[], Awaitable[tuple[int, bytes]]]
 
 
 class Worker:
     """`measured` and `readiness` are what this process says of itself."""
 
     def __init__(
-        self, member: Membership, control: socket.socket, provider: SessionOpener, measured: State, readiness: State
+        self,
+        member: WorkerMembership,
+        control: socket.socket,
+        provider: SessionOpener,
+        measured: HealthReport,
+        readiness: HealthReport,
     ) -> None:
         self.member, self._control, self._provider = member, control, provider
         self._measured, self._readiness = measured, readiness
@@ -72,7 +77,7 @@ class Worker:
     async def _attend(self) -> None:
         self._link = link = await WorkerLink.open_link(self._control, self._answer_supervisor)
         limits = self._provider.limits
-        link.send("ready", limits.drain + limits.farewell + LINGER)
+        link.send("ready", limits.drain + limits.farewell + WORKER_LINGER_SECONDS)
         # If the supervisor was killed, end as if it had asked: accept no more, and finish the running calls.
         _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self.leave, lambda: self._is_leaving)
         await link.run()
@@ -102,7 +107,7 @@ class Worker:
 
     async def _linger(self) -> None:
         loop = asyncio.get_running_loop()
-        until = loop.time() + LINGER
+        until = loop.time() + WORKER_LINGER_SECONDS
         while loop.time() < until and self._listener.server_state.connections:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)  # uvicorn tells nobody when one ends
         # Before calls are refused: who comes too late finds a closed connection, and opens another one elsewhere.
@@ -113,7 +118,7 @@ class Worker:
     # -- for callers -------------------------------------------------------------------------------------
 
     @property
-    def probes(self) -> dict[str, State]:
+    def probes(self) -> dict[str, HealthReport]:
         """The group's health, beside that of this process."""
         return {
             "/healthz/group": partial(self._group_state, "live"),
@@ -129,7 +134,7 @@ class Worker:
         """The metrics of this worker, each with its number. Lines past `most` characters are left out."""
         _, measured = await self._measured()
         text = "".join(f"{line}\n" for line in _of_process()) + measured.decode()
-        text = add_label(text, labels(worker=str(self.member.number))[1:-1])
+        text = add_metric_label(text, format_metric_labels(worker=str(self.member.number))[1:-1])
         return text if len(text) <= most else text[: text.rfind("\n", 0, most) + 1] + CUT
 
     async def _group_state(self, word: str) -> tuple[int, bytes]:
@@ -140,7 +145,7 @@ class Worker:
         return 200 if found[word] == found["count"] and not found["stopping"] else 503, text
 
     async def _of_group(self, what: str) -> Any:
-        with suppress(Gone):
+        with suppress(WorkerLinkLost):
             if self._link is not None:
                 return await self._link.ask(what, seconds=SECONDS)
         return None
@@ -157,7 +162,7 @@ def _on_hang_up(
         poll.poll()
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(action)
-            end_unless(happened, ORPHAN_SECONDS, 1)
+            exit_process_unless(happened, ORPHAN_SECONDS, 1)
 
     start_new_thread(wait, ())
 
@@ -169,12 +174,12 @@ CUT: Final = "# the rest was left out: it is too long\n"
 
 
 def _of_process() -> Iterator[str]:
-    yield from head("defserve_worker_info", "gauge", "The process of a worker.")
-    yield f"defserve_worker_info{labels(pid=str(os.getpid()))} 1"
-    yield from head("process_cpu_seconds_total", "counter", "Processor time of the process.")
+    yield from format_metric_head("defserve_worker_info", "gauge", "The process of a worker.")
+    yield f"defserve_worker_info{format_metric_labels(pid=str(os.getpid()))} 1"
+    yield from format_metric_head("process_cpu_seconds_total", "counter", "Processor time of the process.")
     yield f"process_cpu_seconds_total {time.process_time():.3f}"
-    if (memory := memory_bytes()) is not None:
-        yield from head("process_resident_memory_bytes", "gauge", "Memory of the process.")
+    if (memory := measure_memory_bytes()) is not None:
+        yield from format_metric_head("process_resident_memory_bytes", "gauge", "Memory of the process.")
         yield f"process_resident_memory_bytes {memory}"
 
 
@@ -188,7 +193,7 @@ Answers: TypeAlias = Callable[[str, Any], Awaitable[Any]]
 """What is asked, and about what → the answer, which is JSON."""
 
 
-class Gone(Exception):
+class WorkerLinkLost(Exception):
     """The other side is gone, or does not answer in time."""
 
 
@@ -223,7 +228,7 @@ class WorkerLink:
             async with asyncio.timeout(seconds):
                 return await waiting
         except TimeoutError:
-            raise Gone(f"no answer to {what!r} within {seconds:g} s") from None
+            raise WorkerLinkLost(f"no answer to {what!r} within {seconds:g} s") from None
         finally:
             del self._waiting[id]
 
@@ -244,7 +249,7 @@ class WorkerLink:
             self._writer.close()
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(Gone("the other side is gone"))
+                waiting.set_exception(WorkerLinkLost("the other side is gone"))
 
     def _handle_message(self, message: dict[str, Any]) -> None:
         if "what" in message:
@@ -264,12 +269,12 @@ class WorkerLink:
 # -- How a worker knows that it is one: its supervisor names it in the environment, and gives it a socket to talk on.
 
 
-VARIABLE: Final = "DEFSERVE_WORKER"
+WORKER_VARIABLE: Final = "DEFSERVE_WORKER"
 MAX_SECRETS_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class WorkerMembership:
     """The place of a worker in its group. `control` and `sockets` are file descriptors that it inherits.
 
     `inode` is that of `control`. A process that a worker starts has the same environment, but not that socket.
@@ -285,12 +290,12 @@ class Membership:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of(cls, number: int, count: int, control: socket.socket, sockets: tuple[int, ...]) -> Membership:
+    def of(cls, number: int, count: int, control: socket.socket, sockets: tuple[int, ...]) -> WorkerMembership:
         return cls(number, count, control.fileno(), os.fstat(control.fileno()).st_ino, sockets)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSecrets:
+class WorkerGroupSecrets:
     """The first line that a supervisor sends. The environment is no place for secrets.
 
     `key` is the local token of the address, if it has one. `secret` seals questions, if the server has no secret.
@@ -303,25 +308,25 @@ class GroupSecrets:
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
-def membership(environment: Mapping[str, str] = os.environ) -> Membership | None:
+def read_worker_membership(environment: Mapping[str, str] = os.environ) -> WorkerMembership | None:
     """What this process is in a group of workers; None if it is not a worker."""
-    written = environment.get(VARIABLE)
+    written = environment.get(WORKER_VARIABLE)
     if written is None:
         return None
     with suppress(ValueError, TypeError, KeyError, OSError):
         given: dict[str, Any] = json.loads(written)
-        found = replace(Membership(**given), sockets=tuple(given["sockets"]))
+        found = replace(WorkerMembership(**given), sockets=tuple(given["sockets"]))
         if os.fstat(found.control).st_ino == found.inode:
             return found
     return None
 
 
-def join(member: Membership) -> tuple[socket.socket, GroupSecrets]:
+def join_worker_group(member: WorkerMembership) -> tuple[socket.socket, WorkerGroupSecrets]:
     """Take the control socket and read the secrets. Raises EOFError if the supervisor is gone.
 
     After that, processes of this worker cannot take themselves for one.
     """
-    os.environ.pop(VARIABLE, None)
+    os.environ.pop(WORKER_VARIABLE, None)
     for number in (member.control, *member.sockets):
         os.set_inheritable(number, False)
     control = socket.socket(fileno=member.control)
@@ -334,4 +339,4 @@ def join(member: Membership) -> tuple[socket.socket, GroupSecrets]:
             control.close()
             raise EOFError("the supervisor is gone")
         line += piece
-    return control, GroupSecrets(**json.loads(line))
+    return control, WorkerGroupSecrets(**json.loads(line))

@@ -26,14 +26,14 @@ from urllib.parse import urlsplit
 from defserve.base.redaction import redact
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, UsageError
-from defserve.stores.files import newer_format, replace_file
-from defserve.stores.store import AUDIT_HEADS, Store, StoreChange
+from defserve.stores.files import make_newer_format_message, replace_file
+from defserve.stores.store import AUDIT_HEADS_SPACE, Store, StoreChange
 
 FORMAT: Final = 1
 """The format of the log and its head. The head names it for all lines."""
 MIN_KEY: Final = 16
-MAX_LINE: Final = 1024 * 1024
-GENESIS: Final = "0" * 64
+MAX_LINE_BYTES: Final = 1024 * 1024
+GENESIS_MAC: Final = "0" * 64
 """The `prev` of the first record."""
 
 canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
@@ -62,7 +62,7 @@ class AuditHead(NamedTuple):
     """
 
     seq: int = 0
-    mac: str = GENESIS
+    mac: str = GENESIS_MAC
     time: str = ""
     format: int = FORMAT
 
@@ -116,7 +116,7 @@ class AuditKeys:
         mac = found[4].decode()
         if not hmac.compare_digest(hmac.digest(self._chain, found[1] + b"}", "sha256").hex(), mac):
             raise AuditLogBroken(ALTERED)
-        whole = parse_line(line) or {}
+        whole = parse_log_line(line) or {}
         is_event = "event" in whole
         body = whole.get("event" if is_event else "log")
         if not is_object(body):
@@ -133,33 +133,33 @@ class AuditKeys:
         """The head in a file; None if there is no such file. Raises AuditLogBroken unless it is genuine."""
         try:
             with path.open("rb") as file:
-                raw = file.read(MAX_LINE)
+                raw = file.read(MAX_LINE_BYTES)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise AuditLogBroken(f"its head cannot be read: {reason_of(error)}") from None
+            raise AuditLogBroken(f"its head cannot be read: {describe_chain_error(error)}") from None
         return self.head_in(raw)
 
     def head_in(self, raw: bytes, name: str = "its head") -> AuditHead:
         """The head in these bytes. Raises AuditLogBroken unless it is genuine. The message calls it `name`."""
-        said = parse_line(raw) or {}
+        said = parse_log_line(raw) or {}
         try:
             head = AuditHead(int(said["seq"]), str(said["mac"]), str(said["time"]), int(said.get("format", 0)))
         except (KeyError, ValueError, TypeError, OverflowError):
             raise AuditLogBroken(f"{name} cannot be read") from None
         if head.format > FORMAT:
-            raise AuditLogBroken(newer_format("it", head.format, FORMAT))
+            raise AuditLogBroken(make_newer_format_message("it", head.format, FORMAT))
         if not hmac.compare_digest(self.sign_head(head), raw):
             raise AuditLogBroken(f"{name} was altered, or signed with another key")
         return head
 
 
-def head_path(path: str | os.PathLike[str]) -> Path:
+def make_head_path(path: str | os.PathLike[str]) -> Path:
     """The path of the head of a log."""
     return Path(f"{os.fspath(path)}.head")
 
 
-def verify(
+def verify_audit_log(
     path: str | os.PathLike[str],
     key: bytes | str,
     *,
@@ -174,15 +174,15 @@ def verify(
     keys = AuditKeys(key)
     # The heads first: if the log is being written, it can only have grown since.
     anchored, problem = _load_anchored_heads(anchors, Path(path), keys)
-    check = ChainCheck(keys, anchored)
+    check = AuditChainCheck(keys, anchored)
     try:
-        check.signed = keys.head(Path(head) if head is not None else head_path(path))
+        check.signed = keys.head(Path(head) if head is not None else make_head_path(path))
         with open(path, "rb") as file:
             check.check_lines(iter_numbered_lines(file))
     except AuditLogBroken as bad:
         return check.report(reason=str(bad))
     except (OSError, ValueError) as error:
-        reason = f"{UNREADABLE}: {reason_of(error)}"
+        reason = f"{UNREADABLE}: {describe_chain_error(error)}"
         return check.against_anchors(reason) or check.report(reason=reason)
     report = check.against_anchors() or check.against_head()
     return check.report(reason=problem) if report.ok and problem else report
@@ -192,7 +192,7 @@ def _load_anchored_heads(anchors: AuditAnchors, path: Path, keys: AuditKeys) -> 
     """The head at each anchor, by the anchor's name; and why another anchor has none."""
     found, problem = dict[str, AuditHead](), ""
     if anchors != ():
-        for anchor in anchors_of(anchors, path):
+        for anchor in parse_anchors(anchors, path):
             try:
                 raw = anchor.last()
                 if raw is None:
@@ -209,10 +209,10 @@ def _load_anchored_heads(anchors: AuditAnchors, path: Path, keys: AuditKeys) -> 
 
 def iter_numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """The lines of a log with their numbers. A line that is too long comes in pieces, none of which is a record."""
-    return enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1)
+    return enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), 1)
 
 
-def parse_line(line: bytes) -> dict[str, Any] | None:
+def parse_log_line(line: bytes) -> dict[str, Any] | None:
     """The object in a line, genuine or not; None if there is none."""
     try:
         found = json.loads(line)
@@ -221,24 +221,24 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
     return found if is_object(found) else None
 
 
-def reason_of(error: Exception) -> str:
+def describe_chain_error(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-class ChainCheck:
+class AuditChainCheck:
     """One pass over a log."""
 
     def __init__(self, keys: AuditKeys, anchored: Mapping[str, AuditHead]) -> None:
         self._keys, self._seq, self._anchored = keys, 0, anchored
         self.signed: AuditHead | None = None
-        self._mac: str = GENESIS
+        self._mac: str = GENESIS_MAC
         self._events = self._lost = self._unsigned = 0
         self._line: int | None = None
 
     def check_lines(self, lines: Iterable[tuple[int, bytes]]) -> None:
         """Follow the chain, by numbered lines. Raises AuditLogBroken where it breaks, and remembers the line."""
         for self._line, raw in lines:
-            if not raw.endswith(b"\n") and len(raw) < MAX_LINE:
+            if not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES:
                 break
             self._follow(self._keys.record(raw))
         self._line = None
@@ -301,12 +301,12 @@ def encode_event(event: Mapping[str, Any]) -> str:
     return canonical(redact(event))
 
 
-def remark(type: str, **members: Any) -> str:
+def encode_log_remark(type: str, **members: Any) -> str:
     """The content of a record that the log writes about itself."""
-    return f'"log":{canonical({"type": type, "time": now(), **members})}'
+    return f'"log":{canonical({"type": type, "time": format_current_time(), **members})}'
 
 
-def now() -> str:
+def format_current_time() -> str:
     """The time, as logs write it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -325,7 +325,7 @@ def now() -> str:
 
 
 MAX_HEAD: Final = 4096
-STORES: Final = ("sqlite:", "redis:", "rediss:", "redis+unix:")
+STORE_ADDRESS_SCHEMES: Final = ("sqlite:", "redis:", "rediss:", "redis+unix:")
 SYSLOG: Final = "syslog:"
 SYSLOG_PORT: Final = 514
 
@@ -356,7 +356,7 @@ class AuditAnchor(Protocol):
 AuditAnchors: TypeAlias = "AuditAnchor | str | os.PathLike[str] | Sequence[AuditAnchor | str | os.PathLike[str]]"
 
 
-def anchors_of(given: AuditAnchors, log: Path) -> tuple[AuditAnchor, ...]:
+def parse_anchors(given: AuditAnchors, log: Path) -> tuple[AuditAnchor, ...]:
     """One anchor or several of a log. Raises UsageError for what cannot be one."""
     several = [given] if isinstance(given, str | os.PathLike) or hasattr(given, "store_head") else given
     return tuple(_anchor(one, log) for one in several)  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType]
@@ -365,7 +365,7 @@ def anchors_of(given: AuditAnchors, log: Path) -> tuple[AuditAnchor, ...]:
 def _anchor(given: Any, log: Path) -> AuditAnchor:
     if isinstance(given, str):
         address, _, name = given.partition("#")
-        if given.startswith(STORES):
+        if given.startswith(STORE_ADDRESS_SCHEMES):
             return StoreAnchor(address, name or os.path.abspath(log))
         if given.startswith(SYSLOG):
             return SyslogAnchor(address, name or os.path.abspath(log))
@@ -424,12 +424,12 @@ class StoreAnchor:
 
     def last(self) -> bytes | None:
         async def get(store: Store) -> bytes | None:
-            return (await store.get(AUDIT_HEADS, [self._log])).get(self._log)
+            return (await store.get(AUDIT_HEADS_SPACE, [self._log])).get(self._log)
 
         return self._with_store(get)
 
     def store_head(self, head: bytes, before: bytes | None) -> bool:
-        change = StoreChange(AUDIT_HEADS, put={self._log: head}, expect={self._log: before})
+        change = StoreChange(AUDIT_HEADS_SPACE, put={self._log: head}, expect={self._log: before})
         return self._with_store(lambda store: store.change(change))
 
     def _with_store(self, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
@@ -511,7 +511,7 @@ MAX_END_BYTES: Final = 256
 log = logging.getLogger("defserve")
 
 
-class Anchoring:
+class LogAnchors:
     """The anchors of one log. An anchor that cannot be reached is logged; it stops neither the log nor a call."""
 
     def __init__(self, path: Path, keys: AuditKeys, anchors: Sequence[AuditAnchor]) -> None:

@@ -20,34 +20,34 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from defserve.errors import Refused, UsageError
 from defserve.stores.audit.chain import (
-    GENESIS,
-    MAX_LINE,
-    Anchoring,
+    GENESIS_MAC,
+    MAX_LINE_BYTES,
     AuditHead,
     AuditKeys,
     AuditLogBroken,
     AuditRecord,
     AuditReport,
-    anchors_of,
+    LogAnchors,
     encode_event,
-    head_path,
+    encode_log_remark,
+    format_current_time,
     iter_numbered_lines,
-    now,
-    remark,
-    verify,
+    make_head_path,
+    parse_anchors,
+    verify_audit_log,
 )
-from defserve.stores.files import config_file, load_secret, open_locked, replace_file, write
+from defserve.stores.files import get_config_path, load_secret, open_locked_file, replace_file, write_fully
 
 if TYPE_CHECKING:
     from defserve.stores.audit.chain import AuditAnchors
 
 
-__all__ = ["AuditLog", "AuditUnavailable", "AuditReport", "verify"]
+__all__ = ["AuditLog", "AuditUnavailable", "AuditReport", "verify_audit_log"]
 
-LINGER: Final = 0.05
+WRITE_DELAY_SECONDS: Final = 0.05
 """How long the writer waits for more events, in seconds. With the write itself, events are on disk within 0.1."""
-RETRY: Final = 1.0
-MAX_PENDING: Final = 8 * 1024 * 1024
+WRITE_RETRY_SECONDS: Final = 1.0
+MAX_PENDING_BYTES: Final = 8 * 1024 * 1024
 
 log = logging.getLogger("defserve")
 
@@ -61,7 +61,7 @@ class AuditUnavailable(Refused):
 class AuditLog:
     """Appends events to the file at `path`. A missing file is created, readable by its owner alone.
 
-    Without a `key`, `audit_key` finds one, or makes one on the first use. The head is signed every `head_events`
+    Without a `key`, `load_audit_key` finds one, or makes one on the first use. The head is signed every `head_events`
     records or `head_seconds`, and at the end. An existing log is continued: a last line that was cut short by a crash
     is removed, and a `recovered` record reports it. Raises UsageError if the log is open elsewhere, cannot be opened,
     or is not intact: then it is evidence, and must not be overwritten.
@@ -81,11 +81,11 @@ class AuditLog:
         anchors: AuditAnchors = (),
         head_events: int = 1_000,
         head_seconds: float = 60.0,
-        linger: float = LINGER,
+        linger: float = WRITE_DELAY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
-        self._key, self._anchors = audit_key(make=True) if key is None else key, anchors
+        self._key, self._anchors = load_audit_key(make=True) if key is None else key, anchors
         self._keys = AuditKeys(self._key)
         self._reader = LogReader(self.path, self._keys)
         self._head_events, self._head_seconds, self._linger, self._clock = head_events, head_seconds, linger, clock
@@ -95,11 +95,13 @@ class AuditLog:
         self._failing = self._closed = False
         self._wake, self._stop = Event(), Event()
         self._process = os.getpid()
-        self._anchoring = Anchoring(self.path, self._keys, anchors_of(anchors, self.path)) if anchors != () else None
+        self._anchoring = (
+            LogAnchors(self.path, self._keys, parse_anchors(anchors, self.path)) if anchors != () else None
+        )
         self._anchor_lock = Lock()
         self._anchored: AuditHead | None = None
         self._anchor_again = clock()
-        self._file = open_locked(self.path, "the audit log")
+        self._file = open_locked_file(self.path, "the audit log")
         try:
             self._resume()
         except BaseException:
@@ -127,7 +129,7 @@ class AuditLog:
             if self._closed:
                 raise _make_closed_error()
             waiting = bool(self._pending)
-            crowded = self._pending_size + len(content) > MAX_PENDING
+            crowded = self._pending_size + len(content) > MAX_PENDING_BYTES
             if crowded and self._failing:
                 self._count_lost_event()
                 return
@@ -163,7 +165,7 @@ class AuditLog:
     def verify(self) -> AuditReport:
         """Check every record, and that the log has those that its head and its anchors name."""
         self.settle()
-        return verify(self.path, self._key, anchors=self._anchors)
+        return verify_audit_log(self.path, self._key, anchors=self._anchors)
 
     def settle(self) -> None:
         """Write what is left, sign the head and tell the anchors. Raises AuditUnavailable if it cannot be written."""
@@ -216,7 +218,7 @@ class AuditLog:
         lost, self._lost = self._lost, 0
         if lost:
             self._pending.pop()
-        self._add(remark("lost", events=lost + 1))
+        self._add(encode_log_remark("lost", events=lost + 1))
         self._lost = lost + 1
 
     # -- the file (under _file_lock) ---------------------------------------------------------------------------
@@ -259,7 +261,7 @@ class AuditLog:
             self._cut_torn_end()
         self._torn = True
         try:
-            write(self._file, data)
+            write_fully(self._file, data)
             os.fsync(self._file)
         except OSError:
             # An event that was refused must not be in the log. If this fails too, it is done before the next write.
@@ -295,10 +297,10 @@ class AuditLog:
             self._fail(error)
 
     def _sign(self) -> None:
-        head = AuditHead(self._seq, self._mac, now())
+        head = AuditHead(self._seq, self._mac, format_current_time())
         if (head.seq, head.format) == (self._head.seq, self._head.format):
             return
-        replace_file(head_path(self.path), self._keys.sign_head(head))
+        replace_file(make_head_path(self.path), self._keys.sign_head(head))
         self._head, self._signed_at = head, self._clock()
         if self._anchoring is not None:
             self._wake.set()
@@ -334,7 +336,7 @@ class AuditLog:
             self._stop.wait(self._linger)
             self._wake.clear()
             if not self._try_write():
-                self._stop.wait(RETRY)
+                self._stop.wait(WRITE_RETRY_SECONDS)
                 self._wake.set()
 
     def _try_write(self) -> bool:
@@ -351,7 +353,7 @@ class AuditLog:
         self._signed_at = self._sign_again = self._clock()
         self._torn = False
         try:
-            head = self._keys.head(head_path(self.path))
+            head = self._keys.head(make_head_path(self.path))
             self._seq, self._mac, self._size, torn = chain_end(self._file, self._keys)
             check_head(head, self._seq, self._mac)
             if self._anchoring is not None:
@@ -364,7 +366,7 @@ class AuditLog:
         try:
             if torn:
                 self._cut_torn_end()
-                self._commit([remark("recovered", bytes=torn)])
+                self._commit([encode_log_remark("recovered", bytes=torn)])
             self._head = head or AuditHead(-1)
             self._sign()
         except OSError as error:
@@ -387,17 +389,17 @@ def chain_end(file: int, keys: AuditKeys) -> tuple[int, str, int, int]:
     Raises AuditLogBroken.
     """
     size = os.fstat(file).st_size
-    start = max(0, size - 2 * MAX_LINE)
+    start = max(0, size - 2 * MAX_LINE_BYTES)
     os.lseek(file, start, os.SEEK_SET)
     tail = b""
-    while piece := os.read(file, MAX_LINE):
+    while piece := os.read(file, MAX_LINE_BYTES):
         tail += piece
     lines = tail.rpartition(b"\n")
     torn = len(lines[2])
     if not lines[1]:
         if start:
             raise AuditLogBroken("its last line is too long for a record")
-        return 0, GENESIS, 0, torn
+        return 0, GENESIS_MAC, 0, torn
     last = keys.record(lines[0].rpartition(b"\n")[2] + b"\n")
     return last.seq, last.mac, size - torn, torn
 
@@ -431,7 +433,7 @@ class AuditPage(NamedTuple):
     has_more: bool
 
 
-class PageBuilder:
+class AuditPageBuilder:
     """Takes records in their order until the page is full. `since` leaves out what is older."""
 
     def __init__(self, since_seq: int, since: datetime | None, limit: int) -> None:
@@ -470,7 +472,7 @@ class LogReader:
 
     def page(self, since_seq: int, since: datetime | None, limit: int) -> AuditPage:
         """Raises AuditLogBroken for a record that is not genuine, and OSError."""
-        building, begin = PageBuilder(since_seq, since, limit), max(since_seq, 1) // STEP
+        building, begin = AuditPageBuilder(since_seq, since, limit), max(since_seq, 1) // STEP
         place = max(step for step in self._places if step <= begin)
         with self._path.open("rb") as file:
             file.seek(self._places[place])
@@ -487,7 +489,7 @@ class LogReader:
         return building.page()
 
 
-def page_of(lines: Iterable[tuple[int, bytes | None]], keys: AuditKeys, building: PageBuilder) -> bool:
+def add_lines_to_page(lines: Iterable[tuple[int, bytes | None]], keys: AuditKeys, building: AuditPageBuilder) -> bool:
     """Add records that were kept by their numbers. Returns whether there is room for more. Raises AuditLogBroken."""
     for seq, line in iter_present_lines(lines):
         record = keys.record(line)
@@ -522,17 +524,20 @@ def _is_older(event: dict[str, Any], since: datetime | None) -> bool:
 # can rewrite the log. So people and programs that read or copy the log must not have access to it.
 
 
-VARIABLE: Final = "DEFSERVE_AUDIT_KEY"
+AUDIT_KEY_VARIABLE: Final = "DEFSERVE_AUDIT_KEY"
 
 
-def audit_key(key_file: str | os.PathLike[str] | None = None, *, make: bool = False) -> bytes:
+def load_audit_key(key_file: str | os.PathLike[str] | None = None, *, make: bool = False) -> bytes:
     """The key. With `make`, a missing key file is created, as a server does on its first use.
 
     Raises UsageError if there is no key, or if others can read its file.
     """
-    if key_file is None and (text := os.environ.get(VARIABLE)):
+    if key_file is None and (text := os.environ.get(AUDIT_KEY_VARIABLE)):
         return text.strip().encode()
-    path = Path(key_file) if key_file is not None else config_file("audit.key")
+    path = Path(key_file) if key_file is not None else get_config_path("audit.key")
     return load_secret(
-        path, "the audit key", make=make, fix=f"name the file the log was written with (--key-file), or set {VARIABLE}"
+        path,
+        "the audit key",
+        make=make,
+        fix=f"name the file the log was written with (--key-file), or set {AUDIT_KEY_VARIABLE}",
     )

@@ -19,29 +19,29 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.audit.chain import (
-    STORES,
+    STORE_ADDRESS_SCHEMES,
+    AuditChainCheck,
     AuditHead,
     AuditKeys,
     AuditLogBroken,
     AuditReport,
-    ChainCheck,
     encode_event,
-    now,
-    remark,
+    encode_log_remark,
+    format_current_time,
 )
 from defserve.stores.audit.log_file import (
-    LINGER,
-    MAX_PENDING,
-    RETRY,
+    MAX_PENDING_BYTES,
+    WRITE_DELAY_SECONDS,
+    WRITE_RETRY_SECONDS,
     AuditPage,
+    AuditPageBuilder,
     AuditUnavailable,
-    PageBuilder,
-    audit_key,
+    add_lines_to_page,
     iter_present_lines,
-    page_of,
+    load_audit_key,
 )
 from defserve.stores.identity import open_store
-from defserve.stores.store import AUDIT_LOGS, StoreChange, StoreUnavailable
+from defserve.stores.store import AUDIT_LOG_SPACES, StoreChange, StoreUnavailable
 
 HEAD: Final = "head"
 NAME: Final = "audit"
@@ -52,9 +52,9 @@ T = TypeVar("T")
 log = logging.getLogger("defserve")
 
 
-def is_store(address: str) -> bool:
+def is_store_address(address: str) -> bool:
     """Whether this is the address of a store rather than a file name. Raises UsageError for one that keeps nothing."""
-    if address.startswith(STORES):
+    if address.startswith(STORE_ADDRESS_SCHEMES):
         return True
     if "://" in address or address == "memory:":
         raise UsageError(
@@ -86,14 +86,14 @@ class StoredAuditLog:
         *,
         server_log: str | None = None,
         key: bytes | str | None = None,
-        linger: float = LINGER,
-        most_pending: int = MAX_PENDING,
+        linger: float = WRITE_DELAY_SECONDS,
+        most_pending: int = MAX_PENDING_BYTES,
     ) -> None:
         where, _, name = address.partition("#")
         self.name = name or server_log or NAME
         self._may_be_older = not name and server_log is not None
-        self._space = AUDIT_LOGS.of(self.name)
-        self._keys = AuditKeys(audit_key(make=True) if key is None else key)
+        self._space = AUDIT_LOG_SPACES.of(self.name)
+        self._keys = AuditKeys(load_audit_key(make=True) if key is None else key)
         self._store, self._linger, self._most_pending = open_store(where), linger, most_pending
         self._lock = Lock()
         self._pending: list[str] = []
@@ -190,7 +190,7 @@ class StoredAuditLog:
         found = await self._store.get(self._space, [HEAD, _name(1)])
         self._head = found.get(HEAD)
         head = self._head_of(self._head)
-        if self._may_be_older and not found and await self._store.get(AUDIT_LOGS.of(NAME), [HEAD]):
+        if self._may_be_older and not found and await self._store.get(AUDIT_LOG_SPACES.of(NAME), [HEAD]):
             raise UsageError(
                 f"the store has the log {NAME!r}, which is what 0.1.0 called the log of every server",
                 fix=f"to continue that one, put #{NAME} at the end of the address; for a new one, #NAME",
@@ -209,7 +209,7 @@ class StoredAuditLog:
             with self._lock:
                 batch, lost = self._pending, self._lost
                 self._pending, self._pending_size, self._lost = [], 0, 0
-            contents = [*batch, *([remark("lost", events=lost)] if lost else []), *extra]
+            contents = [*batch, *([encode_log_remark("lost", events=lost)] if lost else []), *extra]
             if not contents:
                 return
             try:
@@ -256,7 +256,7 @@ class StoredAuditLog:
             for content in contents:
                 seq += 1
                 lines[_name(seq)], mac = self._keys.line(content, seq, mac)
-            self._tried = signed = self._keys.sign_head(AuditHead(seq, mac, now()))
+            self._tried = signed = self._keys.sign_head(AuditHead(seq, mac, format_current_time()))
             change = StoreChange(self._space, put={**lines, HEAD: signed}, expect={HEAD: self._head})
             if await self._is_changed(change, signed):
                 self._head = signed
@@ -284,9 +284,9 @@ class StoredAuditLog:
         return self._head_of(self._head).seq
 
     async def _page(self, since_seq: int, since: datetime | None, limit: int) -> AuditPage:
-        building, last = PageBuilder(since_seq, since, limit), await self._last()
+        building, last = AuditPageBuilder(since_seq, since, limit), await self._last()
         while building.next_seq <= last:
-            if not page_of(await self._lines(building.next_seq, last), self._keys, building):
+            if not add_lines_to_page(await self._lines(building.next_seq, last), self._keys, building):
                 break
         return building.page()
 
@@ -296,7 +296,7 @@ class StoredAuditLog:
         return [(seq, found.get(_name(seq))) for seq in numbers]
 
     async def _verify_chain(self) -> AuditReport:
-        check = ChainCheck(self._keys, {})
+        check = AuditChainCheck(self._keys, {})
         try:
             check.signed = head = self._head_of((await self._store.get(self._space, [HEAD])).get(HEAD))
             for first in range(1, head.seq + 1, PAGE):
@@ -329,7 +329,7 @@ class StoredAuditLog:
             try:
                 await self._add(())
             except AuditUnavailable:
-                await asyncio.sleep(RETRY)
+                await asyncio.sleep(WRITE_RETRY_SECONDS)
                 self._wake.set()
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:

@@ -28,24 +28,38 @@ from defserve.stores.checkpoints.checkpoint_tree import (
     CheckpointRecord,
     CheckpointTree,
     ContentTooDeep,
-    FreshRandom,
+    RandomBytesPool,
     Retention,
     TreeKey,
-    branches,
-    content,
-    digest_name,
-    draft,
-    history,
-    is_id,
-    make_id,
-    next_record,
-    problems,
-    prune,
-    verify_id,
+    find_tree_problems,
+    is_checkpoint_id,
+    list_ancestors,
+    list_branches,
+    make_checkpoint_id,
+    make_digest_name,
+    make_draft,
+    make_record,
+    plan_pruning,
+    restore_content,
+    verify_checkpoint_id,
 )
-from defserve.stores.checkpoints.json_patches import MAX_BYTES, MAX_DEPTH, Op, diff, is_shorter
-from defserve.stores.identity import NOBODY, ServerIdentity
-from defserve.stores.store import API_KEYS, CHECKPOINTS, SECRETS, Store, StoreBusy, StoreChange, StoreCorrupt
+from defserve.stores.checkpoints.json_patches import (
+    MAX_PATCHED_BYTES,
+    MAX_PATCHED_DEPTH,
+    PatchOperation,
+    diff_json_values,
+    is_patch_shorter,
+)
+from defserve.stores.identity import NO_SERVER_IDENTITY, ServerIdentity
+from defserve.stores.store import (
+    API_KEYS_SPACE,
+    CHECKPOINT_SPACES,
+    SECRETS_SPACE,
+    Store,
+    StoreBusy,
+    StoreChange,
+    StoreCorrupt,
+)
 
 TREE: Final = "tree"
 """The name of the tree itself in its space; no checkpoint's id."""
@@ -113,7 +127,7 @@ class HeldCheckpoint(NamedTuple):
         return self.before.copy() if self.before is not None else None
 
 
-class Commit(NamedTuple):
+class CheckpointCommit(NamedTuple):
     """A checkpoint that was made, and its content."""
 
     checkpoint: Checkpoint
@@ -127,16 +141,20 @@ class Commit(NamedTuple):
         """Its content, which must not be changed; None if it has none."""
         return self.made.content.value if self.made is not None else None
 
-    def patch(self) -> list[Op] | None:
+    def patch(self) -> list[PatchOperation] | None:
         """The patch from the parent's content; None if there is none, or if it is no shorter than the content."""
         ops = self.made.ops if self.made is not None else None
-        return ops if self.made is not None and ops is not None and is_shorter(ops, self.made.content.encoded) else None
+        return (
+            ops
+            if self.made is not None and ops is not None and is_patch_shorter(ops, self.made.content.encoded)
+            else None
+        )
 
 
 class CheckpointStore:
     """The trees in a store. Ids are made with `secret`: give the same secret to all who share the store.
 
-    `old_secret` is what 0.1.0 made ids with (`OLD_KEY`). It recognizes ids that prove nothing.
+    `old_secret` is what 0.1.0 made ids with (`OLD_SECRET_NAME`). It recognizes ids that prove nothing.
     """
 
     def __init__(
@@ -146,14 +164,14 @@ class CheckpointStore:
         secret: bytes,
         old_secret: bytes | None = None,
         retention: Retention | None = None,
-        max_bytes: int = MAX_BYTES,
-        max_depth: int = MAX_DEPTH,
+        max_bytes: int = MAX_PATCHED_BYTES,
+        max_depth: int = MAX_PATCHED_DEPTH,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._secret, self._old_secret, self._clock = store, secret, old_secret, clock
         self.retention = retention or Retention()
         self._max_bytes, self._max_depth = max_bytes, max_depth
-        self._known, self._random = CheckpointCache(CACHED), FreshRandom()
+        self._known, self._random = CheckpointCache(CACHED), RandomBytesPool()
 
     async def load(self, key: TreeKey) -> CheckpointTree:
         """The tree as it is now; an empty one if nothing was ever committed."""
@@ -171,7 +189,7 @@ class CheckpointStore:
 
     async def find_proved(self, key: TreeKey, content: bytes) -> HeldCheckpoint | None:
         """The latest proved checkpoint of a tree with this content in canonical form, if it is retained."""
-        name = digest_name(content)
+        name = make_digest_name(content)
         if (id := (await self._store.get(key.space, [name])).get(name)) is None:
             return None
         try:
@@ -206,7 +224,7 @@ class CheckpointStore:
 
     async def commit(
         self, held: HeldCheckpoint, content: Any = OPAQUE, *, branch: bool = False, moves_head: bool = True
-    ) -> Commit:
+    ) -> CheckpointCommit:
         """Make a new checkpoint of `content` below the one that is held, and make it the head if it `moves_head`.
 
         It is proved if what is held is verified.
@@ -224,8 +242,8 @@ class CheckpointStore:
         )
         key, encoded = held.key, made.content.encoded if made is not None else b""
         proved, random = held.verified, self._random.take_bytes()
-        id = make_id(self._secret, key.owner, key.feature_set, encoded, random, is_proved=proved)
-        found_by = {digest_name(encoded): id.encode()} if proved and made is not None else {}
+        id = make_checkpoint_id(self._secret, key.owner, key.feature_set, encoded, random, is_proved=proved)
+        found_by = {make_digest_name(encoded): id.encode()} if proved and made is not None else {}
         for _ in range(ATTEMPTS):
             if not branch and held.parent != held.tree.head:
                 raise HeadMoved(held.tree.head)
@@ -241,7 +259,7 @@ class CheckpointStore:
                     # The commit is stored and must be acknowledged. Pruning is due again with the next one.
                     with suppress(Refused):
                         await self.prune(key)
-                return Commit(record.checkpoint, made)
+                return CheckpointCommit(record.checkpoint, made)
             held = await self._again(held)
         raise _make_contention_error()
 
@@ -290,9 +308,9 @@ class CheckpointStore:
         """A copy of a checkpoint's content; None if it has none. Raises CheckpointGone."""
         return (await self.load_checkpoint(key, id)).content()
 
-    async def diff(self, key: TreeKey, a: str, b: str) -> list[Op]:
+    async def diff(self, key: TreeKey, a: str, b: str) -> list[PatchOperation]:
         """The patch from one checkpoint's content to another's, anywhere in the tree. Raises CheckpointGone."""
-        return diff(await self.content(key, a), await self.content(key, b))
+        return diff_json_values(await self.content(key, a), await self.content(key, b))
 
     async def checkpoints(self, key: TreeKey) -> list[Checkpoint]:
         """All checkpoints that can be asked for, the oldest first. Reads the whole tree."""
@@ -303,20 +321,20 @@ class CheckpointStore:
 
     async def branches(self, key: TreeKey) -> list[Checkpoint]:
         """The checkpoints without children. Reads the whole tree."""
-        return branches(await self.checkpoints(key))
+        return list_branches(await self.checkpoints(key))
 
     async def history(self, key: TreeKey, id: str | None = None) -> list[Checkpoint]:
         """A checkpoint, or the head, and its ancestors up to the root. Reads the whole tree. Raises CheckpointGone."""
         start = await self.get(key, id) if id is not None else None
         end = start.id if start is not None else (await self.load(key)).head
-        return history(await self.checkpoints(key), end) if end is not None else []
+        return list_ancestors(await self.checkpoints(key), end) if end is not None else []
 
     async def prune(self, key: TreeKey, retention: Retention | None = None) -> int:
         """Drop the checkpoints that are not retained, and return their number. Nothing else changes for callers."""
         for _ in range(ATTEMPTS):
             seen, tree = await self._load(key)
             _, records, digests = await self._scan(key)
-            todo = prune(records, tree, retention or self.retention, self._clock())
+            todo = plan_pruning(records, tree, retention or self.retention, self._clock())
             if not todo.drop:
                 return 0
             after = tree._replace(kept=tree.kept - len(todo.drop), epoch=tree.epoch + 1)
@@ -337,7 +355,7 @@ class CheckpointStore:
         raise _make_contention_error()
 
     async def list_trees(self) -> list[TreeKey]:
-        return sorted([TreeKey.of(space) async for space in self._store.spaces(CHECKPOINTS)])
+        return sorted([TreeKey.of(space) async for space in self._store.spaces(CHECKPOINT_SPACES)])
 
     async def export(self, key: TreeKey) -> AsyncIterator[dict[str, Any]]:
         """Every checkpoint with its content, as JSON, the oldest first."""
@@ -351,7 +369,7 @@ class CheckpointStore:
             tree, records, _ = await self._scan(key)
         except StoreCorrupt as corrupt:
             return [corrupt.message]
-        return problems(records, tree) or [
+        return find_tree_problems(records, tree) or [
             f"{id} was not made with this secret for this content"
             for id, record in records.items()
             if not self._is_made(key, id, _get_encoded_content(record, records), is_proved=record.checkpoint.proved)
@@ -360,11 +378,14 @@ class CheckpointStore:
     def _is_made(self, key: TreeKey, id: str, content: bytes, *, is_proved: bool) -> bool:
         # Who has the old secret could prove whatever he likes at every server that had it: it proves nothing.
         keys = (self._secret,) if is_proved or self._old_secret is None else (self._secret, self._old_secret)
-        return any(verify_id(secret, id, key.owner, key.feature_set, content, is_proved=is_proved) for secret in keys)
+        return any(
+            verify_checkpoint_id(secret, id, key.owner, key.feature_set, content, is_proved=is_proved)
+            for secret in keys
+        )
 
     def _draft(self, content: Any, before: CheckpointContent | None) -> CheckpointDraft:
         try:
-            made = draft(content, before, self._max_depth)
+            made = make_draft(content, before, self._max_depth)
         except ContentTooDeep:
             raise _too_much("levels", self._max_depth) from None
         if len(made.content.encoded) > self._max_bytes:
@@ -378,7 +399,7 @@ class CheckpointStore:
         depth = parent.depth + 1 if parent is not None else 0
         at = Checkpoint(id, held.parent, depth, tree.last + 1, self._clock(), made is None, held.verified)
         epoch = tree.epoch if held.seen is not None else int.from_bytes(os.urandom(4))
-        return next_record(at, made, held.record), CheckpointTree(id, tree.last + 1, tree.kept + 1, epoch)
+        return make_record(at, made, held.record), CheckpointTree(id, tree.last + 1, tree.kept + 1, epoch)
 
     async def _again(self, held: HeldCheckpoint) -> HeldCheckpoint:
         """The same checkpoint in the tree as it is now."""
@@ -393,7 +414,7 @@ class CheckpointStore:
         return seen, CheckpointTree.decode(seen) if seen is not None else CheckpointTree()
 
     async def _record(self, key: TreeKey, id: str) -> CheckpointRecord | None:
-        found = (await self._store.get(key.space, [id])).get(id) if is_id(id) else None
+        found = (await self._store.get(key.space, [id])).get(id) if is_checkpoint_id(id) else None
         return CheckpointRecord.decode(id, found) if found is not None else None
 
     async def _find(
@@ -441,7 +462,7 @@ class CheckpointStore:
 def _content_of(record: CheckpointRecord, records: dict[str, CheckpointRecord]) -> CheckpointContent | None:
     if record.form == "opaque":
         return None
-    value = content(record, records)
+    value = restore_content(record, records)
     return CheckpointContent(record.body, value) if record.form == "snapshot" else CheckpointContent.of(value)
 
 
@@ -509,20 +530,22 @@ class CheckpointCache:
 
 
 KEY: Final = "checkpoints"
-OLD_KEY: Final = "checkpoints 0.1.0"
+OLD_SECRET_NAME: Final = "checkpoints 0.1.0"
 """What 0.1.0 made ids with. It names no server, and a secret that is changed does not change it. So ids are recognized
 with it that prove nothing, as all of 0.1.0 do, and none is made. `adoption.py` keeps it."""
 
 
 async def read_checkpoint_secret(store: Store) -> bytes | None:
     """The secret for ids in the store, if there is one."""
-    return (await store.get(SECRETS, [KEY])).get(KEY)
+    return (await store.get(SECRETS_SPACE, [KEY])).get(KEY)
 
 
 async def find_old_secret(store: Store) -> bytes | None:
     """The secret that 0.1.0 made ids with, if the store has any of 0.1.0."""
     # 0.1.0 kept it among the API keys.
-    return (await store.get(SECRETS, [OLD_KEY])).get(OLD_KEY) or (await store.get(API_KEYS, [KEY])).get(KEY)
+    return (await store.get(SECRETS_SPACE, [OLD_SECRET_NAME])).get(OLD_SECRET_NAME) or (
+        await store.get(API_KEYS_SPACE, [KEY])
+    ).get(KEY)
 
 
 async def find_checkpoint_secret(store: Store, known: bytes | None, identity: ServerIdentity) -> bytes | None:
@@ -530,9 +553,11 @@ async def find_checkpoint_secret(store: Store, known: bytes | None, identity: Se
     return await read_checkpoint_secret(store) if known is None else identity.derive_key(known, "checkpoint ids")
 
 
-async def checkpoint_secret(store: Store, known: bytes | None, identity: ServerIdentity = NOBODY) -> bytes:
+async def load_checkpoint_secret(
+    store: Store, known: bytes | None, identity: ServerIdentity = NO_SERVER_IDENTITY
+) -> bytes:
     """The secret for ids to use with a store. If the server has no secret, one is made in the store at first use."""
     if (found := await find_checkpoint_secret(store, known, identity)) is not None:
         return found
-    await store.change(StoreChange(SECRETS, put={KEY: secrets.token_bytes(32)}, expect={KEY: None}))
-    return (await store.get(SECRETS, [KEY]))[KEY]
+    await store.change(StoreChange(SECRETS_SPACE, put={KEY: secrets.token_bytes(32)}, expect={KEY: None}))
+    return (await store.get(SECRETS_SPACE, [KEY]))[KEY]

@@ -27,8 +27,16 @@ from pydantic_core import from_json, to_json
 
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import Refused, UsageError
-from defserve.stores.checkpoints.json_patches import MAX_OPS, BadPatch, Op, diff, may_have_booleans, merge, replay
-from defserve.stores.store import CHECKPOINTS, Space, StoreCorrupt
+from defserve.stores.checkpoints.json_patches import (
+    MAX_PATCH_OPERATIONS,
+    BadPatch,
+    PatchOperation,
+    apply_own_patch,
+    diff_json_values,
+    may_have_booleans,
+    merge_json_values,
+)
+from defserve.stores.store import CHECKPOINT_SPACES, Space, StoreCorrupt
 
 SNAPSHOT_EVERY: Final = 16
 WHOLE: Final = 4_096
@@ -58,13 +66,13 @@ class TreeKey(NamedTuple):
 
     @classmethod
     def of(cls, space: str) -> TreeKey:
-        feature_set, owner = from_json(space.removeprefix(CHECKPOINTS))
+        feature_set, owner = from_json(space.removeprefix(CHECKPOINT_SPACES))
         return cls(feature_set, owner)
 
 
 @lru_cache(maxsize=4096)
 def _space(key: TreeKey) -> Space:
-    return CHECKPOINTS.of(to_json([key.feature_set, key.owner]).decode())
+    return CHECKPOINT_SPACES.of(to_json([key.feature_set, key.owner]).decode())
 
 
 class Checkpoint(NamedTuple):
@@ -153,19 +161,19 @@ class CheckpointRecord(NamedTuple):
             raise StoreCorrupt(f"the checkpoint {id} in the store cannot be read") from None
 
 
-def next_record(at: Checkpoint, made: CheckpointDraft | None, parent: CheckpointRecord | None) -> CheckpointRecord:
+def make_record(at: Checkpoint, made: CheckpointDraft | None, parent: CheckpointRecord | None) -> CheckpointRecord:
     """How to store a new checkpoint whose content is `made`. Its parent need not be stored itself."""
     if made is None:
         return CheckpointRecord(at, "opaque")
     text = made.content.encoded
     if len(text) > WHOLE and parent is not None and len(parent.chain) < SNAPSHOT_EVERY:
         ops = made.ops
-        if ops is not None and len(ops) <= MAX_OPS and len(body := to_json(ops)) < len(text):
+        if ops is not None and len(ops) <= MAX_PATCH_OPERATIONS and len(body := to_json(ops)) < len(text):
             return CheckpointRecord(at, "patch", (*parent.chain, parent.id), body)
     return CheckpointRecord(at, "snapshot", (), text)
 
 
-def content(record: CheckpointRecord, records: Mapping[str, CheckpointRecord]) -> Any:
+def restore_content(record: CheckpointRecord, records: Mapping[str, CheckpointRecord]) -> Any:
     """The content of a checkpoint, from the records of its chain; None if it has none. Raises StoreCorrupt."""
     if record.form == "opaque":
         return None
@@ -173,7 +181,7 @@ def content(record: CheckpointRecord, records: Mapping[str, CheckpointRecord]) -
         value: Any = None
         for step in (*(records[id] for id in record.chain), record):
             said = from_json(step.body)
-            value = replay(value, said) if step.form == "patch" else said
+            value = apply_own_patch(value, said) if step.form == "patch" else said
         return value
     except (KeyError, ValueError, BadPatch):
         raise StoreCorrupt(f"the content of the checkpoint {record.id} cannot be found") from None
@@ -209,7 +217,7 @@ class PruningPlan(NamedTuple):
     rewrite: tuple[CheckpointRecord, ...]
 
 
-def prune(
+def plan_pruning(
     records: Mapping[str, CheckpointRecord], tree: CheckpointTree, retention: Retention, now: float
 ) -> PruningPlan:
     """What to do so that only the retained checkpoints are kept. Raises StoreCorrupt."""
@@ -223,7 +231,7 @@ def prune(
             continue
         parent_id = record.chain[-1]
         if parent_id not in kept:
-            rewritten[record.id] = record.alone(canonical(content(record, records)))
+            rewritten[record.id] = record.alone(canonical(restore_content(record, records)))
             continue
         chain = (*rewritten.get(parent_id, kept[parent_id]).chain, parent_id)
         if chain != record.chain:
@@ -231,7 +239,7 @@ def prune(
     return PruningPlan(tuple(records.keys() - kept.keys()), tuple(rewritten.values()))
 
 
-def history(checkpoints: Iterable[Checkpoint], id: str) -> list[Checkpoint]:
+def list_ancestors(checkpoints: Iterable[Checkpoint], id: str) -> list[Checkpoint]:
     """A checkpoint, then its ancestors as far as they are kept."""
     by_id = {at.id: at for at in checkpoints}
     path: list[Checkpoint] = []
@@ -242,13 +250,13 @@ def history(checkpoints: Iterable[Checkpoint], id: str) -> list[Checkpoint]:
     return path
 
 
-def branches(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+def list_branches(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """The checkpoints without children, the oldest first."""
     parents = {at.parent for at in checkpoints}
     return sorted((at for at in checkpoints if at.id not in parents), key=lambda at: at.number)
 
 
-def problems(records: Mapping[str, CheckpointRecord], tree: CheckpointTree) -> list[str]:
+def find_tree_problems(records: Mapping[str, CheckpointRecord], tree: CheckpointTree) -> list[str]:
     """The problems of a tree, a line each."""
     found = [line for record in records.values() for line in _problems_of(record, records)]
     if tree.head is not None and tree.head not in records:
@@ -269,7 +277,7 @@ def _problems_of(record: CheckpointRecord, records: Mapping[str, CheckpointRecor
     if record.form == "patch" and (parent is None or (*parent.chain, parent.id) != record.chain):
         return (f"{at.id} is not based on its parent",)
     try:
-        content(record, records)
+        restore_content(record, records)
     except StoreCorrupt as corrupt:
         return (corrupt.message,)
     return ()
@@ -326,7 +334,7 @@ class CheckpointDraft:
     __slots__ = ("content", "_before", "_ops")
 
     def __init__(
-        self, content: CheckpointContent, before: CheckpointContent | None, ops: list[Op] | None = None
+        self, content: CheckpointContent, before: CheckpointContent | None, ops: list[PatchOperation] | None = None
     ) -> None:
         self.content, self._before, self._ops = content, before, ops
 
@@ -336,15 +344,15 @@ class CheckpointDraft:
         return self.content is self._before
 
     @property
-    def ops(self) -> list[Op] | None:
+    def ops(self) -> list[PatchOperation] | None:
         if self._ops is None and self._before is not None:
             before, after = self._before, self.content
             has_booleans = before.may_have_booleans or after.may_have_booleans
-            self._ops = diff(before.value, after.value, has_booleans=has_booleans)
+            self._ops = diff_json_values(before.value, after.value, has_booleans=has_booleans)
         return self._ops
 
 
-def draft(made: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
+def make_draft(made: Any, before: CheckpointContent | None, depth: int) -> CheckpointDraft:
     """`made` is a JSON value or, in bytes, the text of one. It is not changed and not kept.
 
     Raises ValueError if it is not a JSON value, and ContentTooDeep if more than `depth` containers are nested.
@@ -371,7 +379,7 @@ def _draft_anew(value: Any, before: CheckpointContent | None, depth: int) -> Che
 def _draft_by_merging(value: Any, has_booleans: bool, before: CheckpointContent, depth: int) -> CheckpointDraft:
     """For a long content: it shares all unchanged parts with the one before it."""
     try:
-        value, ops = merge(
+        value, ops = merge_json_values(
             before.value,
             value,
             lambda new, level: _fresh(new, depth - level),
@@ -471,7 +479,7 @@ def canonical(value: Any) -> bytes:
         raise ValueError(f"not a JSON value: {error}") from None
 
 
-def make_id(
+def make_checkpoint_id(
     key: bytes, principal: str, feature_set: str, content: bytes, random: bytes, *, is_proved: bool = False
 ) -> str:
     """The id of a new checkpoint. `content` is its canonical JSON, or empty if it has none; `random` is fresh."""
@@ -480,7 +488,7 @@ def make_id(
     return PREFIX + urlsafe_b64encode(random + _mac(key, random, principal, feature_set, content, is_proved)).decode()
 
 
-class FreshRandom:
+class RandomBytesPool:
     """The random bytes of ids, drawn many at a time.
 
     Asking the system lets another thread run. If that is a store's writer, it starts with the first of many commits
@@ -505,22 +513,22 @@ class FreshRandom:
             return drawn[:RANDOM]
 
 
-def is_id(text: str) -> bool:
+def is_checkpoint_id(text: str) -> bool:
     """Whether this could be a checkpoint's id."""
     return _ID.fullmatch(text) is not None
 
 
-def digest_name(content: bytes) -> str:
+def make_digest_name(content: bytes) -> str:
     """The name under which a tree keeps the id of its latest proved checkpoint with this content. No id of its own."""
     # 15 bytes are short in the store and unique enough: who finds a checkpoint by it compares the contents.
     return DIGEST_PREFIX + urlsafe_b64encode(sha256(content).digest()[:15]).decode()
 
 
-def verify_id(
+def verify_checkpoint_id(
     key: bytes, id: str, principal: str, feature_set: str, content: bytes, *, is_proved: bool = False
 ) -> bool:
     """Whether this id was made with this key for exactly this owner, feature set, content and proof."""
-    if not is_id(id):
+    if not is_checkpoint_id(id):
         return False
     raw = urlsafe_b64decode(id.removeprefix(PREFIX))
     return hmac.compare_digest(raw[RANDOM:], _mac(key, raw[:RANDOM], principal, feature_set, content, is_proved))
@@ -536,7 +544,7 @@ def _mac(key: bytes, random: bytes, principal: str, feature_set: str, content: b
             _frame_part(content),
         )
     )
-    # `hmac.digest` takes three times as long, and lets another thread run: see `FreshRandom`.
+    # `hmac.digest` takes three times as long, and lets another thread run: see `RandomBytesPool`.
     return hmac.new(key, said, "sha256").digest()[:_MAC]
 
 

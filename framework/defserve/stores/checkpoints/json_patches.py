@@ -14,25 +14,27 @@ from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
-from defserve.core.json_values import excess, is_array, is_object
+from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.errors import LimitExceeded, Refused
 
-Op = dict[str, Any]
+PatchOperation = dict[str, Any]
 Fresh = Callable[[Any, int], Any]
 """Copies a new value; the number is how many containers it is nested in."""
 
 _ABSENT: Final = object()
 
 
-def diff(before: Any, after: Any, *, has_booleans: bool = True) -> list[Op]:
+def diff_json_values(before: Any, after: Any, *, has_booleans: bool = True) -> list[PatchOperation]:
     """The operations (add, remove, replace) that turn `before` into `after`; none if they are equal.
 
     Their values are taken from `after`, not copied. `has_booleans` as for `merge`.
     """
-    return merge(before, after, lambda value, _: value, has_booleans=has_booleans)[1]
+    return merge_json_values(before, after, lambda value, _: value, has_booleans=has_booleans)[1]
 
 
-def merge(before: Any, after: Any, fresh: Fresh, *, has_booleans: bool = True) -> tuple[Any, list[Op]]:
+def merge_json_values(
+    before: Any, after: Any, fresh: Fresh, *, has_booleans: bool = True
+) -> tuple[Any, list[PatchOperation]]:
     """`after`, built from the unchanged parts of `before` and from `fresh` copies of the others; and the patch.
 
     Names are sorted. Without booleans in either value (`has_booleans` false), comparing is faster.
@@ -47,7 +49,7 @@ class _Walk:
     __slots__ = ("ops", "_fresh", "_differ")
 
     def __init__(self, fresh: Fresh, has_booleans: bool) -> None:
-        self.ops: list[Op] = []
+        self.ops: list[PatchOperation] = []
         self._fresh, self._differ = fresh, comparison(has_booleans=has_booleans)
 
     def value(self, path: str, before: Any, after: Any, level: int) -> Any:
@@ -90,7 +92,7 @@ class _Walk:
         return merged
 
     def _array(self, path: str, before: list[Any], after: list[Any], level: int) -> list[Any]:
-        start, end = common_ends(before, after, self._differ)
+        start, end = count_common_ends(before, after, self._differ)
         at = min(len(before), len(after)) - end
         edited = [self.value(f"{path}/{place}", before[place], after[place], level) for place in range(start, at)]
         for _ in range(at, len(before) - end):
@@ -110,9 +112,9 @@ def _below(path: str, name: str) -> str:
 # -- RFC 6902 patches between JSON values: applied by the `jsonpatch` library, capped. No I/O.
 
 
-MAX_OPS: Final = 1_000
-MAX_DEPTH: Final = 64
-MAX_BYTES: Final = 1024 * 1024
+MAX_PATCH_OPERATIONS: Final = 1_000
+MAX_PATCHED_DEPTH: Final = 64
+MAX_PATCHED_BYTES: Final = 1024 * 1024
 _UNBOUNDED: Final = 1 << 62
 _OPERATIONS: Final = ("add", "remove", "replace", "move", "copy", "test")
 
@@ -123,13 +125,18 @@ class BadPatch(Refused, ValueError):
     error_type = "bad_patch"
 
 
-def is_shorter(ops: list[Op], text: bytes) -> bool:
+def is_patch_shorter(ops: list[PatchOperation], text: bytes) -> bool:
     """Whether a patch is shorter on the wire than the text of the value, and short enough to be applied."""
-    return len(ops) <= MAX_OPS and len(to_json(ops)) < len(text)
+    return len(ops) <= MAX_PATCH_OPERATIONS and len(to_json(ops)) < len(text)
 
 
 def apply_patch(
-    value: Any, ops: Any, *, max_ops: int = MAX_OPS, max_depth: int = MAX_DEPTH, max_bytes: int = MAX_BYTES
+    value: Any,
+    ops: Any,
+    *,
+    max_ops: int = MAX_PATCH_OPERATIONS,
+    max_depth: int = MAX_PATCHED_DEPTH,
+    max_bytes: int = MAX_PATCHED_BYTES,
 ) -> Any:
     """A new value: `value` with an untrusted patch applied. Neither argument is changed.
 
@@ -143,7 +150,12 @@ def apply_patch(
 
 
 def apply_patch_to_text(
-    held: bytes, ops: Any, *, max_ops: int = MAX_OPS, max_depth: int = MAX_DEPTH, max_bytes: int = MAX_BYTES
+    held: bytes,
+    ops: Any,
+    *,
+    max_ops: int = MAX_PATCH_OPERATIONS,
+    max_depth: int = MAX_PATCHED_DEPTH,
+    max_bytes: int = MAX_PATCHED_BYTES,
 ) -> Any:
     """The same for a value that is kept as JSON. One that is too large to be patched is not even read."""
     if not is_array(ops):
@@ -170,7 +182,7 @@ def _parse_json(text: bytes) -> Any:
         raise BadPatch("the patch cannot be applied: a number is too large, or is none") from None
 
 
-def replay(value: Any, ops: list[Op]) -> Any:
+def apply_own_patch(value: Any, ops: list[PatchOperation]) -> Any:
     """Apply a patch that was made here. Changes `value` itself. Raises BadPatch if it does not fit."""
     with _refusing():
         return _apply_ops(value, ops)
@@ -205,11 +217,11 @@ class _Budget:
             raise _too_much("bytes", self._limit)
         if self._moved < 0:
             raise _too_much("bytes moved", 2 * self._limit)
-        if excess(named, self._depth - levels, _UNBOUNDED):
+        if find_limit_violation(named, self._depth - levels, _UNBOUNDED):
             raise _too_much("depth", self._depth)
 
 
-def _source(op: Op, value: Any) -> Any:
+def _source(op: PatchOperation, value: Any) -> Any:
     from jsonpointer import JsonPointer
 
     return JsonPointer(str(op.get("from"))).resolve(value)
@@ -273,7 +285,7 @@ def may_have_booleans(text: bytes) -> bool:
     return b"true" in text or b"false" in text
 
 
-def common_ends(before: Sequence[Any], after: Sequence[Any], differ: Comparison) -> tuple[int, int]:
+def count_common_ends(before: Sequence[Any], after: Sequence[Any], differ: Comparison) -> tuple[int, int]:
     """How many items are equal at the beginning of two arrays, and how many of the rest at their end."""
     both = min(len(before), len(after))
     start = _common(before, after, both, differ)

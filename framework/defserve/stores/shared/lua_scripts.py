@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-Value: TypeAlias = str | bytes | int
+ScriptArgument: TypeAlias = str | bytes | int
 
 # - `named(from)`: the arguments from there on, which are names and values
 # - `mail(worker, …)`: for one worker. False if its mailbox is full: `lost` tells the worker so when it renews its lease
 # - `news(…)`: for all workers, who may read it later. Gives its id
 # - `signal(…)`: for the worker that knows what it is about; nobody reads it later
 # Each entry has the field `b`: the bytes that were ever added. What waits is the difference of two of them.
-HEAD: Final = """
+LUA_PRELUDE: Final = """
 local P, call = ARGV[1], redis.call
 local MAIL = {count = 10000, bytes = 64 * 1024 * 1024, ttl = 3600000}
 local NEWS = {count = 10000, bytes = 64 * 1024 * 1024, ttl = 604800000}
@@ -101,7 +101,7 @@ local function signal(...) add_newest('signals', SIGNALS, {...}) end
 
 # session, worker, ttl, account, its limit or '', field, value, … → whether there was room
 OPEN_SESSION: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local id, worker, ttl, limit = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])
 local key, account, time = P .. 'session:' .. id, P .. 'account:' .. ARGV[5], now()
@@ -120,11 +120,11 @@ return 1
 )
 
 # account → its sessions
-LIST_ACCOUNT: Final = HEAD + "return call('ZRANGEBYSCORE', P .. 'account:' .. ARGV[2], now(), '+inf')"
+LIST_ACCOUNT_SESSIONS: Final = LUA_PRELUDE + "return call('ZRANGEBYSCORE', P .. 'account:' .. ARGV[2], now(), '+inf')"
 
 # session → the record, and whether its owner lives; or nothing
 LOAD_SESSION: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local key = P .. 'session:' .. ARGV[2]
 local record = call('HGETALL', key)
@@ -136,7 +136,7 @@ return {record, alive(call('HGET', key, 'owner')) and 1 or 0}
 # session, worker → the news after which this worker, as its new owner, must deliver, and the news that says that it is
 # the owner, by which its claim is known; nothing if another one owns it, or if this one has delivered everything
 CLAIM_SESSION: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local key, worker = P .. 'session:' .. ARGV[2], ARGV[3]
 if call('EXISTS', key) == 0 then return false end
@@ -158,7 +158,7 @@ return {since, claim}
 
 # session, claim, news: who made this claim has delivered what was left to it up to there
 MARK_DELIVERED: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local key = P .. 'session:' .. ARGV[2]
 if call('HGET', key, 'claim') ~= ARGV[3] or call('HEXISTS', key, 'since') == 0 then return 0 end
@@ -168,7 +168,7 @@ return call('HSET', key, 'since', ARGV[4])
 
 # session, claim: who made it has delivered what was left to it
 END_CATCH_UP: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local key = P .. 'session:' .. ARGV[2]
 if call('HGET', key, 'claim') ~= ARGV[3] then return 0 end
@@ -178,7 +178,7 @@ return call('HDEL', key, 'since')
 
 # session, worker, how many fields are dropped, those fields, then field, value, …
 CHANGE_SESSION: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local key, drops = P .. 'session:' .. ARGV[2], tonumber(ARGV[4])
 if call('EXISTS', key) == 0 then return 0 end
@@ -191,7 +191,7 @@ return 1
 
 # session, worker, the last news that it was told: its owner leaves it to the next worker that serves it
 RELEASE_SESSION: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local key, worker = P .. 'session:' .. ARGV[2], ARGV[3]
 if call('HGET', key, 'owner') ~= worker then return 0 end
@@ -205,7 +205,7 @@ return 1
 
 # session, ttl → whether the session is there
 TOUCH_SESSION: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local id, key, ttl = ARGV[2], P .. 'session:' .. ARGV[2], ARGV[3]
 if call('PEXPIRE', key, ttl) == 0 then return 0 end
@@ -223,7 +223,7 @@ return 1
 
 # session → whether there was one to end
 END_SESSION: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local id, key = ARGV[2], P .. 'session:' .. ARGV[2]
 local account = call('HGET', key, 'account')
@@ -247,7 +247,7 @@ SESSION_OVER, NO_STREAM, STREAM_ENDED, STREAM_ALIVE = b"session over", b"no such
 """What `APPEND` answers first. Only what is `ADDED` changes anything."""
 
 
-def append_arguments(data: bytes, **fields: Value) -> list[Value]:
+def append_arguments(data: bytes, **fields: ScriptArgument) -> list[ScriptArgument]:
     """The arguments of `APPEND`; empty ones are left out.
 
     `session`, `stream`, `ttl`, `kind`: `message`, `progress`, `request`, `result`, or `end` for a call without one.
@@ -262,7 +262,7 @@ def append_arguments(data: bytes, **fields: Value) -> list[Value]:
 
 # session, name, worker, the id of its request, its caller, its reader, ttl
 BEGIN_STREAM: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local id, name, ttl = ARGV[2], ARGV[3], ARGV[8]
 if call('EXISTS', P .. 'session:' .. id) == 0 then return 0 end
@@ -388,7 +388,7 @@ end
 
 # See `appending` → 'added', the event's number, the last one before it, who reads; or why it was not added
 APPEND_EVENT: Final = (
-    HEAD
+    LUA_PRELUDE
     + _MAY_ADD
     + _ADD
     + _FORGET
@@ -419,7 +419,7 @@ return {'added', seq, before, reader}
 
 # session, name, producer, its number: what it has sent before that number is lost, and not given again
 SKIP_EVENTS: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local stream, field = P .. 'stream:' .. ARGV[2] .. ':' .. ARGV[3], 'n:' .. ARGV[4]
 if call('EXISTS', P .. 'session:' .. ARGV[2]) == 0 or call('HEXISTS', stream, 'done') == 1 then return 0 end
@@ -433,7 +433,7 @@ return 1
 
 # session, name → [worker, request, caller, done, last, reader, rights, read, skipped], is its worker alive, its reader
 LOOK_UP_STREAM: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local stream = P .. 'stream:' .. ARGV[2] .. ':' .. ARGV[3]
 local found = call('HMGET', stream,
@@ -446,7 +446,7 @@ return {found, alive(found[1]) and 1 or 0, alive(theirs) and 1 or 0}
 
 # session, name, the reader before, the new one, its rights, ttl; what it has read, and what it left → whether it reads
 ATTACH_READER: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local id, name, before, reader, ttl = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[7]
 local stream = P .. 'stream:' .. id .. ':' .. name
@@ -468,7 +468,7 @@ return 1
 
 # session, name, after, how many → events, the last number, whether there is a result; or nothing
 FETCH_EVENTS: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local key = ARGV[2] .. ':' .. ARGV[3]
 local found = call('HMGET', P .. 'stream:' .. key, 'last', 'done')
@@ -479,7 +479,7 @@ return {call('XRANGE', P .. 'events:' .. key, '(' .. ARGV[4] .. '-0', '+', 'COUN
 
 # session, name, reader, what it has read, what it left for others, whether it reads on
 MARK_READ: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local stream = P .. 'stream:' .. ARGV[2] .. ':' .. ARGV[3]
 if call('HGET', stream, 'reader') ~= ARGV[4] then return 0 end
@@ -494,7 +494,7 @@ return 1
 
 
 # session, question → the record of an open question
-FIND_QUESTION: Final = HEAD + "return call('HGET', P .. 'questions:' .. ARGV[2], ARGV[3])"
+FIND_QUESTION: Final = LUA_PRELUDE + "return call('HGET', P .. 'questions:' .. ARGV[2], ARGV[3])"
 
 # A question that nobody waits for may be dropped like any message.
 _SETTLE: Final = """
@@ -518,7 +518,7 @@ MAILBOX_FULL: Final = -1
 # session, question, the worker that asks, the answer, who gives it → 1; 0: it is not open; FULL: so is the mailbox of
 # the worker that asks, and the question stays open
 ANSWER_QUESTION: Final = (
-    HEAD
+    LUA_PRELUDE
     + _SETTLE
     + """
 local id, question, worker = ARGV[2], ARGV[3], ARGV[4]
@@ -530,8 +530,8 @@ return 1
 )
 
 # session, question, the worker that asks, field, value, …: as `ANSWER`, with mail of another kind
-TELL_ASKER: Final = (
-    HEAD
+NOTIFY_ASKER: Final = (
+    LUA_PRELUDE
     + _SETTLE
     + """
 local id, question, worker = ARGV[2], ARGV[3], ARGV[4]
@@ -543,7 +543,7 @@ return 1
 )
 
 # session, question: nobody waits for its answer any more
-RELEASE_QUESTION: Final = HEAD + _SETTLE + "return settle(ARGV[2], ARGV[3]) and 1 or 0"
+RELEASE_QUESTION: Final = LUA_PRELUDE + _SETTLE + "return settle(ARGV[2], ARGV[3]) and 1 or 0"
 
 
 # -- Workers: their leases, and what they send one another.
@@ -561,8 +561,8 @@ end
 """
 
 # worker, number, field, value, …: something that every worker should receive → the id of the newest news
-PUBLISH_NEWS: Final = (
-    HEAD
+PUBLISH_UPDATE: Final = (
+    LUA_PRELUDE
     + _ONCE
     + """
 if is_new(ARGV[2], ARGV[3]) then return news(unpack(ARGV, 4)) end
@@ -571,12 +571,12 @@ return call('XREVRANGE', P .. 'news', '+', '-', 'COUNT', 1)[1][1]
 )
 
 # field, value, …: something for the worker that knows what it is about; nobody receives it later
-SEND_SIGNAL: Final = HEAD + "signal(unpack(ARGV, 2)) return 1"
+SEND_SIGNAL: Final = LUA_PRELUDE + "signal(unpack(ARGV, 2)) return 1"
 
 # writer, number or '', worker, field, value, …: something for one worker → 1; 0: it does not live; FULL: so is its
 # mailbox. Clients choose the worker: one that does not live gets no mailbox.
 SEND_MAIL: Final = (
-    HEAD
+    LUA_PRELUDE
     + _ONCE
     + """
 if not alive(ARGV[4]) then return 0 end
@@ -587,7 +587,7 @@ return (not is_new(ARGV[2], ARGV[3]) or mail(ARGV[4], unpack(ARGV, 5))) and 1 or
 # worker, ttl of its lease, the last news and the last mail it has read → whether it had a lease, and got all its mail.
 # If that mail is not there, the mailbox is a new one, whose ids may be lower: none of it was read.
 RENEW_LEASE: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local worker, box, sizes = ARGV[2], P .. 'mail:' .. ARGV[2], P .. 'size:mail:' .. ARGV[2]
 local had = call('EXISTS', P .. 'lease:' .. worker)
@@ -605,8 +605,8 @@ return had
 )
 
 # worker, … → whether each of them lives
-FIND_ALIVE: Final = (
-    HEAD
+FIND_LIVE_WORKERS: Final = (
+    LUA_PRELUDE
     + """
 local found = {}
 for at = 2, #ARGV do found[at - 1] = alive(ARGV[at]) and 1 or 0 end
@@ -616,7 +616,7 @@ return found
 
 # worker, the last news it has read: it ends
 END_WORKER: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local worker = ARGV[2]
 call('SET', P .. 'read:' .. worker, ARGV[3], 'PX', 604800000)

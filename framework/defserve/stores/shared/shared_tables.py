@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from defserve.base.backoff import Backoff
 from defserve.errors import LimitExceeded, TimedOut
-from defserve.stores.shared.lua_scripts import HEAD, Value
-from defserve.stores.shared.worker_link import SharedLink
+from defserve.stores.shared.lua_scripts import LUA_PRELUDE, ScriptArgument
+from defserve.stores.shared.worker_link import SharedStoreLink
 from defserve.stores.store import StoreFull, StoreUnavailable
 
 log = logging.getLogger("defserve")
@@ -27,7 +27,7 @@ MAX_TABLE_BYTES: Final = 4 * 1024 * 1024
 # table, name, value (empty: it is removed), the most bytes of a table, worker; then what else is removed if it is still
 # so: names and values → whether there was room. What needs no more bytes than before always has room.
 PUT_ENTRY: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local key, name, value, size = P .. 'table:' .. ARGV[2], ARGV[3], ARGV[4], 0
 for at = 7, #ARGV, 2 do
@@ -46,7 +46,7 @@ return 1
 )
 
 # table → names and values
-READ_TABLE: Final = HEAD + "return call('HGETALL', P .. 'table:' .. ARGV[2])"
+READ_TABLE: Final = LUA_PRELUDE + "return call('HGETALL', P .. 'table:' .. ARGV[2])"
 
 
 class _Put(NamedTuple):
@@ -62,7 +62,7 @@ class SharedTable:
     `is_loaded` says whether the store was ever read: before, `values` has only what was put here.
     """
 
-    def __init__(self, link: SharedLink, name: str, changed: Callable[[], None]) -> None:
+    def __init__(self, link: SharedStoreLink, name: str, changed: Callable[[], None]) -> None:
         self._link, self._name, self._changed = link, name, changed
         self.values: dict[str, str] = {}
         self.is_loaded = False
@@ -119,7 +119,7 @@ class SharedTable:
         if self._written.get(put.name) is put.value:
             del self._written[put.name]
 
-    def _arguments(self, put: _Put) -> tuple[Value, ...]:
+    def _arguments(self, put: _Put) -> tuple[ScriptArgument, ...]:
         most = MAX_TABLE_BYTES * (2 if put.is_restrictive else 1)
         dropped = [text for pair in put.dropped.items() for text in pair]
         return self._name, put.name, put.value, most, self._link.worker, *dropped
@@ -169,7 +169,7 @@ DONE, MINE = b"done", b"mine"
 
 # key, who wants to do it, ttl → 'done' and the outcome; 'mine': it is to be done now; 'busy': a living worker does it
 BEGIN_WORK: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local key, who = P .. 'once:' .. ARGV[2], ARGV[3]
 local found = call('HMGET', key, 'outcome', 'who')
@@ -183,7 +183,7 @@ return {'mine'}
 
 # key, who did it, ttl, the outcome; '' if it is not kept, so that the next one does it again
 END_WORK: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local key = P .. 'once:' .. ARGV[2]
 if call('HGET', key, 'who') ~= ARGV[3] then return 0 end
@@ -194,17 +194,17 @@ return 1
 """
 )
 
-Work = Callable[[], Awaitable[tuple[str, bool]]]
+OnceWork = Callable[[], Awaitable[tuple[str, bool]]]
 """Gives the outcome, and whether it is kept."""
 
 
-class SharedOnce:
+class SharedOnceRunner:
     """While the store is away, each worker does it by itself. A worker that dies leaves it to the next one."""
 
-    def __init__(self, link: SharedLink) -> None:
+    def __init__(self, link: SharedStoreLink) -> None:
         self._link = link
 
-    async def run(self, key: str, seconds: float, work: Work, patience: float | None = None) -> str:
+    async def run(self, key: str, seconds: float, work: OnceWork, patience: float | None = None) -> str:
         """The outcome of `work`, which is kept for so many seconds, or of who did it before.
 
         Raises TimedOut if another worker does it, lives, and has not done it within `patience` seconds.
@@ -233,7 +233,7 @@ class SharedOnce:
             await asyncio.sleep(pause := backoff.next_wait())
             waited += pause
 
-    async def _do(self, name: str, who: str, ttl: int, work: Work) -> str:
+    async def _do(self, name: str, who: str, ttl: int, work: OnceWork) -> str:
         kept = ""
         try:
             outcome, is_kept = await work()
@@ -253,7 +253,7 @@ MICROSECONDS: Final = 1_000_000
 # For each bucket: key, microseconds for one token, tokens → the place of the bucket that is emptiest, and the
 # microseconds until it has a token; 0 and 0: one was taken of each. Of several buckets all are counted, or none.
 TAKE_TOKENS: Final = (
-    HEAD
+    LUA_PRELUDE
     + """
 local clock = call('TIME')
 local time = clock[1] * 1000000 + clock[2]
@@ -280,7 +280,7 @@ return {0, 0}
 class SharedRates:
     """Takes tokens from buckets that all workers share. A bucket that is full takes no room."""
 
-    def __init__(self, link: SharedLink) -> None:
+    def __init__(self, link: SharedStoreLink) -> None:
         self._link = link
 
     async def take_tokens(self, buckets: Sequence[tuple[str, float, int]]) -> tuple[int, float]:

@@ -19,7 +19,7 @@ from defserve.errors import Refused
 from defserve.stores.identity import ServerIdentity
 from defserve.stores.redis import RedisAddress
 from defserve.stores.shared import lua_scripts
-from defserve.stores.shared.lua_scripts import Value
+from defserve.stores.shared.lua_scripts import ScriptArgument
 from defserve.stores.store import StoreUnavailable
 
 LEASE: Final = 8.0
@@ -40,7 +40,7 @@ Receiver: TypeAlias = Callable[[dict[str, bytes], str], Awaitable[None] | None]
 log = logging.getLogger("defserve")
 
 
-class SharedLink:
+class SharedStoreLink:
     """This process's connections to the Redis of its group: the processes of the server `identity`.
 
     `worker` is its name there; each `start` makes a new one.
@@ -55,7 +55,7 @@ class SharedLink:
         self.worker = ""
         self.is_up, self.up_since = False, 0.0
         self._receivers: dict[str, list[Receiver]] = {}
-        self.delivering: Delivery | None = None
+        self.delivering: UpdateDelivery | None = None
         """The news that sessions are being told."""
         self.caught_up: list[Callable[[], Awaitable[None]]] = []
         """Called when news arrives again: what is known of the store may be old."""
@@ -169,7 +169,7 @@ class SharedLink:
 
     # -- out ---------------------------------------------------------------------------------------------
 
-    async def run(self, script: str, *args: Value) -> Any:
+    async def run(self, script: str, *args: ScriptArgument) -> Any:
         """Run a script now. Raises StoreUnavailable or StoreFull; then it may have run or not."""
         if self._redis is None:
             raise StoreUnavailable("The store cannot be reached")
@@ -183,7 +183,7 @@ class SharedLink:
                 except NoScriptError:
                     return await self._redis.execute_command("EVAL", script, 0, self._prefix, *args)
 
-    def write(self, script: str, *args: Value, done: Callable[[Any], None] | None = None) -> None:
+    def write(self, script: str, *args: ScriptArgument, done: Callable[[Any], None] | None = None) -> None:
         """Run a script after those written before, again and again until Redis has taken it. `done` gets its reply."""
         self._writes.add(script, args, done)
 
@@ -205,7 +205,7 @@ class SharedLink:
         return True
 
     def _publish(self, fields: Sequence[str]) -> None:
-        self.write_once(lua_scripts.PUBLISH_NEWS, *fields, "w", self.worker, done=self._note_published)
+        self.write_once(lua_scripts.PUBLISH_UPDATE, *fields, "w", self.worker, done=self._note_published)
 
     def _note_published(self, newest: bytes | None) -> None:
         if newest is not None:
@@ -214,9 +214,9 @@ class SharedLink:
     @property
     def has_read_its_own(self) -> bool:
         """Whether this worker has received all that it has published itself."""
-        return self.is_written and not is_before(self.read_news, self._own_news)
+        return self.is_written and not is_earlier_id(self.read_news, self._own_news)
 
-    def write_once(self, script: str, *args: Value, done: Callable[[Any], None] | None = None) -> None:
+    def write_once(self, script: str, *args: ScriptArgument, done: Callable[[Any], None] | None = None) -> None:
         """`write` a script whose first arguments are who writes and a number, so that repeating it does nothing."""
         self._numbered += 1
         self.write(script, self.worker, self._numbered, *args, done=done)
@@ -250,11 +250,11 @@ class SharedLink:
 
     async def news_after(self, id: str) -> list[tuple[str, dict[str, bytes]]] | None:
         """The news after this id that this worker has received already. None if some of it is no longer kept."""
-        if not is_before(id, self.read_news):
+        if not is_earlier_id(id, self.read_news):
             return []
         with self._address.raising_store_errors(quietly=True):
             first = await self._redis.xrange(self._prefix + "news", "-", "+", count=1)
-            if id != STREAM_START and (not first or not is_before(first[0][0].decode(), id, or_same=True)):
+            if id != STREAM_START and (not first or not is_earlier_id(first[0][0].decode(), id, or_same=True)):
                 return None
             found = await self._redis.xrange(self._prefix + "news", f"({id}", self.read_news)
         return [(each.decode(), decode_fields(fields)) for each, fields in found]
@@ -310,7 +310,7 @@ class SharedLink:
                 continue
             if stream.startswith("mail:"):
                 self._cursors[stream] = STREAM_START  # mail that was read is dropped soon, so hardly any is read again
-            elif is_before((await find_newest_entry(redis, self._prefix + stream))[0], cursor):
+            elif is_earlier_id((await find_newest_entry(redis, self._prefix + stream))[0], cursor):
                 await self._go_to_newest(redis, stream)
             if stream == "news":
                 for news_lost in self.news_lost:
@@ -408,13 +408,13 @@ def _entries(found: Any) -> Any:
     return found[0] if found and isinstance(found[0], list) else found
 
 
-def is_before(one: str, other: str, *, or_same: bool = False) -> bool:
+def is_earlier_id(one: str, other: str, *, or_same: bool = False) -> bool:
     """Whether one id of news comes before another."""
     a, b = _numbers(one), _numbers(other)
     return a < b or (or_same and a == b)
 
 
-def before(id: str) -> str:
+def make_preceding_id(id: str) -> str:
     """The last id that news before this one can have."""
     time, place = _numbers(id)
     return f"{time}-{place - 1}" if place else f"{max(time - 1, 0)}-{LAST_PLACE}"
@@ -428,7 +428,7 @@ def _numbers(id: str) -> tuple[int, int]:
 # -- News that is told to each session once, whichever worker tells it.
 
 
-class Delivery:
+class UpdateDelivery:
     """One piece of news that sessions are being told. Each message that tells a session has an id of its own.
 
     `record` is a field of the session's record that is kept together with the next message, and its value.
@@ -491,7 +491,7 @@ PASSING_CODES: Final = (
 class _Write:
     __slots__ = ("script", "args", "done", "size")
 
-    def __init__(self, script: str, args: Sequence[Value], done: Callable[[Any], None] | None) -> None:
+    def __init__(self, script: str, args: Sequence[ScriptArgument], done: Callable[[Any], None] | None) -> None:
         self.script, self.args, self.done = script, args, done
         self.size = sum(len(each) for each in args if not isinstance(each, int))
 
@@ -519,7 +519,7 @@ class OrderedWrites:
     async def aclose(self) -> None:
         await self._redis.aclose()
 
-    def add(self, script: str, args: Sequence[Value], done: Callable[[Any], None] | None = None) -> None:
+    def add(self, script: str, args: Sequence[ScriptArgument], done: Callable[[Any], None] | None = None) -> None:
         """`done` gets the reply. Without a script it is called when everything before was taken."""
         write = _Write(script, args, done)
         self._queue.append(write)
@@ -592,7 +592,7 @@ class OrderedWrites:
             elif isinstance(reply, list) and reply[:1] == [lua_scripts.OUT_OF_ORDER]:
                 # All that was written before is taken: Redis has lost it since, or refused it. The rest goes on.
                 log.error("the store %s has lost events of a stream", self._address.where)
-                self._queue.appendleft(_Write(lua_scripts.SKIP_EVENTS, cast("list[Value]", reply[1:]), None))
+                self._queue.appendleft(_Write(lua_scripts.SKIP_EVENTS, cast("list[ScriptArgument]", reply[1:]), None))
                 self._bytes += self._queue[0].size
                 return
             self._queue.popleft()

@@ -10,17 +10,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from defserve.base.search_path import add_folder
-from defserve.client.targets import is_file
+from defserve.base.search_path import add_import_folder
+from defserve.client.targets import is_file_target
 from defserve.errors import UsageError
 from defserve.tooling.devserver.handover import ServePlan
-from defserve.tooling.loading import OURS, PYTHONS, is_outside, load_quietly
+from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS, is_outside, load_quietly
 
 
 def main(argument: str) -> int:
     plan = ServePlan.from_json(argument)
-    if not is_file(plan.target):
-        add_folder(os.getcwd())
+    if not is_file_target(plan.target):
+        add_import_folder(os.getcwd())
     try:
         server = load_quietly(plan.target)
     except UsageError as error:
@@ -38,9 +38,9 @@ def main(argument: str) -> int:
 def serve(server: Any, plan: ServePlan) -> int:
     try:
         if plan.sockets:
-            from defserve.tooling.devserver.child_http import listen_on
+            from defserve.tooling.devserver.child_http import serve_http_child
 
-            return listen_on(server, plan)
+            return serve_http_child(server, plan)
         server.run(**plan.options)
     except UsageError as error:
         _complain(error, None)
@@ -61,7 +61,7 @@ def report(plan: ServePlan, more: list[str], folders: list[str]) -> None:
     """
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     found = {os.path.abspath(file) for file in (*loaded, *more) if file and os.path.isfile(file)}
-    files = [file for file in found if is_outside(file, (OURS, *PYTHONS))]
+    files = [file for file in found if is_outside(file, (PACKAGE_FOLDER, *PYTHON_FOLDERS))]
     # Renamed when it is complete.
     Path(plan.report + ".new").write_text(json.dumps({"files": sorted(files), "folders": folders}), encoding="utf-8")
     os.replace(plan.report + ".new", plan.report)
@@ -91,7 +91,7 @@ def _complain(error: UsageError, cause: BaseException | None) -> None:
 
 
 def _from_author(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((OURS + os.sep, "<frozen")):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((PACKAGE_FOLDER + os.sep, "<frozen")):
         trace = trace.tb_next
     return trace
 

@@ -20,15 +20,15 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from defserve.core.json_values import is_mapping
-from defserve.protocols.mcp.subscriptions import KINDS
+from defserve.protocols.mcp.subscriptions import LIST_CHANGED_FILTERS
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp
-from defserve.serve.network import listen
+from defserve.serve.network import run_listener
 from defserve.serve.session_opener import SessionOpener
-from defserve.serve.sockets import BUFFERED_REQUEST
+from defserve.serve.sockets import BUFFERED_REQUEST_KEY
 from defserve.server import web
 from defserve.server.server import Server
-from defserve.tooling.devserver.handover import READY, ClientSetup, ServePlan
+from defserve.tooling.devserver.handover import READY_LINE, ClientSetup, ServePlan
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
@@ -36,7 +36,7 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 LEAVING = 0.3
 
 
-def listen_on(server: Server, plan: ServePlan) -> int:
+def serve_http_child(server: Server, plan: ServePlan) -> int:
     """Serve until standard input ends or a signal comes, and return the exit code."""
     ready = os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)  # what the author prints is for the person who watches
@@ -50,19 +50,19 @@ def listen_on(server: Server, plan: ServePlan) -> int:
     provider = SessionOpener(server.composition)
     sockets = [socket.socket(fileno=number) for number in plan.sockets]
     key = Path(plan.local_key).read_text() or None
-    app = web.app_of(provider, server.mcp, server.auth, options, address, key)
+    app = web.make_http_app(provider, server.mcp, server.auth, options, address, key)
 
     def on_started() -> None:
         on_end_of_input(lambda: leave(provider, app))
-        os.write(ready, READY)
+        os.write(ready, READY_LINE)
         os.close(ready)
 
     def announce() -> None:
-        for kind in KINDS:
+        for kind in LIST_CHANGED_FILTERS:
             server.mcp.subscriptions.notify_list_changed(kind)
 
     served = SessionReopener(app, Path(plan.sessions), on_started, announce)
-    return listen(served, address, web.network_options(options), server.limits, provider, sockets)
+    return run_listener(served, address, web.make_network_options(options), server.limits, provider, sockets)
 
 
 def leave(provider: SessionOpener, app: HttpApp) -> None:
@@ -160,7 +160,7 @@ class SessionReopener:
             await self._app(scope, receive, send)
         else:
             # Other requests are made of this one, so the fast path must not answer for it.
-            copied = {name: value for name, value in scope.items() if name != BUFFERED_REQUEST}
+            copied = {name: value for name, value in scope.items() if name != BUFFERED_REQUEST_KEY}
             await self._serve(copied, receive, send)
 
     async def _serve(self, scope: Any, receive: Receive, send: Send) -> None:

@@ -20,24 +20,24 @@ from typing import Any, TypeAlias
 
 from pydantic_core import from_json
 
-from defserve.auth.local_token import publish_key
+from defserve.auth.local_token import publish_local_key
 from defserve.base.concurrency import BackgroundTasks
 from defserve.core.json_values import is_array, is_object
-from defserve.core.messages import INTERNAL_ERROR, encode, is_id
+from defserve.core.messages import INTERNAL_ERROR, encode, is_request_id
 from defserve.errors import UsageError
 from defserve.serve.address import Address
 from defserve.serve.sockets import bind_sockets
-from defserve.server.web import places_of
+from defserve.server.web import list_bound_addresses
 from defserve.tooling.devserver.handover import (
-    LISTEN,
-    READY,
+    LISTEN_METHOD,
+    READY_LINE,
     ClientSetup,
     Json,
     ServePlan,
-    changes,
-    changes_heard,
+    get_object_member,
     is_acknowledgement,
-    member,
+    make_change_notifications,
+    make_subscribed_notifications,
 )
 from defserve.tooling.devserver.reload_supervisor import NotServing, ReloadSupervisor, ServerProcess, WatchedFiles
 
@@ -53,7 +53,7 @@ def serve_stdio(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
 
 
 async def _relay_stdio(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
-    ending = stop_signals()
+    ending = make_stop_future()
     relay = Relay(LineWriter().write, grace)
     with tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder:
         supervising = asyncio.create_task(ReloadSupervisor(plan, relay, files, Path(folder)).run())
@@ -71,7 +71,7 @@ def _reason(task: asyncio.Task[None]) -> BaseException:
     return asyncio.CancelledError() if task.cancelled() else task.exception() or RuntimeError("it ended")
 
 
-def stop_signals() -> asyncio.Future[int]:
+def make_stop_future() -> asyncio.Future[int]:
     """A future that gets the exit code when a signal comes."""
     loop = asyncio.get_running_loop()
     ending: asyncio.Future[int] = loop.create_future()
@@ -123,11 +123,11 @@ def _write_all(line: bytes) -> None:
 # -- `dev` on a socket: the parent binds it but never reads from it; children inherit it and take turns.
 
 
-Beside: TypeAlias = Callable[[str, asyncio.Future[int]], Awaitable[int]]
+RunCompanion: TypeAlias = Callable[[str, asyncio.Future[int]], Awaitable[int]]
 """What runs beside the server: it is given the address, and a future that gets the exit code when a signal comes."""
 
 
-def serve_sockets(plan: ServePlan, files: WatchedFiles, grace: float, beside: Beside | None = None) -> int:
+def serve_sockets(plan: ServePlan, files: WatchedFiles, grace: float, beside: RunCompanion | None = None) -> int:
     """Serve an address until a signal ends it, and return the exit code. Raises UsageError if it cannot be used."""
     address = Address.parse(plan.options["on"], "/mcp")
     if os.name != "posix":
@@ -135,7 +135,7 @@ def serve_sockets(plan: ServePlan, files: WatchedFiles, grace: float, beside: Be
     local = plan.options.get("local_token", False)
     with (
         bind_sockets(address) as sockets,
-        publish_key(places_of(sockets)) if local else nullcontext("") as key,
+        publish_local_key(list_bound_addresses(sockets)) if local else nullcontext("") as key,
         tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder,
     ):
         sessions = Path(folder) / "sessions"
@@ -150,9 +150,9 @@ def serve_sockets(plan: ServePlan, files: WatchedFiles, grace: float, beside: Be
 
 
 async def _hand_over_sockets(
-    plan: ServePlan, files: WatchedFiles, grace: float, folder: Path, address: str, beside: Beside | None
+    plan: ServePlan, files: WatchedFiles, grace: float, folder: Path, address: str, beside: RunCompanion | None
 ) -> int:
-    ending, front = stop_signals(), SocketFront(grace)
+    ending, front = make_stop_future(), SocketFront(grace)
     supervising = asyncio.create_task(ReloadSupervisor(plan, front, files, folder).run())
     tasks: list[asyncio.Future[Any]] = [ending, supervising]
     if beside is not None:
@@ -177,7 +177,7 @@ class SocketFront:
 
     async def admit(self, child: ServerProcess) -> None:
         self._children.add(child)
-        if await child.output.readline() != READY:
+        if await child.output.readline() != READY_LINE:
             raise NotServing
 
     def adopt(self, child: ServerProcess, previous: ServerProcess | None) -> None:
@@ -227,7 +227,7 @@ class ChildConnection:
 
     def finish(self, id: Any) -> bool:
         """Remove a request. True if this child had to answer it. A peer may have sent any value as its id."""
-        known = is_id(id) and self.requests.pop(id, None) is not None
+        known = is_request_id(id) and self.requests.pop(id, None) is not None
         if not self.requests:
             self.idle.set()
         return known
@@ -265,8 +265,8 @@ class Relay:
             if link is not None:
                 await link.child.send(_line({**message, "id": id}))
         elif message["method"] == CANCELLED:
-            id = member(message, "params").get("requestId")
-            found = (link for link in self._links.values() if is_id(id) and id in link.requests)
+            id = get_object_member(message, "params").get("requestId")
+            found = (link for link in self._links.values() if is_request_id(id) and id in link.requests)
             link = next(found, self._current)
             if link is not None:
                 await link.child.send(line)
@@ -299,7 +299,7 @@ class Relay:
         reply = await self._ask(link, link.opened)
         if "result" not in reply:
             raise NotServing(f"it refuses the client: {reply.get('error')}")
-        link.capabilities = member(member(reply, "result"), "capabilities")
+        link.capabilities = get_object_member(get_object_member(reply, "result"), "capabilities")
 
     def adopt(self, child: ServerProcess, previous: ServerProcess | None) -> None:
         link = self._current = self._links.get(child)
@@ -312,7 +312,11 @@ class Relay:
         child.write(b"".join(map(_line, self._preamble(link))))
         heard = self._move(old, link) if old is not None else []
         # A client that was held back has not seen any list.
-        news = changes(link.capabilities) if self._opening.initialized is not None and not self._holding else []
+        news = (
+            make_change_notifications(link.capabilities)
+            if self._opening.initialized is not None and not self._holding
+            else []
+        )
         self._tasks.start(self._hand_over(old, news + heard))
 
     def _preamble(self, link: ChildConnection) -> Iterator[Json]:
@@ -327,13 +331,13 @@ class Relay:
 
     def _move(self, old: ChildConnection, link: ChildConnection) -> list[Json]:
         """Move listening requests to another child, and return what the client is told about it."""
-        found = [request for request in old.requests.values() if request["method"] == LISTEN]
+        found = [request for request in old.requests.values() if request["method"] == LISTEN_METHOD]
         for request in found:
             old.finish(request["id"])
             link.begin(request)
             link.moved.add(request["id"])
             link.child.write(_line(request))
-        return [change for request in found for change in changes_heard(request)]
+        return [change for request in found for change in make_subscribed_notifications(request)]
 
     async def _hand_over(self, old: ChildConnection | None, news: list[Json]) -> None:
         await self._write_messages(news)
@@ -411,8 +415,8 @@ class Relay:
             if not ours.done():
                 ours.set_result(message)
             return
-        if is_id(id) and link.requests.get(id, {}).get("method") == "initialize":
-            link.capabilities = member(member(message, "result"), "capabilities")
+        if is_request_id(id) and link.requests.get(id, {}).get("method") == "initialize":
+            link.capabilities = get_object_member(get_object_member(message, "result"), "capabilities")
         if id is None or link.finish(id):
             await self._write(line)
 
@@ -423,7 +427,7 @@ class Relay:
         await self._write(_line({**request, "id": id}))
 
     async def _cancel_question(self, link: ChildConnection, message: Json) -> None:
-        params = member(message, "params")
+        params = get_object_member(message, "params")
         for id, (asker, original) in list(self._asked.items()):
             if asker is link and original == params.get("requestId"):
                 del self._asked[id]
@@ -461,7 +465,7 @@ def _has_method_name(message: Json) -> bool:
 
 def _is_request(message: Json) -> bool:
     # The server reports an id of another type.
-    return "method" in message and is_id(message.get("id"))
+    return "method" in message and is_request_id(message.get("id"))
 
 
 def _line(message: Json) -> bytes:

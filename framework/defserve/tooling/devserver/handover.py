@@ -6,10 +6,10 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
-from defserve.core.messages import is_id
-from defserve.protocols.mcp.subscriptions import KINDS, SUBSCRIPTION_KEY
+from defserve.core.messages import is_request_id
+from defserve.protocols.mcp.subscriptions import LIST_CHANGED_FILTERS, SUBSCRIPTION_ID_META_KEY
 
-READY = b"ready\n"
+READY_LINE = b"ready\n"
 """What a child on a socket writes to its standard output when it serves."""
 
 
@@ -43,7 +43,7 @@ class ServePlan:
 
 Json = dict[str, Any]
 
-LISTEN = "subscriptions/listen"
+LISTEN_METHOD = "subscriptions/listen"
 
 # Requests that set something up → the parameter that tells them apart; and requests that undo one.
 SETTING: dict[Any, str | None] = {"logging/setLevel": None, "resources/subscribe": "uri"}
@@ -60,7 +60,7 @@ class ClientSetup:
 
     def note(self, message: Json) -> None:
         """Take note of a message from the client."""
-        method, params = message.get("method"), member(message, "params")
+        method, params = message.get("method"), get_object_member(message, "params")
         if method == "initialize":
             self.__init__()
             self.initialize = message
@@ -79,25 +79,25 @@ class ClientSetup:
         return list(self._settings.values())
 
 
-def member(message: Json, name: str) -> Json:
+def get_object_member(message: Json, name: str) -> Json:
     """An object in an object; empty if there is none."""
     found = message.get(name)
     return cast("Json", found) if isinstance(found, dict) else {}
 
 
-def changes(capabilities: Json) -> list[Json]:
+def make_change_notifications(capabilities: Json) -> list[Json]:
     """The notifications for a session when all lists may have changed."""
-    kinds = [kind for kind in KINDS if member(capabilities, kind).get("listChanged")]
+    kinds = [kind for kind in LIST_CHANGED_FILTERS if get_object_member(capabilities, kind).get("listChanged")]
     return [{"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed"} for kind in kinds]
 
 
-def changes_heard(listen: Json) -> list[Json]:
+def make_subscribed_notifications(listen: Json) -> list[Json]:
     """The notifications for an open `subscriptions/listen` request: only those that it asked for."""
-    wanted = member(member(listen, "params"), "notifications")
-    about = {"_meta": {SUBSCRIPTION_KEY: listen["id"]}}
+    wanted = get_object_member(get_object_member(listen, "params"), "notifications")
+    about = {"_meta": {SUBSCRIPTION_ID_META_KEY: listen["id"]}}
     return [
         {"jsonrpc": "2.0", "method": f"notifications/{kind}/list_changed", "params": about}
-        for kind, wish in KINDS.items()
+        for kind, wish in LIST_CHANGED_FILTERS.items()
         if wanted.get(wish) is True
     ]
 
@@ -106,5 +106,5 @@ def is_acknowledgement(message: Json, of: set[Any]) -> bool:
     """Whether it acknowledges a listen request that was acknowledged before."""
     if message.get("method") != "notifications/subscriptions/acknowledged":
         return False
-    id = member(member(message, "params"), "_meta").get(SUBSCRIPTION_KEY)
-    return is_id(id) and id in of
+    id = get_object_member(get_object_member(message, "params"), "_meta").get(SUBSCRIPTION_ID_META_KEY)
+    return is_request_id(id) and id in of

@@ -40,7 +40,7 @@ class ToolParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class ItemDefinition:
     """One tool, resource, template or prompt. `where` is empty if it is only known from the wire.
 
     `trusts`: the author said that its arguments need no check. `function` is the author's, if it is in this process.
@@ -76,7 +76,7 @@ class Definition:
         meta: Any = self.wire.get("_meta")
         ui: Any = meta.get("ui") if is_mapping(meta) else None
         audience = ui.get("visibility") if is_mapping(ui) else None
-        return 0 if is_array(audience) and "model" not in audience else tokens(self.wire)
+        return 0 if is_array(audience) and "model" not in audience else count_definition_tokens(self.wire)
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Every text that a model reads, each with its place."""
@@ -139,10 +139,10 @@ class ServedSkill:
 
 
 @dataclass(frozen=True, slots=True)
-class Definitions:
+class ServerDefinitions:
     """A whole server. `is_searched`: its tools can be searched, and are not all listed if they are many."""
 
-    items: tuple[Definition, ...]
+    items: tuple[ItemDefinition, ...]
     instructions: str = ""
     feature_sets: tuple[FeatureSetUse, ...] = ()
     hooks: tuple[InjectingHook, ...] = ()
@@ -151,7 +151,7 @@ class Definitions:
     is_searched: bool = False
 
     @property
-    def tools(self) -> tuple[Definition, ...]:
+    def tools(self) -> tuple[ItemDefinition, ...]:
         return tuple(item for item in self.items if item.kind == "tool")
 
     @property
@@ -160,7 +160,7 @@ class Definitions:
         return sum(tool.tokens for tool in self.tools)
 
 
-def tokens(tool: Mapping[str, Any]) -> int:
+def count_definition_tokens(tool: Mapping[str, Any]) -> int:
     """An estimate of what a tool costs: a quarter of the characters that hosts give to models."""
     given = {member: tool[member] for member in ("name", "description", "inputSchema") if member in tool}
     return -(-len(json.dumps(given, ensure_ascii=False, separators=(",", ":"))) // CHARACTERS_PER_TOKEN)
@@ -187,28 +187,28 @@ def _schema_texts(schema: Any, path: str, depth: int) -> Iterator[tuple[str, str
             yield from _schema_texts(branch, path, depth - 1)
 
 
-def of_wire(listed: ServerListing) -> Definitions:
+def read_listed_definitions(listed: ServerListing) -> ServerDefinitions:
     """The definitions of a server that is only known from what it lists."""
     named = {"tool": listed.tools, "resource": listed.resources, "template": listed.templates, "prompt": listed.prompts}
     items = tuple(_of_wire(kind, wire) for kind, wires in named.items() for wire in wires)
-    return Definitions(items, str(listed.initialize.get("instructions") or ""), is_searched=listed.is_searched)
+    return ServerDefinitions(items, str(listed.initialize.get("instructions") or ""), is_searched=listed.is_searched)
 
 
-def _of_wire(kind: str, wire: Mapping[str, Any]) -> Definition:
+def _of_wire(kind: str, wire: Mapping[str, Any]) -> ItemDefinition:
     name = str(wire.get("name") or wire.get("uri") or wire.get("uriTemplate") or "")
-    security = security_of(wire)
+    security = get_security_block(wire)
     # What its validator checks cannot be seen here. It is enough that there is one.
     guarded = security.get("validator", "none") != "none"
-    return Definition(kind, name, wire, parameters=parameters_of(wire, lambda _: guarded), security=security)
+    return ItemDefinition(kind, name, wire, parameters=read_parameters(wire, lambda _: guarded), security=security)
 
 
-def parameters_of(wire: Mapping[str, Any], guarded: Callable[[str], bool]) -> tuple[ToolParameter, ...]:
+def read_parameters(wire: Mapping[str, Any], guarded: Callable[[str], bool]) -> tuple[ToolParameter, ...]:
     schema: Any = wire.get("inputSchema") or {}
     properties: Mapping[str, Any] = schema.get("properties") or {}
     return tuple(ToolParameter(name, below, guarded(name)) for name, below in properties.items() if is_mapping(below))
 
 
-def security_of(wire: Mapping[str, Any]) -> Mapping[str, Any]:
+def get_security_block(wire: Mapping[str, Any]) -> Mapping[str, Any]:
     """The security block of a listed tool, wherever its server puts it; empty if it has none."""
     meta: Any = wire.get("_meta") or {}
     found: Any = wire.get("security") or meta.get(SECURITY_KEY)
@@ -218,17 +218,17 @@ def security_of(wire: Mapping[str, Any]) -> Mapping[str, Any]:
 # -- The source of a function, for the rules that read it.
 
 
-Def = ast.FunctionDef | ast.AsyncFunctionDef
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def read_function(function: Any) -> tuple[Def | None, int]:
+def parse_function_source(function: Any) -> tuple[FunctionNode | None, int]:
     """The function as it is written, and its first line. None if there is no source, or it cannot be parsed alone."""
     try:
         lines, first = inspect.getsourcelines(function)
         (written,) = ast.parse(dedent("".join(lines))).body
     except (TypeError, OSError, SyntaxError, ValueError):
         return None, 0
-    return (written if isinstance(written, Def) else None), first
+    return (written if isinstance(written, FunctionNode) else None), first
 
 
 # -- One problem: what it is, where it is, and what to do about it.
@@ -243,7 +243,7 @@ class LintFinding(NamedTuple):
     fix: str
 
 
-def about(item: Definition, problem: str, fix: str) -> LintFinding:
+def make_finding(item: ItemDefinition, problem: str, fix: str) -> LintFinding:
     """A finding about an item."""
     return LintFinding(f"{item.kind} {item.name!r}", item.where, problem, fix)
 
@@ -272,10 +272,10 @@ def problems(tools: Iterable[Mapping[str, Any]], name: str, arguments: Mapping[s
 
 
 def _broken(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    from defserve.binding.explicit_schema import find_errors
+    from defserve.binding.explicit_schema import find_schema_errors
 
     try:
-        errors = find_errors(dict(arguments), dict(schema), MAX_PROBLEMS, with_formats=True)
+        errors = find_schema_errors(dict(arguments), dict(schema), MAX_PROBLEMS, with_formats=True)
     except Exception as error:
         return [f"its schema cannot be used: {error}"]
     return [f"{_path(error.absolute_path)}{error.message}" for error in errors]

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from defserve.protocols.mcp.apps import AppView
 from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.skills import SkillManifest
-from defserve.protocols.mcpl.vocabulary import find_denied
-from defserve.protocols.mgp.guarded_types import guards_of
-from defserve.protocols.mgp.terms import tool_security
+from defserve.protocols.mcpl.vocabulary import find_uses_denied_by_default
+from defserve.protocols.mgp.guarded_types import find_tool_guards
+from defserve.protocols.mgp.terms import get_tool_security
 from defserve.server.server import Server
 from defserve.tooling.lint import source_rules, wording_rules
 from defserve.tooling.lint.definitions import (
-    Definition,
-    Definitions,
     FeatureSetUse,
     InjectingHook,
+    ItemDefinition,
     LintFinding,
     ServedSkill,
+    ServerDefinitions,
     StateSchema,
-    of_wire,
-    parameters_of,
+    read_listed_definitions,
+    read_parameters,
 )
 from defserve.tooling.listing import ServerListing
 
@@ -39,10 +39,10 @@ class LintRule:
 
     level: Level
     about: str
-    look: Callable[[Definitions], Iterator[LintFinding]]
+    look: Callable[[ServerDefinitions], Iterator[LintFinding]]
 
 
-RULES: Final[dict[str, LintRule]] = {
+LINT_RULES: Final[dict[str, LintRule]] = {
     "missing-description": LintRule(
         "error", "a tool, resource or prompt without a description", wording_rules.find_missing_descriptions
     ),
@@ -51,25 +51,33 @@ RULES: Final[dict[str, LintRule]] = {
     ),
     "vague-name": LintRule("warning", "a name that does not say what the tool does", wording_rules.vague_names),
     "long-description": LintRule(
-        "warning", f"a description of more than {wording_rules.LONG} characters", wording_rules.long_descriptions
+        "warning",
+        f"a description of more than {wording_rules.MAX_DESCRIPTION_LENGTH} characters",
+        wording_rules.long_descriptions,
     ),
     "hidden-characters": LintRule(
-        "error", "invisible, direction or tag characters in what a model reads", wording_rules.hidden
+        "error", "invisible, direction or tag characters in what a model reads", wording_rules.find_hidden_text
     ),
-    "prompt-injection": LintRule("error", "a text that gives the model orders", wording_rules.injections),
-    "similar-tools": LintRule("warning", "two tools that a model could mix up", wording_rules.similar),
+    "prompt-injection": LintRule("error", "a text that gives the model orders", wording_rules.find_prompt_injections),
+    "similar-tools": LintRule("warning", "two tools that a model could mix up", wording_rules.find_similar_tools),
     "invalid-schema": LintRule(
-        "error", "a schema that is not valid, or has references to nothing", source_rules.invalid
+        "error", "a schema that is not valid, or has references to nothing", source_rules.find_invalid_schemas
     ),
     "unenforced-pattern": LintRule(
         "warning", "an imported pattern that cannot be matched in linear time", source_rules.find_unenforced_patterns
     ),
     "deep-schema": LintRule(
-        "warning", f"arguments nested more than {source_rules.FLAT} levels deep", source_rules.deep
+        "warning",
+        f"arguments nested more than {source_rules.MAX_SCHEMA_DEPTH} levels deep",
+        source_rules.find_deep_schemas,
     ),
-    "too-many-parameters": LintRule("warning", f"more than {source_rules.MANY} arguments", source_rules.too_many),
+    "too-many-parameters": LintRule(
+        "warning", f"more than {source_rules.MAX_PARAMETERS} arguments", source_rules.find_too_many_parameters
+    ),
     "token-cost": LintRule(
-        "warning", f"a list of tools of more than {source_rules.BUDGET} tokens", source_rules.costly
+        "warning",
+        f"a list of tools of more than {source_rules.MAX_TOOL_LIST_TOKENS} tokens",
+        source_rules.find_costly_tool_list,
     ),
     "unguarded-parameter": LintRule(
         "error", "a command, URL, path or code that nothing checks", wording_rules.find_unguarded_parameters
@@ -78,11 +86,11 @@ RULES: Final[dict[str, LintRule]] = {
         "error", "a tool that destroys or runs things and has no mark", wording_rules.find_unmarked_tools
     ),
     "security-contradiction": LintRule(
-        "error", "marks, annotations and name that disagree", wording_rules.contradictions
+        "error", "marks, annotations and name that disagree", wording_rules.find_wording_contradictions
     ),
-    "forgotten-await": LintRule("error", "a call on the Context without `await`", source_rules.forgotten),
+    "forgotten-await": LintRule("error", "a call on the Context without `await`", source_rules.find_forgotten_awaits),
     "needless-await": LintRule(
-        "error", "`await` before a call on the Context that gives nothing", source_rules.needless
+        "error", "`await` before a call on the Context that gives nothing", source_rules.find_needless_awaits
     ),
     "unused-feature-set": LintRule(
         "warning", "a feature set with nothing declared on it", wording_rules.find_unused_sets
@@ -96,15 +104,19 @@ RULES: Final[dict[str, LintRule]] = {
     "unnamed-origin": LintRule(
         "warning", "a URL in the HTML of a view that its csp does not name", source_rules.find_unnamed_origins
     ),
-    "missing-view": LintRule("error", "a view whose HTML file does not exist", source_rules.missing_files),
-    "big-integers": LintRule("warning", "a state whose integers may be past 2^53", wording_rules.big_integers),
+    "missing-view": LintRule("error", "a view whose HTML file does not exist", source_rules.find_missing_view_files),
+    "big-integers": LintRule("warning", "a state whose integers may be past 2^53", wording_rules.find_big_integers),
     "sent-state": LintRule("warning", "an argument whose type is the model of a state", wording_rules.find_sent_states),
     "skill-private-file": LintRule(
-        "error", "a file of a skill that is private, or has a secret in it", source_rules.private
+        "error", "a file of a skill that is private, or has a secret in it", source_rules.find_private_skill_files
     ),
-    "skill-hidden-characters": LintRule("error", "such characters in the texts of a skill", source_rules.hidden),
+    "skill-hidden-characters": LintRule(
+        "error", "such characters in the texts of a skill", source_rules.find_hidden_skill_characters
+    ),
     "skill-format": LintRule("error", "frontmatter that clients may refuse", source_rules.find_malformed_skills),
-    "skill-missing-file": LintRule("warning", "a link in SKILL.md that leads nowhere", source_rules.missing),
+    "skill-missing-file": LintRule(
+        "warning", "a link in SKILL.md that leads nowhere", source_rules.find_missing_skill_files
+    ),
     "skill-left-out": LintRule(
         "warning", "a file in the folder of a skill that is not served", source_rules.find_unserved_files
     ),
@@ -114,7 +126,7 @@ RULES: Final[dict[str, LintRule]] = {
 # -- Applies every rule and sorts what they find.
 
 
-class Complaint(NamedTuple):
+class LintComplaint(NamedTuple):
     """A finding, and the rule that made it."""
 
     rule: str
@@ -125,11 +137,11 @@ class Complaint(NamedTuple):
         return {"rule": self.rule, "level": self.level, **self.finding._asdict()}
 
 
-def complaints(found: Definitions, ignore: Collection[str] = ()) -> list[Complaint]:
+def run_lint_rules(found: ServerDefinitions, ignore: Collection[str] = ()) -> list[LintComplaint]:
     """What every rule that is not ignored finds; errors first, then in the order of the source."""
     made = [
-        Complaint(name, rule.level, finding)
-        for name, rule in RULES.items()
+        LintComplaint(name, rule.level, finding)
+        for name, rule in LINT_RULES.items()
         if name not in ignore
         for finding in rule.look(found)
     ]
@@ -148,16 +160,16 @@ def _place(where: str) -> tuple[str, int]:
 KINDS = {"tool": "name", "prompt": "name", "resource": "uri", "template": "uriTemplate"}
 
 
-def of_server(server: Server, listed: ServerListing) -> Definitions:
+def read_server_definitions(server: Server, listed: ServerListing) -> ServerDefinitions:
     """The listed definitions of a server, with places, guards and feature sets."""
-    found = of_wire(listed)
+    found = read_listed_definitions(listed)
     items = tuple(_complete_definition(item, _find_declared_item(server, item)) for item in found.items)
     live: Any = next((e for e in server.composition.extensions if e.name == "mcpl"), None)
     found = replace(found, items=items, skills=tuple(_skills(server)))
     return found if live is None else replace(found, **_live(live))
 
 
-def _find_declared_item(server: Server, item: Definition) -> Item[Any] | None:
+def _find_declared_item(server: Server, item: ItemDefinition) -> Item[Any] | None:
     mcp = server.mcp
     registries: dict[str, Any] = {
         "tool": mcp.tools.registry,
@@ -169,7 +181,7 @@ def _find_declared_item(server: Server, item: Definition) -> Item[Any] | None:
     return found if isinstance(found, Item) else None  # pyright: ignore[reportUnknownVariableType]
 
 
-def _complete_definition(item: Definition, declared: Any) -> Definition:
+def _complete_definition(item: ItemDefinition, declared: Any) -> ItemDefinition:
     if declared is None:
         return item
     signature = declared.function.signature
@@ -180,15 +192,15 @@ def _complete_definition(item: Definition, declared: Any) -> Definition:
         return replace(item, origins=tuple(origin for origins in allowed.values() for origin in origins))
     if item.kind != "tool":
         return item
-    security = tool_security(declared)
+    security = get_tool_security(declared)
     validators = security.security.validators if security is not None else ()
     judged = any(validator != "none" for validator in validators)
-    in_types = guards_of(declared)
+    in_types = find_tool_guards(declared)
     # A validator that the author named checks its argument; registration made sure that there is one.
     named = judged and not in_types
     return replace(
         item,
-        parameters=parameters_of(item.wire, lambda name: named or name in in_types),
+        parameters=read_parameters(item.wire, lambda name: named or name in in_types),
         # What the framework offers by itself judges its arguments: code runs in a sandbox.
         trusts="none" in validators or str(item.function.__module__).startswith("defserve."),
     )
@@ -211,7 +223,9 @@ def _live(mcpl: MCPL) -> dict[str, Any]:
     """What a server that acts on its own has declared."""
     hooks = type(mcpl).hooks.peek(mcpl)
     return {
-        "feature_sets": tuple(FeatureSetUse(one.name, one.declares, tuple(find_denied(one.uses))) for one in mcpl.sets),
+        "feature_sets": tuple(
+            FeatureSetUse(one.name, one.declares, tuple(find_uses_denied_by_default(one.uses))) for one in mcpl.sets
+        ),
         "hooks": tuple(_hook(hook) for hook in (hooks.injecting if hooks is not None else ())),
         "states": tuple(
             StateSchema(states.name, states.model, states.values.schema(), states.chooses_integers)

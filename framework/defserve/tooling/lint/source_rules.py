@@ -12,30 +12,32 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from defserve.base.hidden_characters import describe_hidden as hidden_in
+from defserve.base.hidden_characters import describe_hidden_characters as hidden_in
 from defserve.context import Context
 from defserve.core.json_values import as_list, is_mapping
 from defserve.tooling.lint.definitions import (
-    Def,
-    Definition,
-    Definitions,
+    FunctionNode,
+    ItemDefinition,
     LintFinding,
     ServedSkill,
-    about,
-    read_function,
+    ServerDefinitions,
+    make_finding,
+    parse_function_source,
 )
-from defserve.tooling.packaging.privacy import private_kind, secret_kind
+from defserve.tooling.packaging.privacy import classify_private_path, find_secret_kind
 
-FLAT: Final = 2
-MANY: Final = 8
-BUDGET: Final = 10_000
+MAX_SCHEMA_DEPTH: Final = 2
+MAX_PARAMETERS: Final = 8
+MAX_TOOL_LIST_TOKENS: Final = 10_000
 DEEPEST: Final = 20
 
 
-def invalid(found: Definitions) -> Iterator[LintFinding]:
+def find_invalid_schemas(found: ServerDefinitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         if (problem := _problem(tool.schema)) is not None:
-            yield about(tool, f"has an inputSchema that {problem}", "write a JSON Schema (2020-12) of type object")
+            yield make_finding(
+                tool, f"has an inputSchema that {problem}", "write a JSON Schema (2020-12) of type object"
+            )
 
 
 def _problem(schema: Mapping[str, Any]) -> str | None:
@@ -72,15 +74,15 @@ def _target(root: Mapping[str, Any], reference: str) -> Any:
     return found
 
 
-def find_unenforced_patterns(found: Definitions) -> Iterator[LintFinding]:
+def find_unenforced_patterns(found: ServerDefinitions) -> Iterator[LintFinding]:
     """An author's own pattern of this kind was refused when it was declared: these are imported."""
-    from defserve.binding.json_schemas import walk
-    from defserve.binding.patterns import pattern_problem
+    from defserve.binding.json_schemas import walk_schema
+    from defserve.binding.patterns import find_json_pattern_problem
 
     for tool in found.tools:
-        for pattern in sorted({text for node in walk(dict(tool.schema)) for text in _patterns(node)}):
-            if (problem := pattern_problem(pattern)) is not None:
-                yield about(
+        for pattern in sorted({text for node in walk_schema(dict(tool.schema)) for text in _patterns(node)}):
+            if (problem := find_json_pattern_problem(pattern)) is not None:
+                yield make_finding(
                     tool,
                     f"has the pattern {pattern[:80]!r}, which {problem.reason}: it is published, but not enforced here",
                     "leave it if the server behind the tool checks it; else rewrite it without look-around",
@@ -94,13 +96,13 @@ def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
         yield from map(str, patterns)
 
 
-def deep(found: Definitions) -> Iterator[LintFinding]:
+def find_deep_schemas(found: ServerDefinitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         measure = DepthMeasure(tool.schema)
         depth = max((measure.depth(parameter.schema, DEEPEST) for parameter in tool.parameters), default=0)
-        if depth > FLAT:
+        if depth > MAX_SCHEMA_DEPTH:
             levels = f"{depth} levels deep" if depth < DEEPEST else "without end"
-            yield about(
+            yield make_finding(
                 tool,
                 f"has arguments nested {levels}",
                 "models are best with flat arguments: make arguments of the members, or split the tool",
@@ -137,19 +139,19 @@ class DepthMeasure:
         return self._known[reference]
 
 
-def too_many(found: Definitions) -> Iterator[LintFinding]:
+def find_too_many_parameters(found: ServerDefinitions) -> Iterator[LintFinding]:
     for tool in found.tools:
-        if len(tool.parameters) > MANY:
-            yield about(
+        if len(tool.parameters) > MAX_PARAMETERS:
+            yield make_finding(
                 tool,
                 f"has {len(tool.parameters)} arguments",
                 "use fewer: split the tool, or put what belongs together into one argument",
             )
 
 
-def costly(found: Definitions) -> Iterator[LintFinding]:
+def find_costly_tool_list(found: ServerDefinitions) -> Iterator[LintFinding]:
     cost = found.tokens
-    if cost > BUDGET and not found.is_searched:
+    if cost > MAX_TOOL_LIST_TOKENS and not found.is_searched:
         largest = sorted(found.tools, key=lambda tool: -tool.tokens)[:3]
         named = ", ".join(f"{tool.name} {tool.tokens}" for tool in largest)
         yield LintFinding(
@@ -185,21 +187,21 @@ USES: Final = (
 )
 
 
-def forgotten(found: Definitions) -> Iterator[LintFinding]:
+def find_forgotten_awaits(found: ServerDefinitions) -> Iterator[LintFinding]:
     for item in found.items:
-        written, first = read_function(item.function)
+        written, first = parse_function_source(item.function)
         for call in _forgotten_in(written, _contexts(written)) if written is not None else ():
             verb = ast.unparse(call.func)
             fix = f"write await {verb}(…)"
             if isinstance(written, ast.FunctionDef):
                 fix = f"in a plain def, write {verb.partition('.')[0]}.wait({verb}(…)), or make it async def"
             where = f"{item.where.rpartition(':')[0]}:{first + call.lineno - 1}" if item.where else ""
-            yield about(item, f"{verb}(…) is not awaited, so it does nothing", fix)._replace(where=where)
+            yield make_finding(item, f"{verb}(…) is not awaited, so it does nothing", fix)._replace(where=where)
 
 
-def needless(found: Definitions) -> Iterator[LintFinding]:
+def find_needless_awaits(found: ServerDefinitions) -> Iterator[LintFinding]:
     for item in found.items:
-        written, first = read_function(item.function)
+        written, first = parse_function_source(item.function)
         if written is None:
             continue
         contexts = _contexts(written)
@@ -208,16 +210,16 @@ def needless(found: Definitions) -> Iterator[LintFinding]:
                 verb = ast.unparse(node.value.func)
                 where = f"{item.where.rpartition(':')[0]}:{first + node.lineno - 1}" if item.where else ""
                 problem = f"{verb}(…) gives nothing to await, so this line fails"
-                yield about(item, problem, f"write {verb}(…) without await")._replace(where=where)
+                yield make_finding(item, problem, f"write {verb}(…) without await")._replace(where=where)
 
 
-def _contexts(written: Def) -> set[str]:
+def _contexts(written: FunctionNode) -> set[str]:
     """The names of the parameters that are annotated as a Context."""
     arguments = (*written.args.args, *written.args.kwonlyargs)
     return {one.arg for one in arguments if one.annotation and "Context" in ast.unparse(one.annotation)}
 
 
-def _forgotten_in(written: Def, contexts: set[str]) -> Iterator[ast.Call]:
+def _forgotten_in(written: FunctionNode, contexts: set[str]) -> Iterator[ast.Call]:
     own = list(_own(written))
     handed_on = {name for node in own for name in _iter_passed_names(node)}
     for parent in own:
@@ -233,7 +235,7 @@ def _forgotten_in(written: Def, contexts: set[str]) -> Iterator[ast.Call]:
 def _own(node: ast.AST) -> Iterator[ast.AST]:
     """All nodes below this one, except those of inner functions."""
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, Def | ast.Lambda):
+        if not isinstance(child, FunctionNode | ast.Lambda):
             yield child
             yield from _own(child)
 
@@ -281,24 +283,24 @@ _REACHED: Final = re.compile(
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 
 
-def find_unnamed_origins(found: Definitions) -> Iterator[LintFinding]:
+def find_unnamed_origins(found: ServerDefinitions) -> Iterator[LintFinding]:
     for item in found.items:
         if item.origins is None:
             continue
         for origin in dict.fromkeys(origin for html in _pages(item) for origin in _origins(html)):
             if not any(_names(named, origin) for named in item.origins):
-                yield about(
+                yield make_finding(
                     item,
                     f"its HTML has {origin}, which no csp names: hosts block it",
                     f'name it, @server.app(…, csp={{"connect": ["{origin}"]}}) or "resource", or put the file inline',
                 )
 
 
-def missing_files(found: Definitions) -> Iterator[LintFinding]:
+def find_missing_view_files(found: ServerDefinitions) -> Iterator[LintFinding]:
     for item in found.items:
         for file in _files(item) if item.origins is not None else ():
             if not file.is_file():
-                yield about(
+                yield make_finding(
                     item, f"there is no file {str(file)!r}", "a relative path starts beside the file of the function"
                 )
 
@@ -315,7 +317,7 @@ def _names(named: str, origin: str) -> bool:
     return origin.startswith(start) and origin.endswith(f".{domain}") if wildcard else named == origin
 
 
-def _pages(item: Definition) -> Iterator[str]:
+def _pages(item: ItemDefinition) -> Iterator[str]:
     """The HTML that a view can return, as far as it is known without running it."""
     for text in _texts(item.function):
         if "<" in text:
@@ -328,7 +330,7 @@ def _pages(item: Definition) -> Iterator[str]:
             continue
 
 
-def _files(item: Definition) -> Iterator[Path]:
+def _files(item: ItemDefinition) -> Iterator[Path]:
     folder = Path(inspect.getsourcefile(item.function) or ".").parent if inspect.isfunction(item.function) else Path()
     for text in _texts(item.function):
         if text.lower().endswith((".html", ".htm")) and "<" not in text and os.linesep not in text:
@@ -337,7 +339,7 @@ def _files(item: Definition) -> Iterator[Path]:
 
 def _texts(function: Any) -> Iterator[str]:
     """The texts in a function, and those of its module that it names."""
-    written, _ = read_function(function)
+    written, _ = parse_function_source(function)
     body = written.body if written is not None else []
     for node in (node for statement in body for node in ast.walk(statement)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -359,19 +361,19 @@ EXPECTED: Final = ("it is hidden", "it is a cache")
 LINK: Final = re.compile(r"\]\(\s*<?([^)\s>#?]+)")
 
 
-def private(found: Definitions) -> Iterator[LintFinding]:
+def find_private_skill_files(found: ServerDefinitions) -> Iterator[LintFinding]:
     for skill in found.skills:
         for path, data in skill.files.items():
-            if kind := private_kind(path):
+            if kind := classify_private_path(path):
                 problem = f"{path!r} looks like {kind[0]}"
-            elif secret := secret_kind(BytesIO(data)):
+            elif secret := find_secret_kind(BytesIO(data)):
                 problem = f"{path!r} contains {secret}"
             else:
                 continue
             yield _about(skill, f"{problem}, and every client can read it", "move it out of the folder of the skill")
 
 
-def hidden(found: Definitions) -> Iterator[LintFinding]:
+def find_hidden_skill_characters(found: ServerDefinitions) -> Iterator[LintFinding]:
     for skill in found.skills:
         for path, data in skill.files.items():
             text = data.decode("utf-8", "ignore").removeprefix("\ufeff") if path.endswith(".md") else ""
@@ -379,7 +381,7 @@ def hidden(found: Definitions) -> Iterator[LintFinding]:
                 yield _about(skill, f"{path!r} contains {shown[0]}", "delete it: people do not see it, but models do")
 
 
-def find_malformed_skills(found: Definitions) -> Iterator[LintFinding]:
+def find_malformed_skills(found: ServerDefinitions) -> Iterator[LintFinding]:
     for skill in found.skills:
         for name, most in MAX_FIELD_LENGTHS.items():
             if len(str(skill.frontmatter.get(name) or "")) > most:
@@ -390,7 +392,7 @@ def find_malformed_skills(found: Definitions) -> Iterator[LintFinding]:
                 yield _about(skill, f"its metadata uses the reserved name {name!r}", "use a prefix of your own")
 
 
-def missing(found: Definitions) -> Iterator[LintFinding]:
+def find_missing_skill_files(found: ServerDefinitions) -> Iterator[LintFinding]:
     """Links in `SKILL.md` that lead to no file of the skill."""
     for skill in found.skills:
         for link in dict.fromkeys(LINK.findall(skill.manifest)):
@@ -403,7 +405,7 @@ def missing(found: Definitions) -> Iterator[LintFinding]:
                 )
 
 
-def find_unserved_files(found: Definitions) -> Iterator[LintFinding]:
+def find_unserved_files(found: ServerDefinitions) -> Iterator[LintFinding]:
     for skill in found.skills:
         for path, reason in skill.left_out:
             if reason not in EXPECTED:

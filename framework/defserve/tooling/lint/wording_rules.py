@@ -8,11 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Any, Final
 
-from defserve.base.hidden_characters import describe_hidden as hidden_in
+from defserve.base.hidden_characters import describe_hidden_characters as hidden_in
 from defserve.core.json_values import is_array, is_mapping
-from defserve.tooling.lint.definitions import Definition, Definitions, LintFinding, ToolParameter, about, read_function
+from defserve.tooling.lint.definitions import (
+    ItemDefinition,
+    LintFinding,
+    ServerDefinitions,
+    ToolParameter,
+    make_finding,
+    parse_function_source,
+)
 
-LONG: Final = 1_000
+MAX_DESCRIPTION_LENGTH: Final = 1_000
 ALIKE: Final = 0.8
 FEW_WORDS: Final = 4
 
@@ -28,45 +35,47 @@ SAME_VERBS: Final = (
 )
 
 
-def find_missing_descriptions(found: Definitions) -> Iterator[LintFinding]:
+def find_missing_descriptions(found: ServerDefinitions) -> Iterator[LintFinding]:
     for item in found.items:
         if not item.description.strip():
-            yield about(item, "has no description", "write a docstring that says what it does and when to use it")
+            yield make_finding(
+                item, "has no description", "write a docstring that says what it does and when to use it"
+            )
 
 
-def find_undescribed_parameters(found: Definitions) -> Iterator[LintFinding]:
+def find_undescribed_parameters(found: ServerDefinitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         if bare := [p.name for p in tool.parameters if not (p.schema.get("description") or "$ref" in p.schema)]:
-            yield about(
+            yield make_finding(
                 tool,
                 f"{', '.join(map(repr, bare))} {'has' if len(bare) == 1 else 'have'} no description",
                 f"add to the docstring: Args: {bare[0]}: what it means, with its unit or format",
             )
 
 
-def vague_names(found: Definitions) -> Iterator[LintFinding]:
+def vague_names(found: ServerDefinitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         if tool.name.lower() in VAGUE or len(tool.name) < 3:
-            yield about(tool, "has a name that says nothing", "use a verb and its object, such as search_orders")
+            yield make_finding(tool, "has a name that says nothing", "use a verb and its object, such as search_orders")
 
 
-def long_descriptions(found: Definitions) -> Iterator[LintFinding]:
+def long_descriptions(found: ServerDefinitions) -> Iterator[LintFinding]:
     for item in found.items:
-        if len(item.description) > LONG:
-            yield about(
+        if len(item.description) > MAX_DESCRIPTION_LENGTH:
+            yield make_finding(
                 item,
                 f"has a description of {len(item.description)} characters",
                 "models read it in every request: keep what helps to choose the tool, move the rest to a resource",
             )
 
 
-def hidden(found: Definitions) -> Iterator[LintFinding]:
+def find_hidden_text(found: ServerDefinitions) -> Iterator[LintFinding]:
     for where, item, text in _iter_texts(found):
         if shown := [name for _, name in hidden_in(text) if not name.startswith("line break")]:
             yield _of(item, f"{where} contains {shown[0]}", "delete it: people do not see it, but models do")
 
 
-def injections(found: Definitions) -> Iterator[LintFinding]:
+def find_prompt_injections(found: ServerDefinitions) -> Iterator[LintFinding]:
     for where, item, text in _iter_texts(found):
         line = " ".join(text.split())
         for what, pattern in INJECTIONS:
@@ -75,26 +84,28 @@ def injections(found: Definitions) -> Iterator[LintFinding]:
                 yield _of(item, problem, "describe what the tool does, and nothing else")
 
 
-def _iter_texts(found: Definitions) -> Iterator[tuple[str, Definition | None, str]]:
+def _iter_texts(found: ServerDefinitions) -> Iterator[tuple[str, ItemDefinition | None, str]]:
     yield "instructions", None, found.instructions
     for item in found.items:
         for where, text in item.texts():
             yield where, item, text
 
 
-def _of(item: Definition | None, problem: str, fix: str) -> LintFinding:
-    return about(item, problem, fix) if item is not None else LintFinding("the server", "", problem, fix)
+def _of(item: ItemDefinition | None, problem: str, fix: str) -> LintFinding:
+    return make_finding(item, problem, fix) if item is not None else LintFinding("the server", "", problem, fix)
 
 
-def similar(found: Definitions) -> Iterator[LintFinding]:
+def find_similar_tools(found: ServerDefinitions) -> Iterator[LintFinding]:
     compared = found.tools[:COMPARED]
     meant = {tool.name: _means(tool.name) for tool in compared}
-    said = {tool.name: frozenset(words(tool.description)) for tool in compared}
+    said = {tool.name: frozenset(split_identifier(tool.description)) for tool in compared}
     for one, other in combinations(compared, 2):
         if meant[one.name] == meant[other.name]:
-            yield about(other, f"has nearly the same name as {one.name!r}", "keep one, or choose names that differ")
+            yield make_finding(
+                other, f"has nearly the same name as {one.name!r}", "keep one, or choose names that differ"
+            )
         elif _alike(said[one.name], said[other.name]):
-            yield about(
+            yield make_finding(
                 other,
                 f"is described in nearly the same words as {one.name!r}",
                 "keep one, or say when to use which",
@@ -103,7 +114,7 @@ def similar(found: Definitions) -> Iterator[LintFinding]:
 
 def _means(name: str) -> frozenset[str]:
     """The words of a name, without their order and with one verb for all that mean the same."""
-    known = words(name)
+    known = split_identifier(name)
     same = next((min(verbs) for verbs in SAME_VERBS for word in known if word in verbs), None)
     nouns = {word.removesuffix("s") for word in known if not any(word in verbs for verbs in SAME_VERBS)}
     return frozenset({*nouns, f"<{same}>"}) if same and nouns else frozenset({name})
@@ -116,11 +127,11 @@ def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
 # -- Rules about what a tool may do, what it says about that, and what guards it.
 
 
-def find_unguarded_parameters(found: Definitions) -> Iterator[LintFinding]:
+def find_unguarded_parameters(found: ServerDefinitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         for parameter in tool.parameters if not tool.trusts else ():
             if (guard := _guard_for(parameter)) and not parameter.guarded and parameter.takes_text:
-                yield about(
+                yield make_finding(
                     tool,
                     f"takes {parameter.name!r} as plain text, and nothing checks it",
                     f"annotate it with {guard}, or set validator='none' in its mark if you check it yourself",
@@ -128,16 +139,16 @@ def find_unguarded_parameters(found: Definitions) -> Iterator[LintFinding]:
 
 
 def _guard_for(parameter: ToolParameter) -> str | None:
-    named = words(parameter.name)
+    named = split_identifier(parameter.name)
     if not named or named[-1] in HARMLESS or (named[-1] == "code" and CODES & set(named[-2:-1])):
         return None
     return TELLING.get(named[-1])
 
 
-def find_unmarked_tools(found: Definitions) -> Iterator[LintFinding]:
+def find_unmarked_tools(found: ServerDefinitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         if (harm := _harm(tool.name)) and not tool.security and tool.annotations.get("destructiveHint") is not True:
-            yield about(
+            yield make_finding(
                 tool,
                 f"{harm}, judging by its name, and has no mark",
                 "put @dangerous(…) or @moderate(…) above its def, so that it is confirmed and clients know;"
@@ -146,7 +157,7 @@ def find_unmarked_tools(found: Definitions) -> Iterator[LintFinding]:
 
 
 def _harm(name: str) -> str | None:
-    named = words(name)
+    named = split_identifier(name)
     if DESTROYS & set(named[:1]):
         return "destroys something"
     if (RUNS & set(named[:1]) and RUN_WHAT & set(named[1:])) or (len(named) == 1 and named[0] in RUNS):
@@ -154,16 +165,16 @@ def _harm(name: str) -> str | None:
     return None
 
 
-def _says_read_only(tool: Definition) -> bool:
+def _says_read_only(tool: ItemDefinition) -> bool:
     return tool.annotations.get("readOnlyHint") is True
 
 
-def _changes(tool: Definition) -> bool:
-    return bool((DESTROYS | CHANGES) & set(words(tool.name)[:1])) or _harm(tool.name) is not None
+def _changes(tool: ItemDefinition) -> bool:
+    return bool((DESTROYS | CHANGES) & set(split_identifier(tool.name)[:1])) or _harm(tool.name) is not None
 
 
 # The problem, when it is one, and the fix.
-CONTRADICTIONS: Final[tuple[tuple[str, Callable[[Definition], bool], str], ...]] = (
+CONTRADICTIONS: Final[tuple[tuple[str, Callable[[ItemDefinition], bool], str], ...]] = (
     (
         "has both readOnlyHint and destructiveHint",
         lambda tool: _says_read_only(tool) and tool.annotations.get("destructiveHint") is True,
@@ -210,14 +221,14 @@ CONTRADICTIONS: Final[tuple[tuple[str, Callable[[Definition], bool], str], ...]]
 )
 
 
-def contradictions(found: Definitions) -> Iterator[LintFinding]:
+def find_wording_contradictions(found: ServerDefinitions) -> Iterator[LintFinding]:
     for tool in found.tools:
         for problem, holds, fix in CONTRADICTIONS:
             if holds(tool):
-                yield about(tool, problem, fix)
+                yield make_finding(tool, problem, fix)
 
 
-def find_unused_sets(found: Definitions) -> Iterator[LintFinding]:
+def find_unused_sets(found: ServerDefinitions) -> Iterator[LintFinding]:
     for one in found.feature_sets:
         if not one.declares:
             yield LintFinding(
@@ -296,7 +307,7 @@ IDS: Final = frozenset({"id", "ids", "snowflake", "snowflakes", "nanoseconds", "
 DEEPEST: Final = 20
 
 
-def find_injected_orders(found: Definitions) -> Iterator[LintFinding]:
+def find_injected_orders(found: ServerDefinitions) -> Iterator[LintFinding]:
     for hook in found.hooks:
         told: set[str] = set()
         for text, line in _texts(hook.function):
@@ -311,7 +322,7 @@ def find_injected_orders(found: Definitions) -> Iterator[LintFinding]:
                 )
 
 
-def find_denied_sets(found: Definitions) -> Iterator[LintFinding]:
+def find_denied_sets(found: ServerDefinitions) -> Iterator[LintFinding]:
     for one in found.feature_sets:
         if one.denied:
             yield LintFinding(
@@ -328,7 +339,7 @@ def _order_in(text: str) -> tuple[str, str]:
     return next(((what, " ".join(phrase[0].split())[:80]) for what, phrase in found), ("", ""))
 
 
-def big_integers(found: Definitions) -> Iterator[LintFinding]:
+def find_big_integers(found: ServerDefinitions) -> Iterator[LintFinding]:
     for state in found.states:
         for field in _big_fields(state.schema, "", state.schema, DEEPEST) if not state.chooses else ():
             yield LintFinding(
@@ -339,12 +350,12 @@ def big_integers(found: Definitions) -> Iterator[LintFinding]:
             )
 
 
-def find_sent_states(found: Definitions) -> Iterator[LintFinding]:
+def find_sent_states(found: ServerDefinitions) -> Iterator[LintFinding]:
     for item in found.items:
         for name, kind in item.takes.items():
             for state in found.states:
                 if kind is state.model:
-                    yield about(
+                    yield make_finding(
                         item,
                         f"the caller has to send {name!r}: {kind.__name__} is the model of a state",
                         f"write {name}: State[{kind.__name__}], in a tool of the feature set {state.feature_set!r}",
@@ -354,7 +365,7 @@ def find_sent_states(found: Definitions) -> Iterator[LintFinding]:
 # -- texts -----------------------------------------------------------------------------------------------
 def _texts(function: Any) -> Iterator[tuple[str, int]]:
     """The texts that a function may return, with their lines: its literals, and the constants of its module."""
-    written, first = read_function(function)
+    written, first = parse_function_source(function)
     if written is None:
         return
     documented = ast.get_docstring(written, clean=False) is not None
@@ -398,7 +409,7 @@ def _may_be_big(schema: Mapping[str, Any], path: str) -> bool:
     if any(isinstance(bound, int | float) and abs(bound) > SAFE for bound in bounds):
         return True
     is_bounded = schema.get("maximum") is not None or schema.get("exclusiveMaximum") is not None
-    last = words(path.rpartition(".")[2])[-1:]
+    last = split_identifier(path.rpartition(".")[2])[-1:]
     return not is_bounded and bool(IDS.intersection(last))
 
 
@@ -443,6 +454,6 @@ CODES: Final = frozenset(
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
-def words(name: str) -> list[str]:
+def split_identifier(name: str) -> list[str]:
     """`deleteUserFile`, `delete_user-file` → delete, user, file."""
     return [word.lower() for word in _WORD.findall(name)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from defserve.errors import UsageError
-from defserve.tooling.migrate.name_tables import Note
+from defserve.tooling.migrate.name_tables import MigrationNote
 
 if TYPE_CHECKING:
     from defserve.tooling.migrate.project_facts import SourceFile
@@ -17,7 +17,7 @@ class Migration(NamedTuple):
     """The program as it is now, and what is left to do by hand."""
 
     text: str
-    notes: list[Note]
+    notes: list[MigrationNote]
 
 
 def migrate(source: str, name: str = "server") -> Migration:
@@ -50,10 +50,12 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
         try:
             module = cst.parse_module(source)
         except cst.ParserSyntaxError as error:
-            done[path] = Migration(source, [Note(error.raw_line, NOT_PYTHON)])
+            done[path] = Migration(source, [MigrationNote(error.raw_line, NOT_PYTHON)])
             continue
         except RecursionError:
-            done[path] = Migration(source, [Note(1, "it is nested too deeply to be read: migrate this file by hand")])
+            done[path] = Migration(
+                source, [MigrationNote(1, "it is nested too deeply to be read: migrate this file by hand")]
+            )
             continue
         module = unquote_annotations(module, collect_facts(module))
         facts = collect_facts(module)
@@ -66,16 +68,16 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
 def _migrate_file(file: SourceFile, path: Path, source: str) -> Migration:
     from libcst.metadata import MetadataWrapper, PositionProvider
 
-    from defserve.tooling.migrate.rewriting import Rewriting
+    from defserve.tooling.migrate.rewriting import ProgramRewriter
 
     facts = file.facts
     if not (facts.names or facts.modules or facts.servers):
-        return Migration(source, [Note(1, NOTHING_HERE)])
+        return Migration(source, [MigrationNote(1, NOTHING_HERE)])
     wrapper = MetadataWrapper(file.module, unsafe_skip_copy=True)
     if inside := facts.low_level_inside:
         lines = (wrapper.resolve(PositionProvider)[node].start.line for node in inside)
-        return Migration(source, [Note(line, _INSIDE) for line in lines])
-    rewriting = Rewriting(facts, path.stem)
+        return Migration(source, [MigrationNote(line, _INSIDE) for line in lines])
+    rewriting = ProgramRewriter(facts, path.stem)
     text = wrapper.visit(rewriting).code
     if rewriting.is_incomplete:
         # Half of a low-level server would be none at all.

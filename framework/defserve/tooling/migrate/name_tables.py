@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-FOREIGN: Final = ("fastmcp", "mcp", "mcp_types")
+FOREIGN_PACKAGES: Final = ("fastmcp", "mcp", "mcp_types")
 """The packages whose names are rewritten."""
 
-SERVERS: Final = frozenset({"FastMCP", "MCPServer"})
+FOREIGN_SERVER_CLASSES: Final = frozenset({"FastMCP", "MCPServer"})
 
-NAMES: Final[Mapping[str, str]] = {
+RENAMED_CLASSES: Final[Mapping[str, str]] = {
     "FastMCP": "Server",
     "MCPServer": "Server",
     "Context": "Context",
@@ -30,13 +30,13 @@ NAMES: Final[Mapping[str, str]] = {
 }
 """A name of theirs → ours, in `defserve`."""
 
-STANDARD: Final[Mapping[str, tuple[str, str]]] = {
+STANDARD_LIBRARY_NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "get_logger": ("logging", "getLogger"),
     "lifespan": ("contextlib", "asynccontextmanager"),
 }
 """A name of theirs → a module of the standard library, and the name there."""
 
-CONTENT: Final[Mapping[str, str]] = {
+CONTENT_CLASSES: Final[Mapping[str, str]] = {
     "ImageContent": "Image",
     "AudioContent": "Audio",
     "EmbeddedResource": "Embedded",
@@ -44,7 +44,7 @@ CONTENT: Final[Mapping[str, str]] = {
 }
 """Names that become ours in annotations alone: ours are made from other values."""
 
-WITHOUT: Final[Mapping[str, str]] = {
+UNSUPPORTED_NAMES: Final[Mapping[str, str]] = {
     "Client": "in a test, use the `client` fixture or `async with server.connect() as client`",
     "Middleware": 'write @server.around("tools/call")',
     "get_context": "take a parameter `ctx: Context`",
@@ -72,7 +72,7 @@ WITHOUT: Final[Mapping[str, str]] = {
 SERVER_OPTIONS: Final = frozenset("name version title instructions description lifespan icons website_url".split())
 """Options of their server that are options of ours."""
 
-NOT_NEEDED: Final = frozenset(
+DROPPED_OPTIONS: Final = frozenset(
     "stateless_http json_response dependencies mask_error_details strict_input_validation debug log_level host port"
     " streamable_http_path sse_path message_path mount_path warn_on_duplicate_tools warn_on_duplicate_resources"
     " warn_on_duplicate_prompts on_duplicate on_duplicate_tools on_duplicate_resources on_duplicate_prompts"
@@ -88,16 +88,16 @@ ITEM_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
 
 RENAMED_OPTIONS: Final[Mapping[str, str]] = {"structured_output": "structured", "_meta": "meta"}
 
-LEVELS: Final = frozenset("debug info notice warning error critical alert emergency".split())
+LOG_LEVELS: Final = frozenset("debug info notice warning error critical alert emergency".split())
 
-CONTEXT: Final[Mapping[str, str]] = {
+RENAMED_CONTEXT_MEMBERS: Final[Mapping[str, str]] = {
     "request_id": "trace_id",
     "client_id": "principal",
     "lifespan_context": "lifespan",
 }
 """Attributes of their context → ours."""
 
-CONTEXT_WITHOUT: Final[Mapping[str, str]] = {
+UNSUPPORTED_CONTEXT_MEMBERS: Final[Mapping[str, str]] = {
     "elicit": "value = await ctx.ask(message, kind); it raises Declined or Dismissed",
     "set_state": "Depends(…) for one call, State[Model] for what is kept",
     "get_state": "Depends(…) for one call, State[Model] for what is kept",
@@ -110,7 +110,7 @@ CONTEXT_WITHOUT: Final[Mapping[str, str]] = {
     "get_http_request": "ctx.principal is who calls",
 }
 
-SERVER_WITHOUT: Final[Mapping[str, str]] = {
+UNSUPPORTED_SERVER_MEMBERS: Final[Mapping[str, str]] = {
     "custom_route": "mount server.asgi() in Starlette or FastAPI, and add the route there",
     "add_middleware": '@server.around("tools/call")',
     "as_proxy": "server.mount(Command(…)) or server.mount(Remote(…))",
@@ -128,7 +128,7 @@ SERVER_WITHOUT: Final[Mapping[str, str]] = {
     "settings": "options of Server(…) and server.run(…)",
 }
 
-VERBS: Final[Mapping[str, str]] = {
+RENAMED_RUN_METHODS: Final[Mapping[str, str]] = {
     "run_async": "run()",
     "run_stdio_async": "run()",
     "run_http_async": "run(on=…)",
@@ -141,7 +141,7 @@ VERBS: Final[Mapping[str, str]] = {
 }
 """Verbs of their servers that ours have under another name."""
 
-APPS: Final[Mapping[str, str]] = {
+ASGI_APP_METHODS: Final[Mapping[str, str]] = {
     "http_app": "", "streamable_http_app": "", "asgi_app": "", "sse_app": "legacy_sse=True",
 }  # fmt: skip
 """What makes an ASGI app of their server → the option of `asgi` that does the same."""
@@ -150,7 +150,7 @@ APPS: Final[Mapping[str, str]] = {
 # -- What a person has to look at after a program was rewritten.
 
 
-class Note(NamedTuple):
+class MigrationNote(NamedTuple):
     """Something that is left to do by hand: the line in the program as it was, and what to do."""
 
     line: int

@@ -10,13 +10,18 @@ from typing import NamedTuple, TypeAlias
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from defserve.tooling.migrate.name_tables import FOREIGN, NAMES, SERVERS, WITHOUT
+from defserve.tooling.migrate.name_tables import (
+    FOREIGN_PACKAGES,
+    FOREIGN_SERVER_CLASSES,
+    RENAMED_CLASSES,
+    UNSUPPORTED_NAMES,
+)
 
 LOW_LEVEL = frozenset({"mcp.server", "mcp.server.lowlevel", "mcp.server.lowlevel.server"})
 
 
 @dataclass(slots=True)
-class Facts:
+class ProgramFacts:
     """`names`: a name in the program → what it is called in its package. `modules`: a name → the foreign module."""
 
     names: dict[str, str] = field(default_factory=dict[str, str])
@@ -51,18 +56,18 @@ class Facts:
 
 
 def is_foreign(module: str | None) -> bool:
-    return module is not None and module.partition(".")[0] in FOREIGN
+    return module is not None and module.partition(".")[0] in FOREIGN_PACKAGES
 
 
-def collect_facts(module: cst.Module) -> Facts:
-    facts = Facts()
+def collect_facts(module: cst.Module) -> ProgramFacts:
+    facts = ProgramFacts()
     module.visit(_Imports(facts))
     module.visit(_Values(facts))
     return facts
 
 
 class _Imports(cst.CSTVisitor):
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: ProgramFacts) -> None:
         self._facts = facts
 
     def visit_Import(self, node: cst.Import) -> None:
@@ -87,14 +92,17 @@ class _Imports(cst.CSTVisitor):
 
 
 class _Values(cst.CSTVisitor):
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: ProgramFacts) -> None:
         self._facts = facts
         self._depth = 0
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._depth += 1
         returned = node.returns.annotation if node.returns is not None else node.name
-        if self._facts.resolve_name(returned.value if isinstance(returned, cst.Subscript) else returned) in SERVERS:
+        if (
+            self._facts.resolve_name(returned.value if isinstance(returned, cst.Subscript) else returned)
+            in FOREIGN_SERVER_CLASSES
+        ):
             self._facts.makers.add(node.name.value)
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
@@ -113,7 +121,7 @@ class _Values(cst.CSTVisitor):
         if name is None or not isinstance(value, cst.Call):
             return
         kind = self._facts.resolve_name(value.func)
-        if kind in SERVERS:
+        if kind in FOREIGN_SERVER_CLASSES:
             self._facts.servers.add(name)
             options = {arg.keyword.value: arg.value for arg in value.args if arg.keyword is not None}
             known = ("host", "port", "path", "streamable_http_path")
@@ -122,7 +130,10 @@ class _Values(cst.CSTVisitor):
             self._facts.low_level.add(name)
             if self._depth:
                 self._facts.low_level_inside.append(value)
-        elif isinstance(value.func, cst.Attribute) and self._facts.resolve_name(value.func.value) in SERVERS:
+        elif (
+            isinstance(value.func, cst.Attribute)
+            and self._facts.resolve_name(value.func.value) in FOREIGN_SERVER_CLASSES
+        ):
             self._facts.servers.add(name)  # `FastMCP.from_openapi(…)`
 
     def visit_Param(self, node: cst.Param) -> None:
@@ -130,11 +141,11 @@ class _Values(cst.CSTVisitor):
             return
         if is_context(node.annotation.annotation, self._facts):
             self._facts.contexts.add(node.name.value)
-        elif self._facts.resolve_name(node.annotation.annotation) in SERVERS:
+        elif self._facts.resolve_name(node.annotation.annotation) in FOREIGN_SERVER_CLASSES:
             self._facts.servers.add(node.name.value)
 
 
-def is_context(annotation: cst.BaseExpression, facts: Facts) -> bool:
+def is_context(annotation: cst.BaseExpression, facts: ProgramFacts) -> bool:
     """Whether an annotation is their context: also `Context | None`, `Optional[Context]` and `Context[…]`."""
     if facts.resolve_name(annotation) == "Context":
         return True
@@ -164,7 +175,7 @@ class Use(NamedTuple):
     node: cst.CSTNode
 
 
-def uses_of(code: cst.CSTNode) -> list[Use]:
+def find_name_uses(code: cst.CSTNode) -> list[Use]:
     """Every use of a name, also in quoted annotations."""
     found = _Uses()
     code.visit(found)
@@ -224,10 +235,10 @@ _Statement: TypeAlias = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _Part = cst.BaseSmallStatement
 
 
-class Imports:
+class RequiredImports:
     """Collects the names that the rewritten program needs. `problems`: a node, and what is left to do about it."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: ProgramFacts) -> None:
         self._facts = facts
         self._standard: dict[str, set[str]] = {}
         self.needed: set[str] = set()
@@ -243,7 +254,7 @@ class Imports:
 
     def replace_imports(self, after: cst.Module) -> cst.Module:
         """The rewritten module without the imports it no longer needs, and with ours."""
-        strip = _Strip(self._facts, uses_of(after), self.problems)
+        strip = _Strip(self._facts, find_name_uses(after), self.problems)
         made: list[_Statement] = []
         place: int | None = None
         for statement in after.body:
@@ -285,7 +296,7 @@ class Imports:
 class _Strip(cst.CSTTransformer):
     """Takes imports of theirs away. What is still used stays, and is a problem."""
 
-    def __init__(self, facts: Facts, after: list[Use], problems: list[tuple[cst.CSTNode, str]]) -> None:
+    def __init__(self, facts: ProgramFacts, after: list[Use], problems: list[tuple[cst.CSTNode, str]]) -> None:
         super().__init__()
         self._facts, self._after, self._problems = facts, after, problems
         # A program may call its server `mcp`, as the package is called.
@@ -354,7 +365,7 @@ class _Strip(cst.CSTTransformer):
             if local in self._are_used:
                 self._problems += [(use.node, no_counterpart(use.full)) for use in self._after if use.name == local]
             return local in self._are_used
-        if self._facts.names.get(local) in NAMES:
+        if self._facts.names.get(local) in RENAMED_CLASSES:
             return False
         if local not in self._are_used and not self._facts.is_package:
             return False
@@ -396,7 +407,7 @@ def _import_names(module: cst.Module, source: str, names: set[str]) -> cst.Modul
 
 def no_counterpart(name: str) -> str:
     """What is said about a name of theirs that stays. `name` may be dotted."""
-    hint = WITHOUT.get(name.rpartition(".")[2], "see the page on migrating, or keep this part where it is")
+    hint = UNSUPPORTED_NAMES.get(name.rpartition(".")[2], "see the page on migrating, or keep this part where it is")
     return f"{name} has no counterpart: {hint}"
 
 
@@ -443,14 +454,14 @@ def _is_import_of(statement: cst.CSTNode, module: str) -> bool:
 # -- Annotations in quotes. They hide names of theirs, and need no quotes once the names come from a plain import.
 
 
-def unquote_annotations(module: cst.Module, facts: Facts) -> cst.Module:
+def unquote_annotations(module: cst.Module, facts: ProgramFacts) -> cst.Module:
     """The module with `"Context | None"` as `Context | None`. Lines stay where they are."""
     return module.visit(_Unquoting(_rewritten(facts)))
 
 
-def _rewritten(facts: Facts) -> set[str]:
+def _rewritten(facts: ProgramFacts) -> set[str]:
     """The names in the program that are written as ours."""
-    return {local for local, name in facts.names.items() if name in NAMES}
+    return {local for local, name in facts.names.items() if name in RENAMED_CLASSES}
 
 
 def parse_quoted(text: cst.BaseExpression) -> cst.BaseExpression | None:
@@ -470,7 +481,7 @@ class _Unquoting(cst.CSTTransformer):
     def leave_Annotation(self, original_node: cst.Annotation, updated_node: cst.Annotation) -> cst.Annotation:
         if (inner := parse_quoted(updated_node.annotation)) is None:
             return updated_node
-        names = {use.name for use in uses_of(inner)} - {"None"}
+        names = {use.name for use in find_name_uses(inner)} - {"None"}
         return updated_node.with_changes(annotation=inner) if names and names <= self._theirs else updated_node
 
 
@@ -480,10 +491,10 @@ class _Unquoting(cst.CSTTransformer):
 HINT = "write a function for each, with @server.tool(schema=…)"
 
 
-class LowLevel:
+class LowLevelServers:
     """What is known of `@server.list_tools()`, `@server.call_tool()` and the function that serves on stdio."""
 
-    def __init__(self, facts: Facts, imports: Imports) -> None:
+    def __init__(self, facts: ProgramFacts, imports: RequiredImports) -> None:
         self._facts, self._imports = facts, imports
         self._tools: dict[str, list[cst.Call]] = {}
         self._list: set[cst.FunctionDef] = set()

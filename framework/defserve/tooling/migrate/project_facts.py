@@ -9,7 +9,7 @@ from typing import NamedTuple
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
-from defserve.tooling.migrate.program import Facts, is_foreign
+from defserve.tooling.migrate.program import ProgramFacts, is_foreign
 
 
 class SourceFile(NamedTuple):
@@ -17,7 +17,7 @@ class SourceFile(NamedTuple):
 
     text: str
     module: cst.Module
-    facts: Facts
+    facts: ProgramFacts
 
 
 def share_servers(files: Mapping[Path, SourceFile]) -> None:
@@ -42,7 +42,7 @@ def share_servers(files: Mapping[Path, SourceFile]) -> None:
 class _Imported(cst.CSTVisitor):
     """Finds `from .app import mcp`, `from shop import app` and `import shop.app`."""
 
-    def __init__(self, path: Path, files: Mapping[Path, SourceFile], facts: Facts) -> None:
+    def __init__(self, path: Path, files: Mapping[Path, SourceFile], facts: ProgramFacts) -> None:
         self._path, self._files, self._facts = path, files, facts
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
@@ -90,7 +90,7 @@ class _GivenServers(cst.CSTVisitor):
     `given`: the name of a function → the positions and keywords where it gets a server.
     """
 
-    def __init__(self, facts: Facts, given: dict[str, set[int | str]], makers: set[str]) -> None:
+    def __init__(self, facts: ProgramFacts, given: dict[str, set[int | str]], makers: set[str]) -> None:
         self._facts, self._given, self._makers = facts, given, makers
 
     def visit_Call(self, node: cst.Call) -> None:
@@ -109,7 +109,7 @@ class _GivenServers(cst.CSTVisitor):
 class _ReceivedServers(cst.CSTVisitor):
     """Finds the parameters of functions, and of classes that are made, which get a server."""
 
-    def __init__(self, facts: Facts, given: Mapping[str, set[int | str]]) -> None:
+    def __init__(self, facts: ProgramFacts, given: Mapping[str, set[int | str]]) -> None:
         self._facts, self._given = facts, given
         self._classes: list[str] = []
 

@@ -10,39 +10,46 @@ from libcst.helpers import get_full_name_for_node
 from libcst.metadata import PositionProvider
 
 from defserve.tooling.migrate.name_tables import (
-    APPS,
-    CONTENT,
-    CONTEXT,
-    CONTEXT_WITHOUT,
+    ASGI_APP_METHODS,
+    CONTENT_CLASSES,
+    DROPPED_OPTIONS,
+    FOREIGN_SERVER_CLASSES,
     ITEM_OPTIONS,
-    LEVELS,
-    NAMES,
-    NOT_NEEDED,
+    LOG_LEVELS,
+    RENAMED_CLASSES,
+    RENAMED_CONTEXT_MEMBERS,
     RENAMED_OPTIONS,
+    RENAMED_RUN_METHODS,
     SERVER_OPTIONS,
-    SERVER_WITHOUT,
-    SERVERS,
-    STANDARD,
-    VERBS,
-    Note,
+    STANDARD_LIBRARY_NAMES,
+    UNSUPPORTED_CONTEXT_MEMBERS,
+    UNSUPPORTED_SERVER_MEMBERS,
+    MigrationNote,
 )
-from defserve.tooling.migrate.program import Facts, Imports, LowLevel, is_context, parse_quoted, uses_of
+from defserve.tooling.migrate.program import (
+    LowLevelServers,
+    ProgramFacts,
+    RequiredImports,
+    find_name_uses,
+    is_context,
+    parse_quoted,
+)
 
 SHOWN = frozenset({"ToolError", "ResourceError", "PromptError", "NotFoundError"})
 """Exceptions whose text a model reads."""
 
 
-class Rewriting(cst.CSTTransformer):
+class ProgramRewriter(cst.CSTTransformer):
     """One pass over a program. `notes` are what it could not do."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
-    def __init__(self, facts: Facts, name: str) -> None:
+    def __init__(self, facts: ProgramFacts, name: str) -> None:
         super().__init__()
         self._facts, self._name = facts, name
-        self._imports = Imports(facts)
-        self._low_level = LowLevel(facts, self._imports)
-        self.notes: list[Note] = []
+        self._imports = RequiredImports(facts)
+        self._low_level = LowLevelServers(facts, self._imports)
+        self.notes: list[MigrationNote] = []
         self._untouched: set[cst.CSTNode] = set()
         self._within: list[bool] = []
         self._annotations = self._calls = self._here = 0
@@ -56,7 +63,7 @@ class Rewriting(cst.CSTTransformer):
         return found.start.line if found is not None else self._lines.get(node, self._here or 1)
 
     def _add_note(self, node: cst.CSTNode, text: str) -> None:
-        self.notes.append(Note(self._line(node), text))
+        self.notes.append(MigrationNote(self._line(node), text))
 
     # -- names -------------------------------------------------------------------------------------------
 
@@ -110,9 +117,9 @@ class Rewriting(cst.CSTTransformer):
 
     def _ours(self, original: cst.CSTNode, updated: Any) -> Any:
         called = self._facts.resolve_name(original) or ""
-        if called in STANDARD:
-            return cst.Name(self._imports.need_standard(*STANDARD[called]))
-        ours = NAMES.get(called) or (CONTENT.get(called) if self._annotations else None)
+        if called in STANDARD_LIBRARY_NAMES:
+            return cst.Name(self._imports.need_standard(*STANDARD_LIBRARY_NAMES[called]))
+        ours = RENAMED_CLASSES.get(called) or (CONTENT_CLASSES.get(called) if self._annotations else None)
         return cst.Name(self._imports.need(ours)) if ours is not None else updated
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
@@ -124,20 +131,24 @@ class Rewriting(cst.CSTTransformer):
         if last == "lifespan_context" and head != context and context in self._facts.contexts:
             return cst.Attribute(cst.Name(context), cst.Name("lifespan"))
         if head in self._facts.contexts:
-            if last in CONTEXT:
-                return updated_node.with_changes(attr=cst.Name(CONTEXT[last]))
-            if last in CONTEXT_WITHOUT and last != "request_context":
-                self._add_note(original_node, f"{full} has no counterpart: {CONTEXT_WITHOUT[last]}")
-        is_server = head in self._facts.servers or self._facts.resolve_name(original_node.value) in SERVERS
-        if is_server and last in SERVER_WITHOUT:
-            self._add_note(original_node, f"{full} has no counterpart: {SERVER_WITHOUT[last]}")
-        if not is_server and last in VERBS:
-            self._add_note(original_node, f"{full} is left as it is: write {VERBS[last]} if it is a server")
+            if last in RENAMED_CONTEXT_MEMBERS:
+                return updated_node.with_changes(attr=cst.Name(RENAMED_CONTEXT_MEMBERS[last]))
+            if last in UNSUPPORTED_CONTEXT_MEMBERS and last != "request_context":
+                self._add_note(original_node, f"{full} has no counterpart: {UNSUPPORTED_CONTEXT_MEMBERS[last]}")
+        is_server = (
+            head in self._facts.servers or self._facts.resolve_name(original_node.value) in FOREIGN_SERVER_CLASSES
+        )
+        if is_server and last in UNSUPPORTED_SERVER_MEMBERS:
+            self._add_note(original_node, f"{full} has no counterpart: {UNSUPPORTED_SERVER_MEMBERS[last]}")
+        if not is_server and last in RENAMED_RUN_METHODS:
+            self._add_note(
+                original_node, f"{full} is left as it is: write {RENAMED_RUN_METHODS[last]} if it is a server"
+            )
         return updated_node
 
     def leave_Subscript(self, original_node: cst.Subscript, updated_node: cst.Subscript) -> cst.BaseExpression:
         """`MCPServer[State]` → `Server`, which has no parameter."""
-        is_server = self._facts.resolve_name(original_node.value) in SERVERS
+        is_server = self._facts.resolve_name(original_node.value) in FOREIGN_SERVER_CLASSES
         return updated_node.value if is_server else updated_node
 
     # -- calls -------------------------------------------------------------------------------------------
@@ -152,7 +163,7 @@ class Rewriting(cst.CSTTransformer):
         def add_note(text: str) -> None:
             self._add_note(original_node, text)
 
-        if called in SERVERS:
+        if called in FOREIGN_SERVER_CLASSES:
             self._imports.need("Server")
             return server(updated_node, self._name, add_note)
         if called == "LowLevelServer":
@@ -185,10 +196,10 @@ class Rewriting(cst.CSTTransformer):
             return mount(updated, say)
         if verb == "add_tool" and len(original.args) == 1:
             return self._add_made_tool(original.args[0].value, updated, say)
-        if verb in APPS:
+        if verb in ASGI_APP_METHODS:
             if original.args:
                 say(f"the options of {verb} are left out: see server.asgi(…)")
-            args = [keyword("legacy_sse", cst.Name("True"))] if APPS[verb] else []
+            args = [keyword("legacy_sse", cst.Name("True"))] if ASGI_APP_METHODS[verb] else []
             return rename_verb(updated, "asgi", args)
         return updated
 
@@ -234,8 +245,8 @@ class Rewriting(cst.CSTTransformer):
             level = option(made.args, "level") or made.args[0].value
             known = level.evaluated_value if isinstance(level, cst.SimpleString) else None
             rest = [arg for arg in made.args if arg.value is not level]
-            return self._rewrite_log_call(call, made, str(known), rest) if known in LEVELS else None
-        if verb in LEVELS:
+            return self._rewrite_log_call(call, made, str(known), rest) if known in LOG_LEVELS else None
+        if verb in LOG_LEVELS:
             return self._rewrite_log_call(call, made, verb, made.args)
         if verb == "report_progress":
             return rename_verb(made, "progress", progress(made.args))
@@ -319,17 +330,19 @@ class Rewriting(cst.CSTTransformer):
     def visit_Module(self, node: cst.Module) -> None:
         self._low_level.read_module(node)
         for line, text in ((self._line(n), text) for n, text in self._low_level.problems):
-            self.notes.append(Note(line, text))
+            self.notes.append(MigrationNote(line, text))
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
         made = self._imports.replace_imports(updated_node)
         for node, text in self._imports.problems:
             self._add_note(node, text)
-        for use in uses_of(made):
+        for use in find_name_uses(made):
             if use.name in self._low_level.mains:
                 self._add_note(use.node, f"{use.name} is left out: call server.run()")
         for name in self._imports.needed & self._bound.keys():
-            self.notes.append(Note(self._bound[name], f"{name} is also a name of defserve, used here: rename this one"))
+            self.notes.append(
+                MigrationNote(self._bound[name], f"{name} is also a name of defserve, used here: rename this one")
+            )
         return made
 
 
@@ -392,7 +405,7 @@ def server(call: cst.Call, name: str, say: Say) -> cst.Call:
             kept.insert(0, cst.Arg(arg.value, whitespace_after_arg=arg.whitespace_after_arg))
         elif given in SERVER_OPTIONS:
             kept.append(arg if arg.keyword is not None else keyword(given, arg.value))
-        elif given not in NOT_NEEDED:
+        elif given not in DROPPED_OPTIONS:
             say(f"the option {given}= of the server is left out: {_HINTS.get(given, 'it has no counterpart')}")
     return call.with_changes(func=cst.Name("Server"), args=commas(kept, call))
 
@@ -442,7 +455,7 @@ def item(call: cst.Call, kind: str, say: Say) -> cst.Call:
             kept.append(
                 arg.with_changes(keyword=cst.Name(name), value=_set_to_list(arg.value) if name == "tags" else arg.value)
             )
-        elif name not in NOT_NEEDED:
+        elif name not in DROPPED_OPTIONS:
             say(f"the option {name}= of a {kind} is left out: it has no counterpart")
     return call.with_changes(args=commas(kept, call))
 
@@ -481,7 +494,7 @@ def run(call: cst.Call, default: Mapping[str, cst.BaseExpression], say: Say) -> 
     args = [keyword("on", address)]
     if kind == "sse":
         args.append(keyword("legacy_sse", cst.Name("True")))
-    if unknown := sorted(given.keys() - {"transport", "host", "port", "path", "log_level"} - NOT_NEEDED):
+    if unknown := sorted(given.keys() - {"transport", "host", "port", "path", "log_level"} - DROPPED_OPTIONS):
         say(f"the option {unknown[0]}= of run is left out: it has no counterpart")
     if "log_level" in given:
         args.append(keyword("log_level", _lower(given["log_level"])))

@@ -20,20 +20,20 @@ from typing import Any, Final, NamedTuple
 
 from defserve.errors import UsageError
 from defserve.tooling.client_settings import install_command
-from defserve.tooling.packaging.privacy import is_allowed, private_kind, refuse_private
+from defserve.tooling.packaging.privacy import classify_private_path, is_shipping_allowed, refuse_private
 from defserve.tooling.packaging.project_documents import (
     ProjectFolder,
     Wheel,
     disagreements,
-    manifest_json,
+    make_manifest_json,
+    make_server_json,
     normalize_name,
     read_wheel,
     schema_problems,
-    server_json,
 )
 
 
-class Package(NamedTuple):
+class BuiltPackage(NamedTuple):
     """What was built, and its problems: it can be published if there are none."""
 
     wheel: Wheel
@@ -43,7 +43,7 @@ class Package(NamedTuple):
 
 def make_package(
     project: ProjectFolder, out: Path, allowed: Sequence[str] = (), begins: Callable[[str], object] = str
-) -> Package:
+) -> BuiltPackage:
     """Build everything into the folder `out`. `begins` is called with what is done next.
 
     Raises UsageError if that fails, or if a private file or a secret is in what was built; then nothing of it is left.
@@ -53,7 +53,7 @@ def make_package(
     begins("Building the wheel and the sdist")
     wheel_path, sdist = build(project, out)
     wheel = read_wheel(wheel_path)
-    server, manifest = server_json(project, wheel), manifest_json(project, wheel)
+    server, manifest = make_server_json(project, wheel), make_manifest_json(project, wheel)
     problems = [
         *schema_problems(server, "server"),
         *schema_problems(manifest, "manifest"),
@@ -61,7 +61,7 @@ def make_package(
     ]
     begins("Making the MCPB bundle")
     bundle = out / f"{wheel.name}-{wheel.version}.mcpb"
-    write_bundle(bundle, project.folder, manifest, lambda name: is_allowed(name, allowed))
+    write_bundle(bundle, project.folder, manifest, lambda name: is_shipping_allowed(name, allowed))
     files = [wheel_path, sdist, bundle, _write_json(out / "server.json", server)]
     if project.target is None:
         problems.append('pyproject.toml: no server is registered; add [project.entry-points."defserve.servers"]')
@@ -73,7 +73,7 @@ def make_package(
             problems.append(str(error))
     begins("Looking for private files and secrets")
     refuse_private(project.folder, files, allowed)
-    return Package(wheel, tuple(files), tuple(problems))
+    return BuiltPackage(wheel, tuple(files), tuple(problems))
 
 
 def _write_json(path: Path, value: Any) -> Path:
@@ -165,7 +165,9 @@ def write_bundle(
     path: Path, folder: Path, manifest: dict[str, Any], is_allowed: Callable[[str], bool] = lambda _: False
 ) -> list[str]:
     """Write the bundle and return the names of its files. A private file is in it only if it is allowed."""
-    files = sorted(name for name in iter_bundle_files(folder) if private_kind(name) is None or is_allowed(name))
+    files = sorted(
+        name for name in iter_bundle_files(folder) if classify_private_path(name) is None or is_allowed(name)
+    )
     draft = path.with_name(f"{path.name}.new")
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
         _add(archive, "manifest.json", (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())
@@ -264,7 +266,7 @@ class Upload(NamedTuple):
     """How to install the program; empty if it is installed."""
 
 
-def uploads(package: Package, out: Path) -> list[Upload]:
+def plan_uploads(package: BuiltPackage, out: Path) -> list[Upload]:
     """The uploads, in order. The registry comes last: it looks in the package index for the marker in the README."""
     built = tuple(path.name for path in package.files if path.name.endswith((".whl", ".tar.gz")))
     return [
@@ -283,7 +285,7 @@ def uploads(package: Package, out: Path) -> list[Upload]:
     ]
 
 
-def check_ready(planned: list[Upload]) -> None:
+def check_upload_programs(planned: list[Upload]) -> None:
     """Raises UsageError if a program is missing: half a release is worse than none."""
     for upload in planned:
         if upload.fix:

@@ -92,7 +92,7 @@ def refuse_private(folder: Path, artefacts: Sequence[Path], allowed: Sequence[st
     """Raises UsageError that names every private file in the artefacts, and removes the artefacts then."""
     sources = dict[int, list[PrivateFile]]()
     for source in private_files(folder):
-        if not is_allowed(source.shown, allowed):
+        if not is_shipping_allowed(source.shown, allowed):
             sources.setdefault(source.path.stat().st_size, []).append(source)
     found = dict[tuple[str, str], list[str]]()
     for artefact in artefacts:
@@ -111,7 +111,7 @@ def refuse_private(folder: Path, artefacts: Sequence[Path], allowed: Sequence[st
     raise UsageError("\n".join([head, *lines[:SHOWN], *more]), fix=FIX)
 
 
-def is_allowed(path: str, allowed: Sequence[str], *, in_wheel: bool = False) -> bool:
+def is_shipping_allowed(path: str, allowed: Sequence[str], *, in_wheel: bool = False) -> bool:
     """Whether a file is shipped all the same. In a wheel it may lack the first folders of its path, such as `src`."""
     for pattern in allowed:
         parts = pattern.replace("\\", "/").removeprefix("./").split("/")
@@ -138,7 +138,7 @@ def private_files(folder: Path) -> Iterator[PrivateFile]:
             if not target.is_file() or target.stat().st_size < MIN_FILE_BYTES:
                 continue
             inside = target.relative_to(folder) if target.is_relative_to(folder) else target
-            kind = private_kind(shown) or private_kind(inside.as_posix())
+            kind = classify_private_path(shown) or classify_private_path(inside.as_posix())
             if kind is not None and kind[0] in COPIED:
                 yield PrivateFile(target, shown, kind[0])
 
@@ -148,22 +148,22 @@ def _private_in(
 ) -> Iterator[tuple[str, str]]:
     in_wheel = artefact.name.endswith(".whl")
     for file in files_in(artefact):
-        if not is_allowed(file.path, allowed, in_wheel=in_wheel) and (found := _judge_file(file, sources)):
+        if not is_shipping_allowed(file.path, allowed, in_wheel=in_wheel) and (found := _judge_file(file, sources)):
             yield found
 
 
 def _judge_file(file: ArtefactFile, sources: dict[int, list[PrivateFile]]) -> tuple[str, str] | None:
     """The file or its folder, and what it is, if it is private."""
-    if by_name := private_kind(file.own_path):
+    if by_name := classify_private_path(file.own_path):
         return file.path.removesuffix(file.own_path) + by_name[1], by_name[0]
     if file.content is None:
-        linked = private_kind(file.target)
+        linked = classify_private_path(file.target)
         return (file.path, f"a link to {linked[0]}, {file.target}") if linked else None
     for source in sources.get(file.size, ()):
         if source.is_copied_in(file.content):
             return file.path, f"a copy of {source.shown}, {source.kind}"
         file.content.seek(0)
-    kind = secret_kind(file.content)
+    kind = find_secret_kind(file.content)
     file.content.seek(0)
     return (file.path, f"it holds {kind}") if kind else None
 
@@ -176,11 +176,11 @@ def _digest(file: BinaryIO) -> bytes:
 
 
 def _is_clutter(folder: str) -> bool:
-    kind = private_kind(f"{folder}/x")
+    kind = classify_private_path(f"{folder}/x")
     return kind is not None and kind[0] not in COPIED
 
 
-def private_kind(path: str) -> tuple[str, str] | None:
+def classify_private_path(path: str) -> tuple[str, str] | None:
     """What a file that is never shipped is, and the file or folder of the path that says so. None for all others."""
     parts = path.replace("\\", "/").strip("/").split("/")
     for depth in range(1, len(parts) + 1):
@@ -312,7 +312,7 @@ FORMS: Final[Mapping[str, SecretForm]] = {
 """What a secret is → how it looks. A text begins with a line break here."""
 
 
-def secret_kind(file: BinaryIO) -> str | None:
+def find_secret_kind(file: BinaryIO) -> str | None:
     """What the first secret in a file is. None if nothing looks like one in the first MAX_BYTES."""
     kept, read = b"\n", 0
     while read < MAX_BYTES and (chunk := file.read(CHUNK)):

@@ -16,7 +16,7 @@ from email.policy import compat32
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from defserve.client.targets import GROUP
+from defserve.client.targets import ENTRY_POINT_GROUP
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
 
@@ -26,7 +26,7 @@ MAX_META_BYTES: Final = 4096
 Document = dict[str, Any]
 
 
-def server_json(project: ProjectFolder, wheel: Wheel) -> Document:
+def make_server_json(project: ProjectFolder, wheel: Wheel) -> Document:
     """The document for the MCP registry."""
     if (own := project.document("server.json")) is not None:
         return own
@@ -44,7 +44,7 @@ def server_json(project: ProjectFolder, wheel: Wheel) -> Document:
     return {**made, "packages": [{**package, "transport": {"type": "stdio"}}]}
 
 
-def manifest_json(project: ProjectFolder, wheel: Wheel) -> Document:
+def make_manifest_json(project: ProjectFolder, wheel: Wheel) -> Document:
     """The document for a client that opens the bundle."""
     if (own := project.document("manifest.json")) is not None:
         return own
@@ -127,7 +127,7 @@ class ProjectFolder(NamedTuple):
     @property
     def target(self) -> str | None:
         """The server that the project registers: `module:object`."""
-        servers: dict[str, str] = self.about.get("entry-points", {}).get(GROUP, {})
+        servers: dict[str, str] = self.about.get("entry-points", {}).get(ENTRY_POINT_GROUP, {})
         return next(iter(servers.values()), None)
 
     def document(self, name: str) -> dict[str, Any] | None:

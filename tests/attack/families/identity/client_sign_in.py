@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from defserve.client import Remote, SignIn, SignInError, connect_url
-from defserve.client.link import sign_in_file
-from defserve.client.signin.browser import Browser
-from defserve.client.signin.credential_files import FileStore
+from defserve.client import RemoteServer, SignIn, SignInError, connect_url
+from defserve.client.link import get_sign_in_path
+from defserve.client.signin.browser import BrowserRedirect
+from defserve.client.signin.credential_files import FileCredentialStore
 from defserve.client.signin.credentials import MemoryCredentialStore
-from defserve.client.signin.fetching import Fetcher, Reach
+from defserve.client.signin.fetching import Fetcher, NetworkReach
 from defserve.errors import PeerError
 from tests.attack.controls.identity import (
     follow_redirects,
@@ -42,7 +42,7 @@ async def signed_in(server: Company, person: Company, store: Any = None) -> str:
     """What comes of a call: `done`, or the error."""
     auth = SignIn(redirect=person, store=store or MemoryCredentialStore(), client_id="me", client_secret="the-secret")
     try:
-        async with Remote(server.url, auth=auth).connect() as client:
+        async with RemoteServer(server.url, auth=auth).connect() as client:
             await client.call("add")
         return "done"
     except PeerError as error:
@@ -173,17 +173,17 @@ def _(trial: Trial) -> None:
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
             async with company() as honest, company() as evil:
-                store = FileStore(Path(folder, "kept"), None)
+                store = FileCredentialStore(Path(folder, "kept"), None)
                 trial.expect(await signed_in(honest, honest, store) == "done", "no sign-in")
                 # Its file lies where the evil server's should.
-                kept = sign_in_file(honest.url, Path(folder, "kept"))
-                kept.rename(sign_in_file(evil.url, Path(folder, "kept")))
+                kept = get_sign_in_path(honest.url, Path(folder, "kept"))
+                kept.rename(get_sign_in_path(evil.url, Path(folder, "kept")))
                 evil.resource.update(authorization_servers=[honest.origin])
                 await signed_in(evil, honest, store)
                 trial.expect("access-1" not in told(evil), "a renamed file gave the token to another server")
                 trial.expect("refresh-1" not in told(evil), "a renamed file gave the refresh token to another server")
             stores: dict[str, Callable[[str], Any]] = {
-                "files": lambda name: FileStore(Path(folder, name), None),
+                "files": lambda name: FileCredentialStore(Path(folder, name), None),
                 "memory": lambda name: MemoryCredentialStore(),
             }
             for place, make in trial.choose(stores):
@@ -207,7 +207,7 @@ async def _first_request(there: Company, store: Any, path: str) -> str:
     before = len(there.web.seen)
     auth = SignIn(redirect=there, store=store, client_id="me", client_secret="the-secret")
     try:
-        async with Remote(there.origin + path, auth=auth).connect():
+        async with RemoteServer(there.origin + path, auth=auth).connect():
             pass
     except PeerError:
         pass
@@ -238,7 +238,7 @@ def _(trial: Trial) -> None:
             await exchange.respond(200, b"{}")
 
         async with web(canary) as inside:
-            port, fetcher = urlsplit(inside.url).port, Fetcher(Reach.INTERNET)
+            port, fetcher = urlsplit(inside.url).port, Fetcher(NetworkReach.INTERNET)
             for written, _ in trial.choose(dict.fromkeys(INSIDE)):
                 url = written.format(port=port)
                 for use in (
@@ -416,8 +416,8 @@ def _(trial: Trial) -> None:
                 return True
 
             loop = asyncio.get_running_loop()
-            auth = SignIn(redirect=Browser(opens=opens, seconds=30), store=MemoryCredentialStore())
-            async with Remote(there.url, auth=auth).connect() as client:
+            auth = SignIn(redirect=BrowserRedirect(opens=opens, seconds=30), store=MemoryCredentialStore())
+            async with RemoteServer(there.url, auth=auth).connect() as client:
                 trial.expect(await client.call("add"), "no sign-in")
             trial.expect(not any(form.get("code") == "evil" for form in there.forms), "the evil code was exchanged")
 

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from defserve.auth import OIDC, DPoP, Introspection
-from defserve.auth.issuers import HttpAnswer, HttpRequest, IssuerUnavailable
+from defserve.auth.issuers import HttpRequest, HttpResponse, IssuerUnavailable
 from tests.attack.arena import Kind, Served
 from tests.attack.controls.identity import read_tokens_without_checking, take_any_introspection, take_proofs_again
 from tests.attack.speaking.mcp import Caller
@@ -168,12 +168,12 @@ def issuer_with(pages: Callable[[str], Pages]) -> Iterator[tuple[str, list[str]]
     asked: list[str] = []
     with vendor_at_address() as vendor:
 
-        def answer(request: HttpRequest) -> HttpAnswer:
+        def answer(request: HttpRequest) -> HttpResponse:
             asked.append(path := urlsplit(request.url).path)
             found = pages(vendor.issuer).get(path)
-            if found is None or isinstance(found, HttpAnswer):
-                return found or HttpAnswer(404, {}, b"")
-            return HttpAnswer(200, {}, found if isinstance(found, bytes) else json.dumps(found).encode())
+            if found is None or isinstance(found, HttpResponse):
+                return found or HttpResponse(404, {}, b"")
+            return HttpResponse(200, {}, found if isinstance(found, bytes) else json.dumps(found).encode())
 
         vendor.answer = answer  # type: ignore[method-assign]
         yield vendor.issuer, asked
@@ -202,7 +202,7 @@ def _(trial: Trial) -> None:
         return signed(claims(iss=issuer, aud=SERVER), key=good, headers={"kid": "k"})
 
     trial.expect(accepts(described, honest)[0], "an honest token is refused")
-    elsewhere = HttpAnswer(302, {"location": "/theirs"}, b"")
+    elsewhere = HttpResponse(302, {"location": "/theirs"}, b"")
     for name, pages in {
         "metadata of another issuer": lambda issuer: described(issuer, issuer="https://evil.example"),
         "metadata with a slash more": lambda issuer: described(issuer, issuer=issuer + "/"),
@@ -267,8 +267,9 @@ def _(trial: Trial) -> None:
     ):  # fmt: skip
         trial.expect(verdict({**fine, **changed}) != "in", f"{changed} lets in")
     for page in (
-        HttpAnswer(302, {"location": "/introspect2"}, b""), HttpAnswer(200, {}, b"[" * 50_000), b"[]", b"null", b"",
-        HttpAnswer(401, {}, json.dumps(fine).encode()), HttpAnswer(200, {}, json.dumps(fine).encode() + b" " * 400_000),
+        HttpResponse(302, {"location": "/introspect2"}, b""), HttpResponse(200, {}, b"[" * 50_000), b"[]", b"null", b"",
+        HttpResponse(401, {}, json.dumps(fine).encode()),
+        HttpResponse(200, {}, json.dumps(fine).encode() + b" " * 400_000),
     ):  # fmt: skip
         trial.expect(verdict(page) == "away", f"{str(page)[:60]} is an answer")
     for odd in ("", "a b", "a\nb", "é", "a" * 100_000, "a,b"):
@@ -277,10 +278,10 @@ def _(trial: Trial) -> None:
     async def poison() -> None:
         good = "the-good-token"
 
-        async def send(request: HttpRequest) -> HttpAnswer:
+        async def send(request: HttpRequest) -> HttpResponse:
             shown = (request.form or {})["token"]
             found = {**fine, "sub": shown} if shown == good else {"active": False}
-            return HttpAnswer(200, {}, json.dumps(found).encode())
+            return HttpResponse(200, {}, json.dumps(found).encode())
 
         asking = Introspection("https://i.example/x", client_id="c", client_secret="s", audience=SERVER, send=send)
         near = [good.upper(), good + "A", good[:-1], good + "=", "=" + good, good.replace("-", "_")]

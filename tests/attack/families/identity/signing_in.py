@@ -19,7 +19,7 @@ from defserve.auth.proxy.clients import MAX_DOCUMENT_BYTES, ClientDocuments
 from defserve.auth.proxy.sign_in import ConsentCookies
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.errors import LimitExceeded
-from defserve.guard.egress import Egress, check
+from defserve.guard.egress import Egress, judge_url_and_addresses
 from defserve.guard.http_client import GuardedClient
 from tests.attack.arena import Kind, Served
 from tests.attack.controls.identity import (
@@ -418,7 +418,7 @@ async def names(trial: Trial) -> None:
             async def resolve(host: str, port: int, answers: list[str] = answers) -> list[str]:
                 return answers
 
-            judged = await check(DOCUMENT, Egress(schemes=("https",)), resolver=resolve)
+            judged = await judge_url_and_addresses(DOCUMENT, Egress(schemes=("https",)), resolver=resolve)
             trial.expect(not judged, f"a name that leads to {answers} is fetched")
 
 

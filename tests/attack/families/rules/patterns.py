@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from defserve import Server, UsageError
-from defserve.protocols.mcp.asking.client_features import Form
+from defserve.protocols.mcp.asking.client_features import ElicitationForm
 from defserve.protocols.mcpl.state.states import StateValues
 from tests.attack.arena import Kind, Served
 from tests.attack.controls.rules import declare_any_pattern, match_by_python
@@ -84,7 +84,7 @@ def tool(annotation: Any) -> None:
 
 DOORS: dict[str, Callable[[Any], object]] = {
     "a tool": tool,
-    "a question": Form.of,
+    "a question": ElicitationForm.of,
     "a state": lambda kind: StateValues(kind, "state"),
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from defserve.auth.proxy.clients import ClientDirectory, ClientDocuments, readable
-from defserve.auth.proxy.seals import Seals
+from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.site_messages import OAuthError
 from tests.rows import for_each_row
 
@@ -15,7 +15,7 @@ GOOD = {"redirect_uris": ["https://app.example/cb"]}
 
 
 def directory(secret: bytes = b"s" * 32) -> ClientDirectory:
-    return ClientDirectory(Seals([secret]), ClientDocuments())
+    return ClientDirectory(TokenSealer([secret]), ClientDocuments())
 
 
 def test_a_registration_is_known_to_every_process_of_one_secret_and_to_no_other() -> None:

@@ -7,10 +7,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from defserve.auth import OAuthProxy, Vendor
-from defserve.auth.issuers import HttpAnswer, HttpRequest
+from defserve.auth.issuers import HttpRequest, HttpResponse
 from defserve.auth.oauth import check_url
 from defserve.auth.proxy.site_messages import OAuthError
-from defserve.auth.proxy.vendors import VENDORS, VendorLogin, vendor_of
+from defserve.auth.proxy.vendors import VENDORS, VendorLogin, resolve_vendor
 from defserve.errors import UsageError
 from tests.auth.browsing import answer_of, leads_to
 from tests.auth.proxied import URL, proxy, visiting
@@ -34,7 +34,7 @@ GIVEN = {
 def test_every_vendor_of_the_table_has_safe_addresses() -> None:
     assert set(GIVEN) == set(VENDORS)
     for name, places in GIVEN.items():
-        vendor = vendor_of(name, {**PLACES, **places})
+        vendor = resolve_vendor(name, {**PLACES, **places})
         for url in (vendor.issuer,) if vendor.issuer else (vendor.authorize, vendor.token, vendor.user):
             assert check_url(url, name).scheme == "https" and "{" not in url
         assert vendor.subject in vendor.names and "email" not in VENDORS["entra"].names
@@ -51,7 +51,7 @@ def test_every_vendor_of_the_table_has_safe_addresses() -> None:
 )
 def test_what_does_not_fit_a_vendor_is_refused(vendor: str, places: dict[str, str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        vendor_of(vendor, {**PLACES, **places})
+        resolve_vendor(vendor, {**PLACES, **places})
 
 
 class GitHub:
@@ -62,14 +62,14 @@ class GitHub:
         self.asked: list[HttpRequest] = []
         self.is_valid = True
 
-    async def send(self, request: HttpRequest) -> HttpAnswer:
+    async def send(self, request: HttpRequest) -> HttpResponse:
         self.asked.append(request)
         if request.url == VENDORS["github"].user:
             good = self.is_valid and request.headers["authorization"] == "Bearer gho_x"
-            return HttpAnswer(200 if good else 401, {}, json.dumps(self.user).encode())
+            return HttpResponse(200 if good else 401, {}, json.dumps(self.user).encode())
         good = (request.form or {}).get("code") == "good"
         said = {"access_token": "gho_x", "token_type": "bearer"} if good else {"error": "bad_verification_code"}
-        return HttpAnswer(200, {}, json.dumps(said).encode())
+        return HttpResponse(200, {}, json.dumps(said).encode())
 
 
 async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
@@ -110,8 +110,8 @@ async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
     ids=range(10),
 )
 async def test_only_a_grant_that_has_ended_is_called_ended(status: int, body: bytes, error: str) -> None:
-    async def send(request: HttpRequest) -> HttpAnswer:
-        return HttpAnswer(status, {}, body)
+    async def send(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(status, {}, body)
 
     login = VendorLogin(VENDORS["github"], "id", "secret", "https://x.example/callback", send=send)
     with pytest.raises(OAuthError) as caught:

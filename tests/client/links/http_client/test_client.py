@@ -17,8 +17,8 @@ import pytest
 
 from defserve.client.links import http_client as client_module
 from defserve.client.links import http_connection as connection_module
-from defserve.client.links.http_client import Address, HttpClient
-from defserve.client.links.http_connection import Broken
+from defserve.client.links.http_client import HttpClient, RequestAddress
+from defserve.client.links.http_connection import BrokenHttpConnection
 from tests.certificate import self_signed
 from tests.client.links.http_client.script import OK, Script, Wire, script
 from tests.rows import for_each_row
@@ -31,7 +31,7 @@ MOST = 1 << 20
 
 @asynccontextmanager
 async def client(url: str, **headers: str) -> AsyncGenerator[HttpClient]:
-    made = HttpClient(Address(url), headers)
+    made = HttpClient(RequestAddress(url), headers)
     try:
         yield made
     finally:
@@ -189,7 +189,7 @@ async def test_a_request_on_a_kept_connection_that_ends_is_repeated_only_if_it_m
         if repeatable:
             assert await post(http, b"two", repeatable=True) == b"ok"
         else:
-            with pytest.raises(Broken):
+            with pytest.raises(BrokenHttpConnection):
                 await post(http, b"two")
         bodies = [request.rpartition(b"\r\n")[2] for request in server.requests]
         assert bodies == [b"one", b"two", b"two"] if repeatable else [b"one", b"two"]
@@ -209,15 +209,15 @@ async def test_a_request_is_repeated_once_and_never_after_a_byte_of_the_answer_o
                 return
 
     async with script(serve) as server, client(server.url) as http:
-        with pytest.raises(Broken):
+        with pytest.raises(BrokenHttpConnection):
             await post(http, b"new", repeatable=True)
         assert len(server.requests) == 1
         await post(http, b"fine")
-        with pytest.raises(Broken):
+        with pytest.raises(BrokenHttpConnection):
             await post(http, b"half", repeatable=True)
         assert len(server.requests) == 3
         await post(http, b"fine")
-        with pytest.raises(Broken):
+        with pytest.raises(BrokenHttpConnection):
             await post(http, b"dead", repeatable=True)
         assert len(server.requests) == 6
 
@@ -281,7 +281,7 @@ async def test_a_coding_that_was_not_asked_for_is_refused():
         await wire.say(b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: 2\r\n\r\nok")
 
     async with script(serve) as server, client(server.url) as http:
-        with pytest.raises(Broken, match="not asked for"):
+        with pytest.raises(BrokenHttpConnection, match="not asked for"):
             await post(http)
 
 
@@ -293,7 +293,7 @@ async def test_a_server_that_takes_nothing_of_a_request_is_given_up(monkeypatch:
         await asyncio.Event().wait()
 
     async with script(serve) as server, client(server.url) as http:
-        with pytest.raises(Broken, match="took nothing of a request"):
+        with pytest.raises(BrokenHttpConnection, match="took nothing of a request"):
             await post(http, b"x" * 50_000_000)
 
 
@@ -360,7 +360,7 @@ async def test_closing_the_client_ends_what_is_under_way():
         async with client(server.url) as http:
             task = asyncio.create_task(post(http))
             await came.wait()
-        with pytest.raises(Broken):
+        with pytest.raises(BrokenHttpConnection):
             await task
 
 
@@ -370,7 +370,7 @@ async def test_closing_the_client_ends_what_is_under_way():
 async def test_a_request_says_where_it_goes_and_what_it_has():
     async with script(answering) as server, client(server.url + "?a=b c", **{"X-Team": "blue"}) as http:
         await post(http, b"{}")
-        await (await http.send("GET", Address(server.url + "/ü?a=b c").target, {"x": "y"})).aclose()
+        await (await http.send("GET", RequestAddress(server.url + "/ü?a=b c").target, {"x": "y"})).aclose()
         head = server.requests[0].split(b"\r\n")
         assert head[0] == b"POST /mcp HTTP/1.1"
         assert {f"host: {server.url.split('/')[2]}".encode(), b"content-length: 2", b"x-team: blue"} <= set(head)
@@ -423,11 +423,11 @@ async def test_each_response_has_its_own_head_though_most_are_alike():
 @for_each_row("value", ["a\r\nevil: 1", "a\nb", "a\rb", "a\0b", "ü", "\x1b[2J"])
 async def test_a_header_cannot_become_two(value: str):
     with pytest.raises(ValueError, match="'x-team' has characters"):
-        HttpClient(Address("http://127.0.0.1/"), {"X-Team": value})
+        HttpClient(RequestAddress("http://127.0.0.1/"), {"X-Team": value})
     async with script(answering) as server, client(server.url) as http:
-        with pytest.raises(Broken, match="has characters"):
+        with pytest.raises(BrokenHttpConnection, match="has characters"):
             await http.send("GET", "/", {"x": value})
-        with pytest.raises(Broken, match="has characters"):
+        with pytest.raises(BrokenHttpConnection, match="has characters"):
             await http.send("GET", "/", {f"x: 1\r\n{value}": "1"})
         assert server.connections == 0
 
@@ -465,7 +465,7 @@ async def test_cookies_are_bounded():
 
 async def test_the_user_of_an_address_is_told_to_the_server_alone():
     async with script(answering) as server:
-        address = Address(server.url.replace("://", "://me:p%40ss@"))
+        address = RequestAddress(server.url.replace("://", "://me:p%40ss@"))
         http = HttpClient(address, {})
         await post(http)
         assert b"authorization: Basic bWU6cEBzcw==\r\n" in server.requests[0]
@@ -487,7 +487,7 @@ async def test_nobody_there_is_broken():
     async with script(answering) as server:
         url = server.url
     async with client(url) as http:
-        with pytest.raises(Broken):
+        with pytest.raises(BrokenHttpConnection):
             await post(http)
 
 
@@ -500,13 +500,13 @@ async def test_a_server_is_trusted_for_its_certificate_alone(tmp_path: Path, mon
     serving.load_cert_chain(certificate)
     async with script(answering, ssl=serving) as server:
         async with client(server.url) as http:
-            with pytest.raises(Broken, match="(?i)certificate"):
+            with pytest.raises(BrokenHttpConnection, match="(?i)certificate"):
                 await post(http)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         async with client(server.url) as http:
             assert [await post(http) for _ in range(5)] == [b"ok"] * 5
             assert len(http._open) == 1
         async with client(server.url.replace("127.0.0.1", "localhost")) as http:
-            with pytest.raises(Broken, match="(?i)certificate|hostname"):
+            with pytest.raises(BrokenHttpConnection, match="(?i)certificate|hostname"):
                 await post(http)
         assert len(server.requests) == 5

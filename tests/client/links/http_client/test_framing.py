@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.client.links.http_connection import MAX_HEAD_BYTES, MAX_LINE_LENGTH, Broken, ResponseFraming
+from defserve.client.links.http_connection import MAX_HEAD_BYTES, MAX_LINE_LENGTH, BrokenHttpConnection, ResponseFraming
 from tests.rows import for_each_row
 
 
@@ -49,7 +49,7 @@ def test_a_body_is_the_same_in_whatever_pieces_it_comes(parts: list[bytes], way:
 def test_whatever_comes_is_read_or_refused(noise: bytes, before: bytes):
     try:
         cut(before + noise, ends=True, places=[len(before)])
-    except Broken:
+    except BrokenHttpConnection:
         pass
 
 
@@ -98,7 +98,7 @@ def test_what_servers_write_is_read(response: bytes):
     ],
 )
 def test_what_is_not_http_is_refused(response: bytes):
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenHttpConnection):
         cut(response)
 
 
@@ -126,7 +126,7 @@ def test_what_brings_no_body_is_bounded(endless: bytes, again: bytes):
         (endless + again * times, []),
         (endless + again * times, list(range(0, MAX_HEAD_BYTES * 2, 1000))),
     ):
-        with pytest.raises(Broken):
+        with pytest.raises(BrokenHttpConnection):
             cut(data, places=places)
     assert MAX_LINE_LENGTH < MAX_HEAD_BYTES
 
@@ -165,5 +165,5 @@ def test_a_connection_whose_next_bytes_are_not_clear_is_not_used_again(response:
     ],
 )
 def test_a_response_that_is_cut_off_is_not_taken_for_whole(response: bytes):
-    with pytest.raises(Broken, match="closed the connection"):
+    with pytest.raises(BrokenHttpConnection, match="closed the connection"):
         cut(response, ends=True)

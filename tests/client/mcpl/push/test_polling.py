@@ -10,7 +10,7 @@ import pytest
 from defserve import Server
 from defserve.client import Mcpl
 from defserve.errors import PeerError
-from defserve.protocols.mcpl.channels.messages import Author, Channel, Message
+from defserve.protocols.mcpl.channels.messages import Author, Channel, ReceivedMessage
 from tests.client.mcpl.scripted import MEMORY, SETS, Json, hosting, live_server, stateless_server
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +63,7 @@ async def test_messages_of_a_server_are_fetched_and_its_channels_with_them():
 
     @server.tool
     async def say() -> str:
-        (receipt,) = await chat.incoming([Message("chat:hall", "Hello", Author("u_1"), id="m_1")])
+        (receipt,) = await chat.incoming([ReceivedMessage("chat:hall", "Hello", Author("u_1"), id="m_1")])
         return str(receipt.accepted)
 
     async with server.connect(STATELESS, mcpl=Mcpl(audit=[])) as client:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve import Text
-from defserve.client import EventAnswer, Mcpl, Once, PushedEvent
+from defserve.client import AnswerWindow, EventAnswer, Mcpl, PushedEvent
 from defserve.client.mcpl.push import Inbox
 from defserve.client.unread_items import UnreadItems
 from defserve.errors import PeerGone
@@ -148,7 +148,7 @@ async def test_the_window_of_remembered_events_is_bounded():
 
 async def test_a_window_that_outlives_a_connection_knows_its_events():
     taken: list[str] = []
-    options = Mcpl(on_event=lambda event: taken.append(event.server_id), window=Once(), audit=[])
+    options = Mcpl(on_event=lambda event: taken.append(event.server_id), window=AnswerWindow(), audit=[])
     for name in ("memory", "memory", "another"):
         server = live_server(name=name)
         async with hosting(server, options):

@@ -12,7 +12,7 @@ import pytest
 
 from defserve.client import Answers, AuditServer, Client, Decline, Mgp
 from defserve.client import audit as audit_module
-from defserve.client.mgp.server_claims import Failure
+from defserve.client.mgp.server_claims import MgpFailure
 from defserve.errors import BadArguments, Draining, PeerError, Rejected, TimedOut, ToolError
 from defserve.protocols.mgp import errors
 from defserve.protocols.mgp.audit import EVENT_TYPES
@@ -385,12 +385,12 @@ async def test_a_plain_servers_words_are_not_taken_for_mgp():
     ],
 )
 def test_the_wait_before_each_retry(block: dict[str, Any], delays: list[float | None]):
-    assert [Failure(0, "", block, {}).delay(retried) for retried in range(len(delays))] == delays
+    assert [MgpFailure(0, "", block, {}).delay(retried) for retried in range(len(delays))] == delays
 
 
 def test_no_server_can_have_a_call_repeated_for_ever():
     greedy = {"retryable": True, "retry_strategy": "immediate", "max_retries": 10**9}
-    failure = Failure(0, "", greedy, {})
+    failure = MgpFailure(0, "", greedy, {})
     assert failure.delay(9) == 0 and failure.delay(10) is None
 
 
@@ -403,7 +403,7 @@ def test_no_server_can_have_a_call_repeated_for_ever():
     ],
 )
 def test_a_fallback_is_only_for_what_may_be_retried(block: dict[str, Any], tool_name: str | None):
-    assert Failure(0, "", block, {}).fallback == tool_name
+    assert MgpFailure(0, "", block, {}).fallback == tool_name
 
 
 # -- typed errors (§14.3) --------------------------------------------------------------------------------

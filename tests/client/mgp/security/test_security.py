@@ -9,12 +9,12 @@ from pydantic import BaseModel
 
 from defserve import Server, dangerous, validator
 from defserve.client import Answers, Cancel, Client, Decline, Mgp
-from defserve.client.mgp.peer import CallValidation, guesses
-from defserve.client.mgp.server_claims import ListedSecurity, tool_security
+from defserve.client.mgp.peer import CallValidation, guess_validators
+from defserve.client.mgp.server_claims import ListedToolSecurity, parse_tool_security
 from defserve.errors import PeerError, Rejected
 from defserve.guard import Verdict
 from defserve.protocols.mgp.errors import PermissionDenied
-from defserve.protocols.mgp.forwarding import judge
+from defserve.protocols.mgp.forwarding import apply_standard_validator
 from defserve.protocols.mgp.permissions import NotConfirmed
 from tests.client.mgp import guarded
 from tests.client.mgp.hosts import DONE, ERAS, Trail, plain, risky, tool, trusting
@@ -217,15 +217,15 @@ SANDBOX: dict[str, Any] = {"validator": "sandbox"}
 )
 def test_a_standard_validator_over_arguments(name: str, arguments: dict[str, Any], block: Any, passes: bool):
     if passes:
-        judge(name, arguments, block)
+        apply_standard_validator(name, arguments, block)
     else:
         with pytest.raises(Rejected):
-            judge(name, arguments, block)
+            apply_standard_validator(name, arguments, block)
 
 
 async def test_the_server_that_judges_one_of_several_arguments_knows_which():
     block = {"validator": "network_restricted"}
-    tool = ListedSecurity("survey", "moderate", block, {"properties": {"where": {}, "station": {}}})
+    tool = ListedToolSecurity("survey", "moderate", block, {"properties": {"where": {}, "station": {}}})
     validation = CallValidation({})
     await validation.check(tool, {"where": ["fern"]}, enforced=True)
     with pytest.raises(Rejected):
@@ -239,8 +239,8 @@ async def test_the_server_that_judges_one_of_several_arguments_knows_which():
 
 
 def test_names_speak_only_for_tools_that_declare_nothing():
-    assert guesses(tool_security("shell", {}), {"a": "x", "b": "y"}) == {}
-    assert guesses(tool_security("shell", {}), {"a": "x", "n": 1}) == {"sandbox": {"a": "x"}}
+    assert guess_validators(parse_tool_security("shell", {}), {"a": "x", "b": "y"}) == {}
+    assert guess_validators(parse_tool_security("shell", {}), {"a": "x", "n": 1}) == {"sandbox": {"a": "x"}}
 
 
 # -- confirmation (§4.4) ---------------------------------------------------------------------------------
@@ -430,4 +430,4 @@ async def test_a_tool_that_appears_later_is_looked_up():
     ],
 )
 def test_hints_of_a_server_make_a_host_more_careful_and_never_less(hints: dict[str, bool], risk: str) -> None:
-    assert tool_security("look", {"annotations": hints}).risk == risk
+    assert parse_tool_security("look", {"annotations": hints}).risk == risk

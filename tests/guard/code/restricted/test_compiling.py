@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from defserve.guard.code.allowed_names import EXPORTS, LOOSE_EXPORTS, RestrictedLevel
-from defserve.guard.code.restricted import compile_restricted, namespace
+from defserve.guard.code.allowed_names import MODULE_EXPORTS, STANDARD_LEVEL_EXPORTS, RestrictedLevel
+from defserve.guard.code.restricted import compile_restricted, make_restricted_globals
 from tests.rows import for_each_row
 
 CORPORA = Path(__file__).parents[2] / "corpora"
 
 
 def run(source: str, level: RestrictedLevel = "strict", **options: Any) -> dict[str, Any]:
-    scope = namespace(level, **options)
+    scope = make_restricted_globals(level, **options)
     exec(compile_restricted(source), scope)
     return scope
 
@@ -133,12 +133,12 @@ def test_no_export_is_a_module_or_leads_to_one() -> None:
     import types
     from importlib import import_module
 
-    for name in EXPORTS:
+    for name in MODULE_EXPORTS:
         module = import_module(name)
-        for export in EXPORTS[name]:
+        for export in MODULE_EXPORTS[name]:
             assert not isinstance(getattr(module, export, None), types.ModuleType), f"{name}.{export}"
 
 
 def test_loose_tables_only_widen_the_strict_ones() -> None:
-    for name in EXPORTS.keys() & LOOSE_EXPORTS.keys():
-        assert EXPORTS[name] < LOOSE_EXPORTS[name]
+    for name in MODULE_EXPORTS.keys() & STANDARD_LEVEL_EXPORTS.keys():
+        assert MODULE_EXPORTS[name] < STANDARD_LEVEL_EXPORTS[name]

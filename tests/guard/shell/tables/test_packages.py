@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from defserve.guard.shell.grammar import Shape, Table, parse_grammar, split_shared_keys
+from defserve.guard.shell.grammar import Shape, SpecTable, parse_grammar, split_shared_keys
 from defserve.guard.shell.judgement import judge
 from defserve.guard.shell.kinds import KINDS
-from defserve.guard.shell.places import Places, environment
+from defserve.guard.shell.places import PathRules, make_environment
 from defserve.guard.shell.tables import PACKAGES
 from tests.rows import for_each_row
 
@@ -17,7 +17,7 @@ ARCHIVES = (
 PACKAGE_KINDS = ("pip-package", "npm-package", "package")
 
 
-def shapes(entry: str | Table, title: str) -> Iterator[tuple[str, Shape, tuple[str, ...]]]:
+def shapes(entry: str | SpecTable, title: str) -> Iterator[tuple[str, Shape, tuple[str, ...]]]:
     if isinstance(entry, str):
         rules = parse_grammar(entry, True)
         yield from ((title, shape, rules.effects) for shapes in rules.shapes for shape in shapes)
@@ -33,19 +33,19 @@ EVERY = [found for name, entry in split_shared_keys(PACKAGES).items() for found 
 @for_each_row("ending", [*ARCHIVES, *(ending.upper() for ending in ARCHIVES)])
 def test_an_archive_is_no_name_of_a_package(kind: str, ending: str) -> None:
     for word in (f"x.{ending}", f"x-1.0.{ending}", f"./x.{ending}", f"x.{ending}[all]", f"x@y.{ending}"):
-        assert KINDS[kind].check(word, Places("")), word
+        assert KINDS[kind].check(word, PathRules("")), word
 
 
 @for_each_row("kind", PACKAGE_KINDS)
 @for_each_row("path", [".", "./x", "./", "./x/y"])
 def test_a_path_is_no_name_of_a_package(kind: str, path: str) -> None:
-    assert KINDS[kind].check(path, Places(""))
+    assert KINDS[kind].check(path, PathRules(""))
 
 
 @for_each_row("kind", PACKAGE_KINDS)
 @for_each_row("name", ["requests", "ruamel.yaml", "zope.interface", "zipp", "is-zip", "socket.io", "chart.js"])
 def test_a_name_with_a_dot_is_a_package(kind: str, name: str) -> None:
-    assert not KINDS[kind].check(name, Places(""))
+    assert not KINDS[kind].check(name, PathRules(""))
 
 
 def test_whatever_takes_a_path_of_the_project_runs() -> None:
@@ -140,4 +140,4 @@ def test_help_passes_only_alone_behind_a_known_subcommand(command: str) -> None:
 @for_each_row("setting", ["browser", "init_module", "script_shell", "editor", "viewer", "git", "node_options"])
 def test_no_setting_of_a_project_names_a_program_for_npm(setting: str) -> None:
     for writing in (False, True):
-        assert f"npm_config_{setting}" in environment(writing)
+        assert f"npm_config_{setting}" in make_environment(writing)

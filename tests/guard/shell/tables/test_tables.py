@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from defserve.guard.shell.grammar import EFFECTS, Grammar, Table, parse_grammar, split_shared_keys
-from defserve.guard.shell.kinds import KINDS, kind_of
-from defserve.guard.shell.tables import CHECKS, ON_REQUEST, PROGRAMS, TAR
+from defserve.guard.shell.grammar import EFFECTS, Grammar, SpecTable, parse_grammar, split_shared_keys
+from defserve.guard.shell.kinds import KINDS, find_word_kind
+from defserve.guard.shell.tables import OPT_IN_PROGRAM_TABLE, PROGRAM_TABLE, SYNTAX_CHECK_TABLE, TAR_TABLE
 from tests.rows import for_each_row
 
 STYLES = frozenset("words one apart plain leading first alone tasks never tar negative early".split())
 
 
-def grammars(entry: str | Table, title: str) -> Iterator[tuple[str, Grammar]]:
+def grammars(entry: str | SpecTable, title: str) -> Iterator[tuple[str, Grammar]]:
     if isinstance(entry, str):
         yield title, parse_grammar(entry, " " in title)
         return
@@ -25,11 +25,11 @@ def grammars(entry: str | Table, title: str) -> Iterator[tuple[str, Grammar]]:
 EVERY = [
     *(
         found
-        for table in (PROGRAMS, ON_REQUEST, TAR)
+        for table in (PROGRAM_TABLE, OPT_IN_PROGRAM_TABLE, TAR_TABLE)
         for name, entry in table.items()
         for found in grammars(entry, name)
     ),
-    *((" ".join(words), parse_grammar(rules)) for words, rules in CHECKS.items()),
+    *((" ".join(words), parse_grammar(rules)) for words, rules in SYNTAX_CHECK_TABLE.items()),
 ]
 
 
@@ -39,9 +39,9 @@ def test_a_table_names_kinds_shapes_and_styles_that_exist(title: str, rules: Gra
     assert set(rules.effects) <= set(EFFECTS.values())
     for option in rules.options.values():
         assert option.shape < len(rules.shapes)
-        assert all(kind_of(kind).says for kind in option.kinds)
+        assert all(find_word_kind(kind).says for kind in option.kinds)
     for shape in (one for shapes in rules.shapes for one in shapes):
-        assert all(kind_of(operand.kind).says for operand in shape.operands)
+        assert all(find_word_kind(operand.kind).says for operand in shape.operands)
         assert sum(operand.most is None for operand in shape.operands) <= 1, "two open ends could be dealt in two ways"
 
 
@@ -66,7 +66,7 @@ PACKERS = "gzip gunzip bzip2 bunzip2 xz unxz lzma unlzma zstd unzstd".split()
 
 @for_each_row("name", PACKERS)
 def test_whatever_chooses_what_a_packer_does_has_a_mode(name: str) -> None:
-    rules = parse_grammar(str(PROGRAMS[name]))
+    rules = parse_grammar(str(PROGRAM_TABLE[name]))
     assert [flag for flag, option in rules.options.items() if flag in MODE_NAMES and not option.mode] == []
 
 

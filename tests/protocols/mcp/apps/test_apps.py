@@ -16,7 +16,7 @@ from defserve import Context, Image, Server, UsageError, app, tool
 from defserve.client import Client
 from defserve.errors import PeerError, ToolError
 from defserve.extending import ToolOptions
-from defserve.protocols.mcp.app_policy import OFFER
+from defserve.protocols.mcp.app_policy import APPS_CAPABILITY
 from defserve.protocols.mcp.tools import Tool
 from tests.raw import ERAS
 from tests.rows import for_each_row
@@ -379,5 +379,5 @@ def test_a_server_without_views_does_not_import_the_room():
 
 
 def test_a_client_offers_views_only_if_it_says_so():
-    assert OFFER == {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": [MIME]}}}
+    assert APPS_CAPABILITY == {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": [MIME]}}}
     assert Client.__init__.__kwdefaults__ is not None and Client.__init__.__kwdefaults__["apps"] is False

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from defserve import UsageError
 from defserve.protocols.mcp.app_policy import (
     MAX_ORIGINS,
-    content_policy,
-    csp_wire,
+    build_content_security_policy,
+    encode_app_permissions,
+    encode_csp,
     is_origin,
-    list_allowed_features,
-    permissions_wire,
+    list_allowed_browser_features,
 )
 from tests.effort import cpu_within
 from tests.rows import for_each_row
@@ -35,16 +35,19 @@ BAD = [
 @for_each_row("origin", GOOD)
 def test_an_origin_is_a_scheme_and_a_host(origin: str):
     assert is_origin(origin)
-    assert csp_wire({"connect": [origin]}, "app", "a.py:1") == {"connectDomains": [origin]}
+    assert encode_csp({"connect": [origin]}, "app", "a.py:1") == {"connectDomains": [origin]}
 
 
 @for_each_row("origin", BAD)
 def test_what_is_not_an_origin_is_refused_from_authors_and_left_out_for_hosts(origin: object):
     assert not is_origin(origin)
     with pytest.raises(UsageError, match="not an origin"):
-        csp_wire({"resource": [origin]}, "app", "a.py:1")
+        encode_csp({"resource": [origin]}, "app", "a.py:1")
     assert (
-        content_policy({"connectDomains": [origin], "resourceDomains": [origin], "frameDomains": [origin]}) == NOTHING
+        build_content_security_policy(
+            {"connectDomains": [origin], "resourceDomains": [origin], "frameDomains": [origin]}
+        )
+        == NOTHING
     )
 
 
@@ -56,14 +59,14 @@ def test_a_long_text_is_judged_at_once():
 
 @for_each_row("csp", [None, {}, [], "connectDomains", {"connectDomains": "https://a.com"}, {"connectDomains": {}}])
 def test_a_view_that_names_nothing_has_no_network(csp: object):
-    assert content_policy(csp) == NOTHING
+    assert build_content_security_policy(csp) == NOTHING
 
 
 def test_each_list_becomes_its_directives():
     named = {
         f"{kind}Domains": [f"https://{kind.lower()}.example"] for kind in ("connect", "resource", "frame", "baseUri")
     }
-    assert content_policy(named) == (
+    assert build_content_security_policy(named) == (
         "default-src 'none'; script-src 'self' 'unsafe-inline' https://resource.example; "
         "style-src 'self' 'unsafe-inline' https://resource.example; img-src 'self' data: https://resource.example; "
         "font-src 'self' https://resource.example; media-src 'self' data: https://resource.example; "
@@ -76,28 +79,34 @@ def test_each_list_becomes_its_directives():
                        st.lists(st.one_of(st.text(), st.sampled_from(GOOD), st.none()))))  # fmt: skip
 def test_a_server_cannot_write_directives(csp: dict[str, list[str | None]]):
     plain = {part.split(" ")[0] for part in NOTHING.split("; ")}
-    parts = content_policy(csp).split("; ")
+    parts = build_content_security_policy(csp).split("; ")
     assert [part.split(" ")[0] for part in parts] == [part.split(" ")[0] for part in NOTHING.split("; ")]
     words = {word for part in parts for word in part.split(" ")[1:]}
     assert all(is_origin(word) or word in NOTHING for word in words) and plain
 
 
 def test_a_policy_is_bounded():
-    assert content_policy({"connectDomains": ["https://a.example"] * 10_000}).count("a.example") == MAX_ORIGINS
+    assert (
+        build_content_security_policy({"connectDomains": ["https://a.example"] * 10_000}).count("a.example")
+        == MAX_ORIGINS
+    )
     with pytest.raises(UsageError, match="more than"):
-        csp_wire({"connect": ["https://a.example"] * (MAX_ORIGINS + 1)}, "app", "a.py:1")
+        encode_csp({"connect": ["https://a.example"] * (MAX_ORIGINS + 1)}, "app", "a.py:1")
 
 
 @for_each_row("csp", [{"connects": ["https://a.com"]}, {"connect": "https://a.com"}, {"connect": None}])
 def test_a_policy_of_another_shape_is_refused(csp: dict[str, object]):
     with pytest.raises(UsageError, match=r"connect, resource|connect.: \["):
-        csp_wire(csp, "app", "a.py:1")
+        encode_csp(csp, "app", "a.py:1")
 
 
 def test_permissions_are_wishes_by_name():
-    assert permissions_wire(["camera", "clipboard_write"], "app", "") == {"camera": {}, "clipboardWrite": {}}
-    assert list_allowed_features({"clipboardWrite": {}, "usb": {}, "camera": {}}) == ["camera", "clipboard-write"]
-    assert list_allowed_features(["camera"]) == []
+    assert encode_app_permissions(["camera", "clipboard_write"], "app", "") == {"camera": {}, "clipboardWrite": {}}
+    assert list_allowed_browser_features({"clipboardWrite": {}, "usb": {}, "camera": {}}) == [
+        "camera",
+        "clipboard-write",
+    ]
+    assert list_allowed_browser_features(["camera"]) == []
     for wrong in (["usb"], "camera"):
         with pytest.raises(UsageError, match="permissions"):
-            permissions_wire(wrong, "app", "")
+            encode_app_permissions(wrong, "app", "")

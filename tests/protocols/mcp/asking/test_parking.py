@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Server
-from defserve.protocols.mcp.asking.client_requests import ParkedWork, Parking
+from defserve.protocols.mcp.asking.client_requests import ParkedWork, ParkedWorkRegistry
 from tests.raw import STATELESS, Json, Raw, raw, text_of
 from tests.rows import for_each_row
 from tests.waiting import until
@@ -25,7 +25,7 @@ class Parked:
     """A server with one tool, whose work asks as many questions as it is told to."""
 
     def __init__(self, **bounds: Any) -> None:
-        self.parking, self.server = Parking(**bounds), Server("s", "1", secret=SECRET)
+        self.parking, self.server = ParkedWorkRegistry(**bounds), Server("s", "1", secret=SECRET)
         self.events: list[str] = []
 
         @self.server.tool

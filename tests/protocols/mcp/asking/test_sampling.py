@@ -13,7 +13,7 @@ from defserve.protocols.mcp.asking.client_features import (
     Sample,
     SampleOptions,
     User,
-    sampling_params,
+    build_sampling_params,
 )
 from tests.protocols.mcp.asking.asking_server import server
 from tests.raw import raw, text_of
@@ -24,7 +24,7 @@ TOOL = {"name": "add", "inputSchema": {"type": "object"}}
 
 
 def params(options: SampleOptions, version: str = "2025-11-25", **offered: Any) -> dict[str, Any]:
-    return sampling_params(options, server.mcp.lifecycle.dialects[version], offered)
+    return build_sampling_params(options, server.mcp.lifecycle.dialects[version], offered)
 
 
 def test_only_what_was_said_is_sent():

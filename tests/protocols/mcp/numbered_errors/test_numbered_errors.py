@@ -73,7 +73,7 @@ async def refused(
 
 @pytest.mark.req("GGEN-ERR-1")
 def test_ten_types_with_their_codes_and_retry_flags() -> None:
-    assert {kind.error_type: (kind.code, kind.retryable) for kind in numbered.KINDS} == {
+    assert {kind.error_type: (kind.code, kind.retryable) for kind in numbered.ERROR_NUMBERS} == {
         "ParseError": (-32700, False),
         "InvalidRequest": (-32600, False),
         "MethodNotFound": (-32601, False),

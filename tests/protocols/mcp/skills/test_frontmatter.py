@@ -14,9 +14,9 @@ from defserve.protocols.mcp.skill_files import (
     MAX_FRONTMATTER_LENGTH,
     MAX_YAML_DEPTH,
     BadFrontmatter,
+    is_same_json,
     parse_frontmatter,
     read_frontmatter,
-    same_json,
 )
 from tests.effort import cpu_within
 from tests.rows import for_each_row
@@ -164,7 +164,7 @@ JSON = st.recursive(
 @pytest.mark.slow
 @given(st.dictionaries(KEYS, JSON, max_size=4))
 def test_json_is_yaml_and_comes_back_unchanged(value: dict[str, Any]) -> None:
-    assert same_json(parse_frontmatter(json.dumps(value)), value)
+    assert is_same_json(parse_frontmatter(json.dumps(value)), value)
 
 
 @given(st.text() | st.text(alphabet="-?:,[]{}#&*!|>'\"%@` \n\tabc0.~<=", max_size=300))
@@ -216,5 +216,5 @@ def test_aliases_cannot_multiply() -> None:
     ],
 )
 def test_json_values_are_compared_as_json(one: Any, other: Any, same: bool) -> None:
-    assert same_json(one, other) is same
-    assert same_json(other, one) is same
+    assert is_same_json(one, other) is same
+    assert is_same_json(other, one) is same

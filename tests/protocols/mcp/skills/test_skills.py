@@ -272,13 +272,13 @@ async def test_a_caller_without_the_scopes_sees_nothing_of_a_skill(folder: Path)
     server = Server("s", "1", auth=tokens)
     server.skill(folder / "refunds", scopes=["billing"])
     server.skill(folder / "open")
-    from defserve.client import Remote
-    from defserve.serve.session_opener import loopback
+    from defserve.client import RemoteServer
+    from defserve.serve.session_opener import serve_on_loopback
 
-    async with loopback(server.asgi(), server.limits) as url:
-        async with Remote(url, token="in").connect() as client:
+    async with serve_on_loopback(server.asgi(), server.limits) as url:
+        async with RemoteServer(url, token="in").connect() as client:
             assert len((await client.request("skills/list"))["skills"]) == 2
-        async with Remote(url, token="out").connect() as client:
+        async with RemoteServer(url, token="out").connect() as client:
             (entry,) = (await client.request("skills/list"))["skills"]
             assert entry["uri"] == "skill://open/SKILL.md"
             assert [item["uri"] for item in await client.resources()] == ["skill://open/SKILL.md"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from defserve import Limits
 from defserve.errors import LimitExceeded
-from defserve.protocols.mcp.tasks.records import TaskAccounts, TaskRecord, TaskStorage, new_id
+from defserve.protocols.mcp.tasks.records import TaskAccounts, TaskRecord, TaskStorage, new_task_id
 from defserve.stores.store import MemoryStore
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, asks, ended, get, shop
 from tests.raw import raw, text_of
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 def record(now: int = 0, ttl: int = 1000, owner: str | None = "alice") -> TaskRecord:
-    return TaskRecord(new_id(), "tool", now, now, ttl, 100, owner, None, "r", 0)
+    return TaskRecord(new_task_id(), "tool", now, now, ttl, 100, owner, None, "r", 0)
 
 
 class Clock:

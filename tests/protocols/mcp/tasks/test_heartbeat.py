@@ -6,7 +6,7 @@ import pytest
 
 from defserve.errors import Refused
 from defserve.protocols.mcp.tasks.records import MAX_DEAD_RUNNERS, Heartbeat
-from defserve.stores.store import LEASES, MemoryStore, StoreChange, StoreUnavailable
+from defserve.stores.store import LEASE_SPACES, MemoryStore, StoreChange, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ async def test_a_lease_that_is_missing_for_a_moment_costs_nothing(error: Excepti
     await one.begin(lambda: True)
     store.is_away = True
     async with asyncio.timeout(30):
-        while await store.get(LEASES.of(f"tasks {one.id}"), ["holder"]):  # noqa: ASYNC110 (a store sets no event)
+        while await store.get(LEASE_SPACES.of(f"tasks {one.id}"), ["holder"]):  # noqa: ASYNC110 (a store sets no event)
             await asyncio.sleep(0.02)
     looking = asyncio.create_task(other.is_dead(one.id))
     await asyncio.sleep(0)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits, Server
-from defserve.auth.principals import anonymous
+from defserve.auth.principals import make_anonymous_principal
 from defserve.protocols.mcp.tasks import run
-from defserve.protocols.mcp.tasks.records import TaskRecord, TaskStorage, new_id
-from defserve.stores.identity import ServerIdentity, server_store
+from defserve.protocols.mcp.tasks.records import TaskRecord, TaskStorage, new_task_id
+from defserve.stores.identity import ServerIdentity, make_server_store
 from defserve.stores.store import MemoryStore, Store, StoreChange
 from tests.protocols.mcp.tasks.peers import ASKABLE, TAKES, YES, asks, becomes, ended, get, shop
 from tests.raw import raw, text_of, turns, until
@@ -34,10 +34,10 @@ def says(value: Any) -> dict[str, Any]:
 
 async def lost(where: str | Store, tool: str, **more: Any) -> str:
     """The id of a task of a process that is not there."""
-    store = server_store(where, ServerIdentity("name", "shop"))
+    store = make_server_store(where, ServerIdentity("name", "shop"))
     storage = TaskStorage(store)
     made: dict[str, Any] = {"owner": "local", "rights": ["local", []], "retries": 0, "arguments": None, **more}
-    id, now = new_id(), storage.now()
+    id, now = new_task_id(), storage.now()
     await storage.create(TaskRecord(id, tool, now, now, 60_000, 100, runner="0" * 16, **made))
     await store.close()
     return id
@@ -346,7 +346,7 @@ async def test_what_was_read_of_a_task_before_it_was_claimed_does_not_stop_it():
     store = MemoryStore()
     server, job = shop(store, limits=SOON, retry=1)
     id = await lost(store, "wait", retries=1, arguments={"name": "x"})
-    read_before = await TaskStorage(server_store(store, ServerIdentity("name", "shop"))).find(id)
+    read_before = await TaskStorage(make_server_store(store, ServerIdentity("name", "shop"))).find(id)
     async with raw(server, capabilities=TAKES) as peer:
         await get(peer, id)
         await until(lambda: job.began == ["x"])
@@ -484,7 +484,7 @@ async def test_the_task_of_a_stranger_runs_again_at_its_address():
     server, began = served()
     async with raw(server, capabilities=TAKES) as peer:
         (session,) = server.composition.sessions
-        session.identity = anonymous("203.0.113.7")
+        session.identity = make_anonymous_principal("203.0.113.7")
         id = (await peer.call("who"))["taskId"]
         await until(began.is_set)
     gate.set()

@@ -11,14 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from defserve.errors import LimitExceeded
 from defserve.protocols.mcp.tasks.records import (
     MAX_RECORD_BYTES,
-    TERMINAL,
-    Alter,
+    TERMINAL_STATUSES,
+    RecordChange,
     StoredTask,
     TaskRecord,
     TaskStorage,
-    new_id,
+    new_task_id,
 )
-from defserve.protocols.mcp.tasks.run import fail
+from defserve.protocols.mcp.tasks.run import fail_task
 from defserve.stores.identity import open_store
 from defserve.stores.store import MemoryStore, StoreChange
 
@@ -33,7 +33,7 @@ VALUES = st.recursive(
 
 def record(**more: Any) -> TaskRecord:
     made: dict[str, Any] = {"owner": "alice", "rights": ["k", ["read"]], "runner": "r", "retries": 1, **more}
-    return TaskRecord(new_id(), "tool", 0, 0, 60_000, 100, **made)
+    return TaskRecord(new_task_id(), "tool", 0, 0, 60_000, 100, **made)
 
 
 class Clock:
@@ -99,7 +99,7 @@ async def test_a_record_may_shrink_but_not_grow_past_its_bound():
 
     with pytest.raises(LimitExceeded):
         await storage.change(made.id, grow)
-    ended = await storage.change(made.id, lambda found: fail(found, "over"))
+    ended = await storage.change(made.id, lambda found: fail_task(found, "over"))
     assert ended is not None and ended.record.status == "failed"
 
 
@@ -116,7 +116,7 @@ class Lives(RuleBasedStateMachine):
         self.over: StoredTask | None = None
         self.revision = 0
 
-    def change(self, alter: Alter) -> None:
+    def change(self, alter: RecordChange) -> None:
         self.loop.run_until_complete(self.storage.change(self.made.id, alter))
 
     @rule(key=st.sampled_from("abc"))
@@ -158,7 +158,7 @@ class Lives(RuleBasedStateMachine):
         assert ("result" in said) == (said["status"] == "completed")
         if self.over is not None:
             assert task == self.over
-        if task.record.status in TERMINAL:
+        if task.record.status in TERMINAL_STATUSES:
             self.over = task
             assert not task.record.questions and not task.record.answers
 

@@ -71,5 +71,5 @@ async def test_every_listed_tool_has_properties(make: Callable[[], Server]):
 
 
 def test_the_tools_of_a_kernel_and_of_a_search_have_properties():
-    schemas = [*meta_tools.SCHEMAS.values(), *(spec.schema for spec in server_discovery.TOOLS.values())]
+    schemas = [*meta_tools.SCHEMAS.values(), *(spec.schema for spec in server_discovery.DISCOVERY_TOOL_SPECS.values())]
     assert schemas and all("properties" in schema for schema in schemas)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 
-from defserve.protocols.mcp.tool_options import PREFIX, param_headers
+from defserve.protocols.mcp.tool_options import PARAM_HEADER_PREFIX, find_param_headers
 from tests.rows import for_each_row
 
 REGION = {"type": "string", "x-mcp-header": "Region"}
@@ -66,23 +66,25 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @for_each_row(("given", "headers"), GOOD)
 def test_annotated_arguments_are_found_by_their_path(given: dict[str, Any], headers: dict[tuple[str, ...], str]):
-    assert param_headers(given) == headers
+    assert find_param_headers(given) == headers
 
 
 @for_each_row(("given", "problem"), BAD)
 def test_an_annotation_for_which_clients_would_drop_the_tool_is_refused(given: dict[str, Any], problem: str):
     with pytest.raises(ValueError, match=problem):
-        param_headers(given)
+        find_param_headers(given)
 
 
 @for_each_row("given", [given for given, _ in GOOD])
 def test_the_official_client_reads_what_we_accept_alike(given: dict[str, Any]):
     assert find_invalid_x_mcp_header(given) is None
-    assert {path: PREFIX + token for path, token in x_mcp_header_map(given).items()} == param_headers(given)
+    assert {path: PARAM_HEADER_PREFIX + token for path, token in x_mcp_header_map(given).items()} == find_param_headers(
+        given
+    )
 
 
 def test_a_schema_of_any_depth_is_read():
     deep: dict[str, Any] = REGION
     for _ in range(1_000):
         deep = schema(a=deep)
-    assert list(param_headers(deep)) == [("a",) * 1_000]
+    assert list(find_param_headers(deep)) == [("a",) * 1_000]

@@ -224,7 +224,7 @@ async def test_a_result_past_the_limit_is_refused_before_it_is_encoded(
     def many() -> Any:
         return parts
 
-    monkeypatch.setattr(items, "content_block", lambda part, dialect: pytest.fail("encoded"))
+    monkeypatch.setattr(items, "encode_content_block", lambda part, dialect: pytest.fail("encoded"))
     async with raw(server, STATELESS) as peer:
         result = await peer.call("many")
     assert result["isError"] is True and text_of(result) == "the result is larger than 1000 bytes"

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import pytest
 
 from defserve import Server, ToolError, UsageError
-from defserve.protocols.mcpl.channels.messages import MAX_CHANNELS, Author, Channel, Message
+from defserve.protocols.mcpl.channels.messages import MAX_CHANNELS, Author, Channel, ReceivedMessage
 from defserve.protocols.mcpl.vocabulary import UnknownFeatureSet
 from tests.protocols.mcpl.channels.connectors import (
     DESCRIPTOR,
@@ -248,7 +248,7 @@ async def test_channels_are_closed_when_their_set_is_taken_back_and_the_type_is_
         assert await ids(host) == []
         assert host.heard_of("channels/changed")[-1]["removed"] == ["discord:#news", "discord:#general"]
         with pytest.raises(UnknownFeatureSet):
-            await discord.chat.incoming(Message(SHARED, "hi", "u1"), to=session_of(discord.server))
+            await discord.chat.incoming(ReceivedMessage(SHARED, "hi", "u1"), to=session_of(discord.server))
         again = discord.server.channels("discord", feature_set=discord.server.feature_set("new", "New"))
         again.add(SHARED)
         assert await ids(host) == [SHARED.id]
@@ -497,13 +497,13 @@ def test_an_id_that_is_not_text_is_refused_at_once_because_hosts_would_refuse_ev
     for wrong in ("id", "thread", "channel", "author"):
         given: dict[str, Any] = {"channel": "x", "author": "ada", "content": "hi", wrong: id}
         with pytest.raises(UsageError, match=f"Message.*{wrong} is text"):
-            Message(**given)
+            ReceivedMessage(**given)
 
 
 def test_a_timestamp_that_is_a_number_is_refused_with_what_to_write():
     odd: Any = 1_700_000_000
     with pytest.raises(UsageError, match=r"fix: .*datetime\.fromtimestamp"):
-        Message("x", "hi", "ada", timestamp=odd)
+        ReceivedMessage("x", "hi", "ada", timestamp=odd)
 
 
 def test_only_a_channel_can_be_added(discord: Discord):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import NoBackChannel, PeerError
-from defserve.protocols.mcpl.channels.messages import Channel, Message
+from defserve.protocols.mcpl.channels.messages import Channel, ReceivedMessage
 from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted
 from tests.protocols.mcpl.channels.connectors import (
     DESCRIPTOR,
@@ -87,7 +87,7 @@ async def test_a_host_that_is_silent_about_channels_is_asked_once(discord: Disco
         await turns()
         assert (len(host.asked), host.heard) == (1, [])
         with pytest.raises(NoBackChannel, match="does not offer channels"):
-            await discord.chat.incoming(Message(SHARED, "hi", "u1"))
+            await discord.chat.incoming(ReceivedMessage(SHARED, "hi", "u1"))
 
 
 async def test_a_host_that_serves_channels_without_offering_them_gets_them(discord: Discord):
@@ -95,7 +95,7 @@ async def test_a_host_that_serves_channels_without_offering_them_gets_them(disco
     answers = {"channels/register": {}, "channels/incoming": {"results": [{"messageId": "m1", "accepted": True}]}}
     async with hosting(discord.server, mcpl=SILENT, answers=answers) as host:
         await host.until_asked("channels/register")
-        (receipt,) = await discord.chat.incoming(Message(SHARED, "hi", "u1", id="m1"))
+        (receipt,) = await discord.chat.incoming(ReceivedMessage(SHARED, "hi", "u1", id="m1"))
         assert receipt.accepted
 
 
@@ -105,7 +105,7 @@ async def test_a_host_that_only_cannot_list_its_channels_still_gets_them(discord
     async with hosting(discord.server, mcpl=SILENT, answers=answers):
         with pytest.raises(PeerError):
             await discord.chat.host_channels()
-        (receipt,) = await discord.chat.incoming(Message(SHARED, "hi", "u1", id="m1"))
+        (receipt,) = await discord.chat.incoming(ReceivedMessage(SHARED, "hi", "u1", id="m1"))
         assert receipt.accepted
 
 
@@ -148,9 +148,9 @@ async def test_a_host_of_0_5_judges_every_channel(discord: Discord, answer: Json
         for channel in channels:
             if channel.id in refused:
                 with pytest.raises(ChannelNotPermitted):
-                    await discord.chat.incoming(Message(channel, "hi", "u1"), to=session_of(discord.server))
+                    await discord.chat.incoming(ReceivedMessage(channel, "hi", "u1"), to=session_of(discord.server))
             else:
-                await discord.chat.incoming(Message(channel, "hi", "u1"), to=session_of(discord.server))
+                await discord.chat.incoming(ReceivedMessage(channel, "hi", "u1"), to=session_of(discord.server))
 
 
 @pytest.mark.req("MCPL-05")
@@ -168,7 +168,7 @@ async def test_a_host_of_0_5_is_asked_about_changes(discord: Discord, knows: boo
         assert host.heard_of("channels/changed") == ([] if knows else [change])
         if knows:
             with pytest.raises(ChannelNotPermitted):
-                await discord.chat.incoming(Message(SHARED, "hi", "u1"), to=session_of(discord.server))
+                await discord.chat.incoming(ReceivedMessage(SHARED, "hi", "u1"), to=session_of(discord.server))
 
 
 @pytest.mark.req("MCPL-05")

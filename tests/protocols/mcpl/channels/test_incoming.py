@@ -12,7 +12,7 @@ from defserve import Context, Server, Text, UsageError
 from defserve.auth import StaticTokens
 from defserve.client import HttpLink
 from defserve.errors import NoBackChannel, PeerError
-from defserve.protocols.mcpl.channels.messages import Author, Channel, Message, MessageReceipt
+from defserve.protocols.mcpl.channels.messages import Author, Channel, MessageReceipt, ReceivedMessage
 from defserve.protocols.mcpl.peers import everyone
 from defserve.protocols.mcpl.vocabulary import AmbiguousPeer, UnknownChannel
 from tests.at_address import at_address
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 # -- incoming --------------------------------------------------------------------------------------------
 
 TWO = [
-    Message(
+    ReceivedMessage(
         "discord:#general",
         "What's the status?",
         author=Author("u_777", "Alice"),
@@ -46,7 +46,7 @@ TWO = [
         timestamp="2026-03-05T10:30:00Z",
         metadata={"mentions": ["@bob"]},
     ),
-    Message(
+    ReceivedMessage(
         "discord:#general",
         [Text("I was wondering the same")],
         Author("u_888", "Bob"),
@@ -106,14 +106,14 @@ async def test_a_batch_comes_in_and_each_message_is_answered_for(discord: Discor
 async def test_hosts_answer_in_many_ways(discord: Discord, answer: Any, accepted: bool):
     async with hosting(discord.server, answers={"channels/incoming": lambda _: answer}) as host:
         await opened(host)
-        (receipt,) = await discord.chat.incoming(Message("discord:#general", "hi", "u1"))
+        (receipt,) = await discord.chat.incoming(ReceivedMessage("discord:#general", "hi", "u1"))
         assert receipt.accepted is accepted
 
 
 async def test_a_message_needs_no_more_than_its_words(discord: Discord):
     async with hosting(discord.server, answers={"channels/incoming": {}}) as host:
         await opened(host)
-        await discord.chat.incoming(Message("discord:#general", "hi", "u1"))
+        await discord.chat.incoming(ReceivedMessage("discord:#general", "hi", "u1"))
         (params,) = host.list_requested_uris("channels/incoming")
         check(MESSAGE, params["messages"][0])
         assert params["messages"][0]["author"] == {"id": "u1", "name": "u1"}
@@ -123,7 +123,7 @@ async def test_a_message_needs_no_more_than_its_words(discord: Discord):
 async def test_many_messages_travel_in_batches_in_order(discord: Discord):
     async with hosting(discord.server, answers={"channels/incoming": {}}) as host:
         await opened(host)
-        messages = [Message("discord:#general", str(number), "u1", id=str(number)) for number in range(250)]
+        messages = [ReceivedMessage("discord:#general", str(number), "u1", id=str(number)) for number in range(250)]
         receipts = await discord.chat.incoming(messages)
         batches = [
             [m["messageId"] for m in params["messages"]] for params in host.list_requested_uris("channels/incoming")
@@ -136,7 +136,7 @@ async def test_an_error_of_the_host_reaches_the_author(discord: Discord):
     async with hosting(discord.server, answers={"channels/incoming": HostError(-32603, "asleep")}) as host:
         await opened(host)
         with pytest.raises(PeerError, match="asleep"):
-            await discord.chat.incoming(Message("discord:#general", "hi", "u1"))
+            await discord.chat.incoming(ReceivedMessage("discord:#general", "hi", "u1"))
 
 
 async def test_a_handler_speaks_to_the_session_at_hand(discord: Discord):
@@ -147,7 +147,7 @@ async def test_a_handler_speaks_to_the_session_at_hand(discord: Discord):
     @chat.publish
     async def send(channel: Channel, text: str, ctx: Context) -> str:
         assert ctx.can("channels")
-        (receipt,) = await chat.incoming(Message(channel, f"echo of {text}", "echo"))
+        (receipt,) = await chat.incoming(ReceivedMessage(channel, f"echo of {text}", "echo"))
         return str(receipt.accepted)
 
     async with (
@@ -170,7 +170,7 @@ async def test_over_http_a_handler_s_messages_travel_on_the_stream_of_its_reques
 
     @chat.publish
     async def send(channel: Channel, text: str) -> None:
-        await chat.incoming(Message(channel, f"echo of {text}", "echo"))
+        await chat.incoming(ReceivedMessage(channel, f"echo of {text}", "echo"))
 
     # Such a host opens no stream for what belongs to no request.
     async with at_address(server, "http") as url:
@@ -191,9 +191,9 @@ async def test_a_wrong_message_or_channel_is_a_usage_error(discord: Discord):
         with pytest.raises(UsageError, match="is not a message"):
             await discord.chat.incoming([odd])
         with pytest.raises(UnknownChannel):
-            await discord.chat.incoming(Message("discord:#nowhere", "hi", "u1"), to=session_of(discord.server))
+            await discord.chat.incoming(ReceivedMessage("discord:#nowhere", "hi", "u1"), to=session_of(discord.server))
         with pytest.raises(NoBackChannel, match="Unknown channel"):
-            await discord.chat.incoming(Message("discord:#nowhere", "hi", "u1"))
+            await discord.chat.incoming(ReceivedMessage("discord:#nowhere", "hi", "u1"))
 
 
 # -- two hosts -------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ async def test_two_principals_never_see_each_other_s_channels(road: str):
         for method in ("channels/publish", "channels/close", "channels/open"):
             assert await code_of(bob, method, {"channelId": "discord:#alice", "content": "x"}) == -32023
         # A mixed batch: each message goes to who has its channel.
-        messages = [Message(f"discord:#{name}", "hi", "u1", id=name) for name in ("alice", "bob", "alice")]
+        messages = [ReceivedMessage(f"discord:#{name}", "hi", "u1", id=name) for name in ("alice", "bob", "alice")]
         receipts = await discord.chat.incoming(messages)
         assert [receipt.message_id for receipt in receipts] == ["alice", "bob", "alice"]
         assert [m["channelId"] for m in alice.list_requested_uris("channels/incoming")[0]["messages"]] == [
@@ -251,17 +251,17 @@ async def test_a_message_to_a_channel_object_reaches_only_the_host_that_has_it()
         async with hosting(server, answers=answers) as alice:
             await alice.ask("channels/open", {"type": "dm", "address": {"user": "alice"}})
             await bob.ask("channels/open", {"type": "dm", "address": {"user": "bob"}})
-            await chat.incoming(Message(kept[0], "for Alice", "u1"))
+            await chat.incoming(ReceivedMessage(kept[0], "for Alice", "u1"))
             assert len(alice.asked) == 1
         with pytest.raises(NoBackChannel):
-            await chat.incoming(Message(kept[0], "for Alice", "u1"))
+            await chat.incoming(ReceivedMessage(kept[0], "for Alice", "u1"))
         assert bob.asked == []
 
 
 async def test_where_several_hosts_have_a_channel_the_author_says_whom(discord: Discord):
     discord.chat.add(SHARED)
     answers = {"channels/register": {}, "channels/incoming": {}}
-    message = Message(SHARED, "hi", "u1", id="m1")
+    message = ReceivedMessage(SHARED, "hi", "u1", id="m1")
     async with hosting(discord.server, answers=answers) as alice, hosting(discord.server, answers=answers) as bob:
         sessions = list(discord.server.composition.sessions)
         with pytest.raises(AmbiguousPeer):
@@ -289,7 +289,7 @@ async def test_messages_for_a_host_that_cannot_be_called_wait_in_the_inbox_if_th
     async def say(ctx: Context) -> str:
         able = ctx.can("channels")
         try:
-            (receipt,) = await discord.chat.incoming(Message(SHARED, "hi", "u1", id="m1"))
+            (receipt,) = await discord.chat.incoming(ReceivedMessage(SHARED, "hi", "u1", id="m1"))
         except NoBackChannel:
             return f"{able} none"
         return f"{able} {receipt.inbox}"
@@ -306,7 +306,7 @@ async def test_a_host_with_claude_s_channels_is_sent_those_where_the_set_opts_in
     discord = Discord(claude_channel=True)
     discord.chat.add(SHARED)
     async with hosting(discord.server, mcpl=None, capabilities={"experimental": {"claude/channel": {}}}) as host:
-        (receipt,) = await discord.chat.incoming(Message(SHARED, "hi", Author("u1", "Alice"), id="m1"))
+        (receipt,) = await discord.chat.incoming(ReceivedMessage(SHARED, "hi", Author("u1", "Alice"), id="m1"))
         await turns()
         assert receipt.accepted
         (params,) = host.heard_of("notifications/claude/channel")
@@ -325,7 +325,7 @@ async def test_a_channel_is_found_by_its_id_whatever_describes_it(named: Any):
     chat.add(Channel("chat:lobby", "The lobby", address={"room": 1}))
     async with hosting(server) as host:
         host.answers["channels/incoming"] = lambda params: {}
-        (receipt,) = await chat.incoming(Message(named, "Hi", author=Author("u1")))
+        (receipt,) = await chat.incoming(ReceivedMessage(named, "Hi", author=Author("u1")))
         assert receipt.accepted
         with pytest.raises(NoBackChannel, match="Unknown channel"):
-            await chat.incoming(Message(Channel("chat:lobby", address={"room": 2}), "Hi", author=Author("u1")))
+            await chat.incoming(ReceivedMessage(Channel("chat:lobby", address={"room": 2}), "Hi", author=Author("u1")))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 
 from defserve import Context, Depends, Image, Server, Text, ToolError, UsageError
-from defserve.protocols.mcpl.channels.messages import Channel, Message
+from defserve.protocols.mcpl.channels.messages import Channel, ReceivedMessage
 from defserve.protocols.mcpl.channels.section import MAX_WAITING
 from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, FeatureDisabled
 from tests.protocols.mcpl.channels.connectors import (
@@ -253,7 +253,7 @@ async def test_scopes_say_which_channels_may_be_used():
         assert discord.closed == ["discord:#x"]
         assert await ids(host) == [SHARED.id, "discord:#general"]
         with pytest.raises(ChannelNotPermitted):
-            await discord.chat.incoming(Message(SHARED, "hi", "u1"), to=session_of(discord.server))
+            await discord.chat.incoming(ReceivedMessage(SHARED, "hi", "u1"), to=session_of(discord.server))
         await host.ask("channels/close", {"channelId": SHARED.id})
         assert await code_of(host, "channels/open", {"channelId": SHARED.id}) == -32017
         assert await ids(host) == ["discord:#general"]
@@ -300,5 +300,5 @@ async def test_a_disabled_set_opens_closes_publishes_and_delivers_nothing(discor
         for method in ("channels/open", "channels/close", "channels/publish"):
             assert await code_of(host, method, {**OPEN_GENERAL, **HELLO}) == -32001
         with pytest.raises(FeatureDisabled):
-            await discord.chat.incoming(Message("discord:#general", "hi", "u1"), to=session_of(discord.server))
+            await discord.chat.incoming(ReceivedMessage("discord:#general", "hi", "u1"), to=session_of(discord.server))
         assert discord.published == [] and host.asked == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from defserve import Server, ToolError
-from defserve.live import Channel, ChannelHistory, Message
+from defserve.live import Channel, ChannelHistory, ReceivedMessage
 from defserve.protocols.mcpl.channels.messages import MAX_HISTORY_MESSAGES
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, Host, Json, hosting
 from tests.raw import turns, until
@@ -27,7 +27,7 @@ class Rooms:
         self.chat = chat = self.server.channels("chat", feature_set=self.server.feature_set("chat.rooms", "Chat"))
         self.handle_event: list[Any] = []
         self.messages: Sequence[Any] = [
-            Message("chat:lobby", f"m{n}", "u1", id=f"m{n}", timestamp=WHEN) for n in range(5)
+            ReceivedMessage("chat:lobby", f"m{n}", "u1", id=f"m{n}", timestamp=WHEN) for n in range(5)
         ]
         self.is_broken = self.truncated = False
         happened = self.handle_event
@@ -149,7 +149,7 @@ async def test_a_channel_is_opened_with_its_history(mcpl: Any, wanted: Json, ids
 async def test_a_history_is_in_the_shape_of_incoming_messages():
     rooms = Rooms()
     rooms.messages, rooms.truncated = (
-        [Message("chat:lobby", "hi", "u1", id="m", timestamp=WHEN, tags=["chat:dm"])],
+        [ReceivedMessage("chat:lobby", "hi", "u1", id="m", timestamp=WHEN, tags=["chat:dm"])],
         True,
     )
     for mcpl, tags in ((MCPL, {}), (MCPL_05, {"tags": ["chat:dm", "chat:addressed", "chat:private"]})):

@@ -8,8 +8,8 @@ import pytest
 
 from defserve import Context, Depends, Limits, Server, Text, UsageError
 from defserve.protocols.mcpl.content import FinishedTurn, IncomingMessage, Injection, Rewrite, Turn, TurnChannels
-from defserve.protocols.mcpl.peers import CURRENT, IN_HOOK
-from defserve.protocols.mcpl.policies import POLICY_KEY
+from defserve.protocols.mcpl.peers import CURRENT_CALL, IN_HOOK
+from defserve.protocols.mcpl.policies import POLICY_META_KEY
 from tests.protocols.mcpl.appendix_b import AFTER_INFERENCE_RESULT, BEFORE_INFERENCE_RESULT, validate
 from tests.protocols.mcpl.hosts import Host, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, turns, until
@@ -153,7 +153,7 @@ async def test_without_sessions_the_policy_comes_with_the_request():
 
     async with hosting(server, STATELESS) as host:
         assert texts(await before(host)) == ["remembered"]
-        assert texts(await before(host, _meta={POLICY_KEY: {"disabled": ["memory"]}})) == []
+        assert texts(await before(host, _meta={POLICY_META_KEY: {"disabled": ["memory"]}})) == []
         assert texts(await before(host)) == ["remembered"]
 
 
@@ -237,7 +237,7 @@ async def test_a_hook_knows_that_it_is_one_and_whom_it_speaks_to(is_sync: bool):
     server, seen = make(), list[Any]()
 
     def look() -> None:
-        call, run = CURRENT.get(), IN_HOOK.get()
+        call, run = CURRENT_CALL.get(), IN_HOOK.get()
         assert call is not None and run is not None
         seen.append((call.session, run.running))
 
@@ -251,7 +251,7 @@ async def test_a_hook_knows_that_it_is_one_and_whom_it_speaks_to(is_sync: bool):
     async with hosting(server) as host:
         await before(host)
         assert seen == [(next(iter(server.composition.sessions)), True)]
-    assert IN_HOOK.get() is None and CURRENT.get() is None
+    assert IN_HOOK.get() is None and CURRENT_CALL.get() is None
 
 
 @pytest.mark.req("MCPL-10.7")

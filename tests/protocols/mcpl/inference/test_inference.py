@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from defserve import Assistant, Context, Image, Server, UsageError, User
 from defserve.errors import NoBackChannel, PeerError, PeerTimeout
-from defserve.protocols.mcpl.peers import everyone, in_hook
+from defserve.protocols.mcpl.peers import everyone, mark_running_hook
 from defserve.protocols.mcpl.vocabulary import CapabilityDenied, FeatureDisabled
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, SILENCE, Host, HostError, Json, hosting, session_of
 from tests.raw import STATELESS, text_of, turns
@@ -310,7 +310,7 @@ async def test_a_hook_cannot_infer_but_what_it_began_can_afterwards(server: Serv
         return str(await consolidation.infer("Summarise"))
 
     async with hosting(server, answers={"inference/request": {"content": "later"}}) as host:
-        with in_hook():
+        with mark_running_hook():
             with pytest.raises(UsageError, match="inside a context hook"):
                 await consolidation.infer("Summarise")
             with pytest.raises(UsageError, match="inside a context hook"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpl.manifest import canonical, number
+from defserve.protocols.mcpl.manifest import encode_canonical_json, number
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPL-05")
@@ -80,17 +80,25 @@ def test_a_number_leads_back_to_itself(value: float):
 @for_each_row("value", [float("nan"), float("inf"), -float("inf"), 10**400, "\ud800", {"\udc00": 1}, b"x", {1}])
 def test_what_json_cannot_hold_is_refused(value: Any):
     with pytest.raises(ValueError):
-        canonical(value)
+        encode_canonical_json(value)
 
 
 def test_members_are_sorted_by_utf_16():
     value = {"\u20ac": 1, "\r": 2, "\ufb33": 3, "1": 4, "\U0001f600": 5, "\u0080": 6, "\u00f6": 7}
-    assert list(json.loads(canonical(value))) == ["\r", "1", "\u0080", "\u00f6", "\u20ac", "\U0001f600", "\ufb33"]
+    assert list(json.loads(encode_canonical_json(value))) == [
+        "\r",
+        "1",
+        "\u0080",
+        "\u00f6",
+        "\u20ac",
+        "\U0001f600",
+        "\ufb33",
+    ]
 
 
 def test_only_what_must_be_is_escaped():
     value = '"\\\b\t\n\f\r\x00\x1f/\x7f\u2028\u2029é\U0001f600'
-    assert canonical(value).decode() == '"\\"\\\\\\b\\t\\n\\f\\r\\u0000\\u001f/\x7f\u2028\u2029é\U0001f600"'
+    assert encode_canonical_json(value).decode() == '"\\"\\\\\\b\\t\\n\\f\\r\\u0000\\u001f/\x7f\u2028\u2029é\U0001f600"'
 
 
 JSON = st.recursive(
@@ -106,6 +114,6 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_the_canonical_text_is_the_same_value_and_has_no_other_form(value: Any):
-    text = canonical(value)
+    text = encode_canonical_json(value)
     assert json.loads(text, parse_int=float) == value
-    assert canonical(json.loads(text)) == text
+    assert encode_canonical_json(json.loads(text)) == text

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.protocols.mcpl.manifest import revision
+from defserve.protocols.mcpl.manifest import compute_manifest_revision
 from tests.protocols.mcpl.appendix_b import validate
 from tests.protocols.mcpl.draft_05 import MANIFEST
 from tests.protocols.mcpl.hosts import MCPL_05, Host, hosting
@@ -33,7 +33,7 @@ async def test_the_manifest_is_what_was_advertised():
     async with hosting(notes(), mcpl=MCPL_05) as host:
         assert await manifest(host) == host.advertised
         validate(host.advertised, MANIFEST)
-        assert host.advertised["revision"] == revision(host.advertised)
+        assert host.advertised["revision"] == compute_manifest_revision(host.advertised)
         assert host.advertised["featureSets"]["notes.edit"]["tagOntology"] == {"coreTags": ["chat:dm"]}
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcpl.manifest import NoDigest, find_changed_domains, revision
+from defserve.protocols.mcpl.manifest import ManifestNotDigestible, compute_manifest_revision, find_changed_domains
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPL-05")
@@ -55,7 +55,7 @@ def test_the_digest_is_that_of_the_canonical_text():
     text = '{"featureSets":{"a":{"description":"é","uses":["pushEvents","tools"]}},"version":"0.5"}'
     digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
     manifest = {"version": "0.5", "featureSets": {"a": {"uses": ["tools", "pushEvents"], "description": "é"}}}
-    assert revision(manifest) == f"sha256:{digest}" and len(digest) == 43
+    assert compute_manifest_revision(manifest) == f"sha256:{digest}" and len(digest) == 43
 
 
 @given(st.randoms(use_true_random=False))
@@ -72,7 +72,7 @@ def test_order_and_repetition_do_not_count(chance: random.Random):
     other["featureSets"]["memory.retrieval"]["uses"] = chance.sample(uses * 2, 4)
     tag = other["featureSets"]["memory.retrieval"]["tagOntology"]["tags"]["acme:alert"]
     tag["implies"] = [*reversed(tag["implies"]), "acme:a"]
-    assert revision(other) == revision(MANIFEST)
+    assert compute_manifest_revision(other) == compute_manifest_revision(MANIFEST)
     assert find_changed_domains(MANIFEST, other) == []
 
 
@@ -100,20 +100,20 @@ OTHER: list[tuple[str, Any, list[str]]] = [
 
 @for_each_row(("path", "value"), SAME)
 def test_what_does_not_count(path: str, value: Any):
-    assert revision(changed(path, value)) == revision(MANIFEST)
+    assert compute_manifest_revision(changed(path, value)) == compute_manifest_revision(MANIFEST)
 
 
 @for_each_row(("path", "value", "domains"), OTHER)
 def test_what_counts_and_where(path: str, value: Any, domains: list[str]):
     other = changed(path, value)
-    assert revision(other) != revision(MANIFEST)
+    assert compute_manifest_revision(other) != compute_manifest_revision(MANIFEST)
     assert find_changed_domains(MANIFEST, other) == find_changed_domains(other, MANIFEST) == domains
 
 
 def test_wrong_types_are_hashed_as_they_are():
     mixed = [{"featureSets": {"a": {"uses": uses}}} for uses in (["b", "a", 1], ["a", "b", 1], "ab", {"a": 1})]
     arrays = [{"featureSets": [{"name": "a", "uses": uses}]} for uses in (["b", "a"], ["a", "b"])]
-    assert len({revision(one) for one in [*mixed, *arrays]}) == 6
+    assert len({compute_manifest_revision(one) for one in [*mixed, *arrays]}) == 6
     assert find_changed_domains(*arrays) == ["featureSets"]
 
 
@@ -138,5 +138,5 @@ def test_wrong_types_are_hashed_as_they_are():
     ids=lambda manifest: str(manifest)[-50:],
 )
 def test_what_has_no_digest(manifest: Any):
-    with pytest.raises(NoDigest):
-        revision(manifest)
+    with pytest.raises(ManifestNotDigestible):
+        compute_manifest_revision(manifest)

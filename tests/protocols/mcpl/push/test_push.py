@@ -786,7 +786,7 @@ async def test_events_until_the_last_session_is_closed(server: Server, reminders
 
 
 def test_ids_of_others_are_not_taken_for_those_that_are_made_here():
-    from defserve.protocols.mcpl.content import is_new_id, new_event_id
+    from defserve.protocols.mcpl.content import is_generated_event_id, new_event_id
 
-    assert is_new_id(new_event_id())
-    assert not is_new_id("evt_1NG8Du2eZvKYlo2CUI79vXWy")  # as a payment service writes them
+    assert is_generated_event_id(new_event_id())
+    assert not is_generated_event_id("evt_1NG8Du2eZvKYlo2CUI79vXWy")  # as a payment service writes them

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server, UsageError
-from defserve.protocols.mcpl.content import CHAT, MAX_TAG_LENGTH, MAX_TAGS, add_implied_tags, check_tags, read_tags
+from defserve.protocols.mcpl.content import CHAT_TAGS, MAX_TAG_LENGTH, MAX_TAGS, add_implied_tags, check_tags, read_tags
 from tests.protocols.mcpl.hosts import MCPL, MCPL_05, hosting
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.req("MCPL-05")
 
-KNOWN = st.sampled_from([f"chat:{name}" for name in sorted(CHAT)])
+KNOWN = st.sampled_from([f"chat:{name}" for name in sorted(CHAT_TAGS)])
 
 
 @for_each_row(

@@ -14,8 +14,8 @@ from defserve import Context, Server, UsageError
 from defserve.auth.principals import Principal
 from defserve.core.messages import Notification, Request
 from defserve.protocols.mcpl.peers import Peer
-from defserve.protocols.mcpl.policies import POLICY_KEY
-from defserve.protocols.mcpl.scopes import MAX_APPROVALS, Scope, normal
+from defserve.protocols.mcpl.policies import POLICY_META_KEY
+from defserve.protocols.mcpl.scopes import MAX_APPROVALS, Scope, normalize_label
 from tests.protocols.mcpl.hosts import SILENCE, Host, HostError, hosting
 from tests.raw import ERAS, HANDSHAKE, STATELESS, text_of, turns
 from tests.rows import for_each_row
@@ -64,7 +64,7 @@ async def listed(host: Host) -> None:
 
 def carried(host: Host) -> dict[str, Any]:
     """The policy of a host that has no session to keep it."""
-    return {"_meta": {POLICY_KEY: {"scopes": LISTS}}} if host.version == STATELESS else {}
+    return {"_meta": {POLICY_META_KEY: {"scopes": LISTS}}} if host.version == STATELESS else {}
 
 
 # -- lists -----------------------------------------------------------------------------------------------
@@ -129,14 +129,14 @@ async def test_a_wildcard_gives_several_sets_their_lists():
 
 @given(st.text("/.ab", min_size=1, max_size=20).map(lambda rest: f"/{rest}"))
 def test_an_absolute_label_is_resolved_as_a_path_is(path: str):
-    assert normal(path) == re.sub("^/+", "/", posixpath.normpath(path))
+    assert normalize_label(path) == re.sub("^/+", "/", posixpath.normpath(path))
 
 
 @given(st.text("/.ab:", max_size=20))
 @example("/./:///")
 def test_a_resolved_label_has_nothing_left_to_resolve(label: str):
-    resolved = normal(label)
-    assert normal(resolved) == resolved
+    resolved = normalize_label(label)
+    assert normalize_label(resolved) == resolved
     if "/" in resolved.partition("://")[2] or "://" not in resolved:
         assert "/../" not in resolved.lstrip("./") and "/./" not in resolved
 
@@ -155,7 +155,7 @@ def test_a_resolved_label_has_nothing_left_to_resolve(label: str):
     ],
 )
 def test_labels_that_are_not_absolute_are_resolved_too(label: str, resolved: str):
-    assert normal(label) == resolved
+    assert normalize_label(label) == resolved
 
 
 # -- asking ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from defserve import Server, State, ToolError
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.protocols.mcpl.feature_sets import FeatureSet
 from defserve.state import Checkpoint, States
 from tests.protocols.mcpl.hosts import Host, Json, hosting
@@ -66,7 +66,7 @@ class Notes:
 
 @asynccontextmanager
 async def host_as(
-    server: Server, who: Principal = LOCAL, version: str = HANDSHAKE[-1], **how: Any
+    server: Server, who: Principal = LOCAL_PRINCIPAL, version: str = HANDSHAKE[-1], **how: Any
 ) -> AsyncGenerator[Host]:
     """A host that the transport has authenticated as `who`."""
     before = set(server.composition.sessions)

@@ -11,8 +11,8 @@ import pytest
 
 from defserve import Context, Remote, Server, State, dangerous
 from defserve.auth import StaticTokens
-from defserve.auth.principals import LOCAL, Principal, anonymous
-from defserve.protocols.mcpl.state.ownership import STATE_KEY
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal, make_anonymous_principal
+from defserve.protocols.mcpl.state.ownership import STATE_META_KEY
 from defserve.state import Checkpoint, States
 from defserve.stores.store import MemoryStore
 from tests.at_address import at_address
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 SECRET = "s" * 32
 LONG = "A note that is long enough for a patch to be the shorter way to say it, " * 4
 BROUGHT: Json = {"notes": [{"id": 1, "text": "brought"}], "title": ""}
-BOB, EVE, STRANGER = Principal("bob"), Principal("eve"), anonymous("203.0.113.7")
+BOB, EVE, STRANGER = Principal("bob"), Principal("eve"), make_anonymous_principal("203.0.113.7")
 
 
 class Guarded(Notes):
@@ -449,7 +449,7 @@ async def test_a_proved_checkpoint_is_preferred_to_a_brought_one_of_the_same_con
 # -- what others share -----------------------------------------------------------------------------------
 
 
-@for_each_row("who", [LOCAL, BOB, STRANGER], ids=["local", "token", "stranger"])
+@for_each_row("who", [LOCAL_PRINCIPAL, BOB, STRANGER], ids=["local", "token", "stranger"])
 @for_each_row("version", ERAS)
 async def test_what_a_caller_brings_never_replaces_what_others_read(version: str, who: Principal):
     notes = guarded(mode="data", per="server")
@@ -580,7 +580,7 @@ async def test_branches_off_what_others_share_never_drop_its_history(version: st
 async def test_strangers_at_many_addresses_share_the_room_for_their_branches():
     notes = listing(keep=3)
     for number in range(4):
-        async with host_as(notes.server, anonymous(f"203.0.113.{number}"), STATELESS) as stranger:
+        async with host_as(notes.server, make_anonymous_principal(f"203.0.113.{number}"), STATELESS) as stranger:
             state = await made(stranger, "x", state=BROUGHT)
             assert (await made(stranger, "y", checkpoint=state["checkpoint"]))["parent"] == state["checkpoint"]
             assert notes_of(await stranger.call("versions")) == []
@@ -618,7 +618,7 @@ async def test_a_server_in_front_passes_on_nothing_that_a_caller_brings(version:
     async with at_address(notes.server) as url:
         front.mount(Remote(url, token=token), prefix="x")
         async with hosting(front, version) as host:
-            for brought in ({"state": BROUGHT}, {"_meta": {STATE_KEY: {"state": BROUGHT}}}):
+            for brought in ({"state": BROUGHT}, {"_meta": {STATE_META_KEY: {"state": BROUGHT}}}):
                 assert not (await host.call("x_add_note", {"text": "ours"}, **brought)).get("isError")
             assert notes_of(await host.call("x_list_notes")) == ["ours", "ours"]
             assert all(at.proved for at in await notes.states.checkpoints(owner="bob"))

@@ -17,8 +17,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from pydantic import BaseModel
 
 from defserve import Context, Server, State, dangerous
-from defserve.auth.principals import Principal, anonymous
-from defserve.protocols.mcpl.state.ownership import EVERYONE, Per
+from defserve.auth.principals import Principal, make_anonymous_principal
+from defserve.protocols.mcpl.state.ownership import SHARED_OWNER_ID, StateOwnerKind
 from defserve.state import States
 from defserve.stores.checkpoints import checkpoint_tree
 from defserve.stores.checkpoints.checkpoint_tree import TreeKey
@@ -29,7 +29,7 @@ from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, host_as
 from tests.protocols.mcpl.state.test_state_machine import Stage
 from tests.raw import ERAS
 
-CALLERS = {"ann": Principal("ann"), "bo": Principal("bo"), "stranger": anonymous("203.0.113.7")}
+CALLERS = {"ann": Principal("ann"), "bo": Principal("bo"), "stranger": make_anonymous_principal("203.0.113.7")}
 texts = st.text("ab", min_size=1, max_size=2)
 callers = st.sampled_from(sorted(CALLERS))
 eras = st.sampled_from(ERAS)
@@ -50,7 +50,7 @@ class Seen(NamedTuple):
 
 
 class ProofMachine(RuleBasedStateMachine):
-    per: Per = "principal"
+    per: StateOwnerKind = "principal"
     told = Bundle("told")
 
     def __init__(self) -> None:
@@ -274,11 +274,11 @@ class ProofMachine(RuleBasedStateMachine):
 
     async def shared_head(self) -> str | None:
         trees = await self.served.states.trees()
-        return (await trees.load(TreeKey(SET, EVERYONE))).head
+        return (await trees.load(TreeKey(SET, SHARED_OWNER_ID))).head
 
 
 class SharedProofMachine(ProofMachine):
-    per: Per = "server"
+    per: StateOwnerKind = "server"
 
 
 def words(content: Json) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from defserve import Context, Server, dangerous
 from defserve.auth.principals import Principal
-from defserve.protocols.mcpl.state.ownership import STATE_KEY
+from defserve.protocols.mcpl.state.ownership import STATE_META_KEY
 from defserve.stores.store import MemoryStore
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state.state_hosts import Notebook, Notes, host_as, notes_of, refusal, roll_back
@@ -72,7 +72,7 @@ async def made(host: Host, text: str, **more: Any) -> Json:
 
 
 def in_meta(**brought: Any) -> Json:
-    return {"_meta": {STATE_KEY: brought}}
+    return {"_meta": {STATE_META_KEY: brought}}
 
 
 async def test_a_repeated_call_starts_where_its_first_round_did():

@@ -8,8 +8,8 @@ import jsonpatch
 import pytest
 
 from defserve import Context, Limits, Server, State, dangerous
-from defserve.auth.principals import Principal, anonymous
-from defserve.protocols.mcpl.state.ownership import STATE_KEY
+from defserve.auth.principals import Principal, make_anonymous_principal
+from defserve.protocols.mcpl.state.ownership import STATE_META_KEY
 from defserve.stores.store import MemoryStore, StoreChange
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, host_as, notes_of, refusal, roll_back
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 eras = pytest.mark.parametrize("version", ERAS)
 
 LONG = "A note that is long enough for a patch to be the shorter way to say it, " * 4
-BOB, STRANGER = Principal("bob"), anonymous("203.0.113.7")
+BOB, STRANGER = Principal("bob"), make_anonymous_principal("203.0.113.7")
 
 
 async def added(host: Host, text: str, **more: Any) -> Json:
@@ -208,10 +208,10 @@ async def test_without_a_handshake_meta_may_carry_it_and_the_result_has_it_twice
     async with hosting(Notes().server, STATELESS) as host:
         first = await added(host, "a")
         await added(host, "b")
-        carried = {STATE_KEY: {"checkpoint": first["checkpoint"]}}
+        carried = {STATE_META_KEY: {"checkpoint": first["checkpoint"]}}
         result = await host.call("add_note", {"text": "c"}, _meta=carried)
         assert result["state"]["parent"] == first["checkpoint"]
-        assert result["_meta"][STATE_KEY] == result["state"]
+        assert result["_meta"][STATE_META_KEY] == result["state"]
 
 
 @eras
@@ -274,7 +274,7 @@ async def test_a_plain_client_has_state_and_sees_nothing_of_it(version: str):
         for text in ("a", "b"):
             # Fields that it may send for reasons of its own are let pass.
             result = await host.call("add_note", {"text": text}, state={"mine": 1}, checkpoint="chk_whatever")
-            assert "state" not in result and STATE_KEY not in result.get("_meta", {})
+            assert "state" not in result and STATE_META_KEY not in result.get("_meta", {})
         assert notes_of(await host.call("list_notes")) == ["a", "b"]
         assert (await roll_back(host, "chk_x"))["error"]["code"] == -32601
 
@@ -532,7 +532,7 @@ async def test_anonymous_calls_without_a_session_name_where_they_start():
         assert notes_of(await host.call("list_notes", checkpoint=first["checkpoint"])) == ["a"]
         assert notes_of(await host.call("list_notes", checkpoint=other["checkpoint"])) == ["b"]
         assert (await added(host, "c", checkpoint=first["checkpoint"]))["parent"] == first["checkpoint"]
-    async with host_as(notes.server, anonymous("203.0.113.8"), STATELESS) as elsewhere:
+    async with host_as(notes.server, make_anonymous_principal("203.0.113.8"), STATELESS) as elsewhere:
         kind, _ = refusal(await elsewhere.call("list_notes", checkpoint=first["checkpoint"]))
         assert kind == "checkpoint_not_found"
 

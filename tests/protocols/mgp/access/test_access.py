@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server, UsageError
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.protocols.mgp.access import AccessDecision, AccessPolicy, Entry
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, Raw
@@ -200,7 +200,7 @@ def test_entries_changed_from_many_threads_are_all_there():
 @pytest.mark.req("MGP-5.2")
 @for_each_row("version", ERAS)
 @for_each_row("extensions", [(), ("access_control",)], ids=["plain", "mgp"])
-@for_each_row("who", [LOCAL, ALICE, LOOPBACK, STRANGER], ids=lambda who: who.id)
+@for_each_row("who", [LOCAL_PRINCIPAL, ALICE, LOOPBACK, STRANGER], ids=lambda who: who.id)
 async def test_agents_see_and_call_what_they_have_access_to(who: Principal, extensions: tuple[str, ...], version: str):
     entries = [Entry("server_grant", who.id), Entry("tool_grant", who.id, "shred", "deny")]
     server, trail, _ = office(AccessPolicy(entries=entries, admins=["root"]))
@@ -302,7 +302,7 @@ async def test_an_admin_denies_one_tool_or_the_server():
 
 
 @for_each_row("method", ["query", "grant", "revoke"])
-@for_each_row("who", [LOCAL, BOB, LOOPBACK, STRANGER], ids=lambda who: who.id)
+@for_each_row("who", [LOCAL_PRINCIPAL, BOB, LOOPBACK, STRANGER], ids=lambda who: who.id)
 async def test_nobody_but_an_admin_may_ask_or_change(who: Principal, method: str):
     policy = AccessPolicy("opt-out", admins=["alice"], admin_scopes=["tools:admin"])
     server, trail, _ = office(policy)

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import pytest
 
 from defserve import Code, Context, Server, ShellCommand, ToolError, UsageError, dangerous, moderate
-from defserve.auth.principals import LOCAL
+from defserve.auth.principals import LOCAL_PRINCIPAL
 from defserve.protocols.mgp.audit import EVENT_TYPES
 from defserve.server import AuditLog, AuditLogger
-from defserve.stores.audit.log_file import verify
+from defserve.stores.audit.log_file import verify_audit_log
 from tests.protocols.mgp.callers import ALICE, STRANGER, Trail, speaking
 from tests.raw import ERAS, HANDSHAKE, Json, raw
 from tests.rows import for_each_row
@@ -73,7 +73,7 @@ async def heard(peer: Any, tool: str, arguments: Json | None = None, **more: Any
 
 @pytest.mark.req("MGP-6.3", "MGP-6.4")
 @for_each_row("version", ERAS)
-@for_each_row("who", [LOCAL, ALICE, STRANGER])
+@for_each_row("who", [LOCAL_PRINCIPAL, ALICE, STRANGER])
 async def test_an_event_says_when_who_what_and_how_it_ended(version: str, who: Any):
     trail = Trail()
     async with speaking(made(trail), version, ["audit"], who=who) as peer:
@@ -81,7 +81,7 @@ async def test_an_event_says_when_who_what_and_how_it_ended(version: str, who: A
     assert set(event) == {"timestamp", "trace_id", "event_type", "actor", "target", "result", "details"}
     assert datetime.fromisoformat(event["timestamp"]).tzinfo is not None
     assert event["event_type"] == "TOOL_EXECUTED"
-    assert event["actor"] == {"type": "user" if who is LOCAL else "agent", "id": who.id}
+    assert event["actor"] == {"type": "user" if who is LOCAL_PRINCIPAL else "agent", "id": who.id}
     assert event["target"] == {"server_id": "desk", "tool_name": "plain"}
     assert event["result"] == "SUCCESS"
     assert event["details"]["arguments_bytes"] == len('{"n":7}')
@@ -221,7 +221,7 @@ async def test_events_go_to_every_sink(tmp_path: Path, caplog: pytest.LogCapture
     assert trail.events[0]["trace_id"] == event["trace_id"]
     assert event["trace_id"] in caplog.text
     assert event["trace_id"] in (tmp_path / "audit.log").read_text()
-    assert verify(tmp_path / "audit.log", key=KEY)
+    assert verify_audit_log(tmp_path / "audit.log", key=KEY)
 
 
 async def test_without_a_sink_and_without_a_listener_nothing_is_made(monkeypatch: pytest.MonkeyPatch):

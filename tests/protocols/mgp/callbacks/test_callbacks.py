@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from defserve import Context, Declined, Limits, Server
 from defserve.errors import PeerGone
-from defserve.protocols.mgp.callbacks import REQUEST, CallbackSection, OpenCallbacks
+from defserve.protocols.mgp.callbacks import CALLBACK_REQUEST_METHOD, CallbackSection, OpenCallbacks
 from tests.asgi import Peer, last, living, text, with_tokens
 from tests.raw import HANDSHAKE, STATELESS, Json, Raw, raw, text_of, turns
 from tests.rows import for_each_row
@@ -87,7 +87,7 @@ class Kernel:
     async def asked(self) -> Json:
         """The next message, which has to be a callback."""
         message = self.peer.heard.pop(0) if self.peer.heard else json.loads(await self.peer.link.receive())
-        assert message["method"] == REQUEST, message
+        assert message["method"] == CALLBACK_REQUEST_METHOD, message
         assert "id" not in message
         return message["params"]
 
@@ -231,9 +231,9 @@ async def test_a_notification_needs_no_answer():
 @for_each_row(
     ("capabilities", "method"),
     [
-        ({"mgp": MGP, "elicitation": {}}, REQUEST),
-        ({"experimental": {"mgp": MGP}, "elicitation": {}}, REQUEST),
-        ({"mgp": {**MGP, "extensions": ["callbacks"]}}, REQUEST),
+        ({"mgp": MGP, "elicitation": {}}, CALLBACK_REQUEST_METHOD),
+        ({"experimental": {"mgp": MGP}, "elicitation": {}}, CALLBACK_REQUEST_METHOD),
+        ({"mgp": {**MGP, "extensions": ["callbacks"]}}, CALLBACK_REQUEST_METHOD),
         ({"mgp": {**MGP, "extensions": ["audit"]}, "elicitation": {}}, "elicitation/create"),
         ({"mgp": {**MGP, "version": "1.0.0"}, "elicitation": {}}, "elicitation/create"),
         ({"elicitation": {}}, "elicitation/create"),
@@ -455,7 +455,7 @@ async def test_over_http_the_question_travels_on_the_stream_of_its_call():
         await peer.open()
         call = peer.begin_call("wipe", id="call-7")
         callback = await call.next()
-        assert callback["method"] == REQUEST
+        assert callback["method"] == CALLBACK_REQUEST_METHOD
         assert callback["params"]["request_id"] == "call-7"
         params = {"callback_id": callback["params"]["callback_id"], "response": "confirm"}
         assert (await peer.ask("mgp/callback/respond", params))["result"] == {"accepted": True}

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from defserve.errors import Declined, Dismissed, ToolError
-from defserve.protocols.mcp.asking.client_features import Form
+from defserve.protocols.mcp.asking.client_features import ElicitationForm
 from defserve.protocols.mgp.callbacks import CallbackQuestion, callback_questions
 from tests.rows import for_each_row
 
@@ -20,7 +20,7 @@ class Guest(BaseModel):
 
 
 def only(field: dict[str, Any], *, required: bool = True) -> CallbackQuestion:
-    form = Form({"value": field}, ["value"] if required else [], lambda content: content)
+    form = ElicitationForm({"value": field}, ["value"] if required else [], lambda content: content)
     ((_, question),) = callback_questions("Well?", form)
     return question
 
@@ -32,7 +32,7 @@ LABELLED = {"type": "string", "oneOf": [{"const": "s", "title": "Small"}, {"cons
 
 @pytest.mark.req("MGP-13.4t")
 def test_every_field_has_the_callback_that_suits_it_and_says_which_it_is():
-    asked = [(q.type, q.message, list(q.options)) for _, q in callback_questions("Check in", Form.of(Guest))]
+    asked = [(q.type, q.message, list(q.options)) for _, q in callback_questions("Check in", ElicitationForm.of(Guest))]
     assert asked == [
         ("input", "Check in\nname: As on the passport", []),
         ("input", "Check in\nnights", []),

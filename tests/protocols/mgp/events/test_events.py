@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from defserve import Context, Limits, Server, Shell, ShellCommand, ToolError, UsageError, moderate
 from defserve.auth import Principal
-from defserve.auth.principals import LOCAL
+from defserve.auth.principals import LOCAL_PRINCIPAL
 from defserve.protocols.mcp.lifecycle import LOG_LEVELS
 from defserve.protocols.mgp.events import EVENT, UNDER_WAY, WAITING, WAITING_BYTES
 from defserve.serve.connection import Connection
@@ -83,7 +83,7 @@ class Plant:
 
 @asynccontextmanager
 async def subscriber(
-    server: Server, *channels: str, who: Principal = LOCAL, **filter: Any
+    server: Server, *channels: str, who: Principal = LOCAL_PRINCIPAL, **filter: Any
 ) -> AsyncGenerator[tuple[Raw, str]]:
     async with speaking(server, SESSION, ["events"], who=who) as peer:
         yield peer, (await subscribed(peer, *channels, **filter))["subscription_id"]

@@ -15,9 +15,9 @@ from defserve import Limits, Server
 from defserve.core.composition import Composition
 from defserve.core.service import Phase
 from defserve.protocols.mgp.lifecycle import (
-    REASONS,
-    STATES,
-    TRANSITIONS,
+    LIFECYCLE_STATE_BY_PHASE,
+    LIFECYCLE_TRANSITIONS,
+    SHUTDOWN_REASONS,
     IllegalTransition,
     LifecycleState,
     check_transition,
@@ -91,9 +91,11 @@ async def heard(peer: Raw) -> list[tuple[str, str, str]]:
 
 @pytest.mark.req("MGP-11.2")
 def test_the_legal_transitions_are_those_of_the_specification():
-    legal = {(state, following) for state, all_following in TRANSITIONS.items() for following in all_following}
+    legal = {
+        (state, following) for state, all_following in LIFECYCLE_TRANSITIONS.items() for following in all_following
+    }
     assert legal == DRAWN | WRITTEN
-    assert set(TRANSITIONS) == set(EVERY_STATE) and len(EVERY_STATE) == 7
+    assert set(LIFECYCLE_TRANSITIONS) == set(EVERY_STATE) and len(EVERY_STATE) == 7
 
 
 @pytest.mark.req("MGP-11.2")
@@ -121,7 +123,7 @@ def test_whatever_runners_do_the_server_only_takes_legal_steps(steps: list[str])
     walked: list[tuple[LifecycleState, LifecycleState]] = []
 
     def watch(composition: Composition, previous: Phase) -> None:
-        walked.append((STATES[previous], STATES[composition.service.phase]))
+        walked.append((LIFECYCLE_STATE_BY_PHASE[previous], LIFECYCLE_STATE_BY_PHASE[composition.service.phase]))
 
     server.composition.phase_watchers = (watch,)
     for step in steps:
@@ -219,7 +221,7 @@ async def test_a_second_shutdown_changes_nothing():
 
 
 @pytest.mark.req("MGP-11.4r")
-@for_each_row("reason", REASONS)
+@for_each_row("reason", SHUTDOWN_REASONS)
 async def test_five_reasons_are_taken_and_passed_on(reason: str):
     async with speaking(World().server, HANDSHAKEN, ["lifecycle"]) as peer:
         assert "result" in await shut_down(peer, reason=reason)
@@ -283,7 +285,7 @@ DRAIN: Json = {"server_id": "world", "previous_state": "connected", "new_state":
 
 
 @pytest.mark.req("MGP-11.4d", "MGP-11.4n")
-@for_each_row("reason", REASONS)
+@for_each_row("reason", SHUTDOWN_REASONS)
 async def test_a_kernel_that_announces_draining_is_obeyed(reason: str):
     world = World()
     async with speaking(world.server, HANDSHAKEN, ["lifecycle"]) as peer:

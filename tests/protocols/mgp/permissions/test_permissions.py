@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from defserve import Server, UsageError
-from defserve.auth.principals import LOCAL, Principal
+from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.core.call import Call
 from defserve.core.extension import Offer
 from defserve.core.shapes import read_member
@@ -19,7 +19,7 @@ from defserve.errors import InvalidParams
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.security import moderate, safe
-from defserve.protocols.mgp.vocabulary import INSTANT, PERMISSIONS
+from defserve.protocols.mgp.vocabulary import INSTANT_KIND, PERMISSION_RISKS
 from tests.core.stepping import Talk
 from tests.effort import examples
 from tests.protocols.mgp.callers import ALICE, LOOPBACK, NOON, STRANGER, Clock, Trail, code_of, offer, speaking
@@ -81,16 +81,16 @@ async def call(peer: Raw, tool: str, **more: Any) -> Json:
 @for_each_row(
     ("options", "who", "runs"),
     [
-        ({}, LOCAL, True),
+        ({}, LOCAL_PRINCIPAL, True),
         ({}, ALICE, True),
         ({}, LOOPBACK, False),
         ({}, STRANGER, False),
         ({"granted": ["memory.write"]}, STRANGER, True),
         ({"granted": ["memory.read"]}, STRANGER, False),
         ({"permissions": "operator"}, STRANGER, True),
-        ({"permissions": "config_only"}, LOCAL, False),
-        ({"permissions": "config_only", "granted": ["memory.write"]}, LOCAL, True),
-        ({"permissions": "deny_all", "granted": ["memory.write"]}, LOCAL, False),
+        ({"permissions": "config_only"}, LOCAL_PRINCIPAL, False),
+        ({"permissions": "config_only", "granted": ["memory.write"]}, LOCAL_PRINCIPAL, True),
+        ({"permissions": "deny_all", "granted": ["memory.write"]}, LOCAL_PRINCIPAL, False),
     ],
 )
 async def test_policy_decides_for_those_who_do_not(
@@ -378,7 +378,9 @@ async def test_a_session_remembers_a_bounded_number_of_grants():
         await ask(peer, "grant", grants={"com.example.a1": "denied"})
 
 
-@pytest.mark.parametrize(("who", "runs"), [(LOCAL, True), (ALICE, True), (LOOPBACK, False), (STRANGER, False)])
+@pytest.mark.parametrize(
+    ("who", "runs"), [(LOCAL_PRINCIPAL, True), (ALICE, True), (LOOPBACK, False), (STRANGER, False)]
+)
 async def test_a_stranger_can_only_give_up(who: Principal, runs: bool):
     server, trail = library(permissions="config_only", granted=["network.outbound", "com.example.lending"])
     async with speaking(server, SESSION, ["security"], who=who) as peer:
@@ -492,17 +494,17 @@ async def test_nothing_is_said_to_be_approved_before_somebody_grants_it(method: 
 
 # -- a model ---------------------------------------------------------------------------------------------
 
-NAMES = sorted(PERMISSIONS)
-CALLERS = {"local": LOCAL, "token": ALICE, "loopback": LOOPBACK, "stranger": STRANGER}
+NAMES = sorted(PERMISSION_RISKS)
+CALLERS = {"local": LOCAL_PRINCIPAL, "token": ALICE, "loopback": LOOPBACK, "stranger": STRANGER}
 
 
 @given(st.text() | st.none() | st.integers())
 def test_an_expiry_is_read_or_refused(text: Any):
     try:
-        found = read_member({"expires_at": text}, "expires_at", INSTANT, None)
+        found = read_member({"expires_at": text}, "expires_at", INSTANT_KIND, None)
     except InvalidParams:
         return
-    assert found is None or INSTANT.read(INSTANT.write(found)) == found
+    assert found is None or INSTANT_KIND.read(INSTANT_KIND.write(found)) == found
 
 
 class GrantSequences(RuleBasedStateMachine):

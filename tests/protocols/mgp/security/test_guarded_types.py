@@ -14,7 +14,7 @@ from typing_extensions import NamedTuple, TypeAliasType, TypedDict
 
 from defserve import PublicUrl, Server, ShellCommand, UsageError, dangerous
 from defserve.protocols.mcp.tools import Tool, ToolOptions
-from defserve.protocols.mgp.guarded_types import guards_of
+from defserve.protocols.mgp.guarded_types import find_tool_guards
 from defserve.protocols.mgp.security import ToolSecurity
 from tests.rows import for_each_row
 
@@ -66,7 +66,7 @@ def taking(annotation: Any) -> Tool:
 
 @for_each_row("kind", [Node, Link, Entry, list[Node | None]])
 def test_a_type_that_holds_itself_in_a_union_is_searched_once(kind: Any):
-    assert guards_of(taking(kind)) == {}
+    assert find_tool_guards(taking(kind)) == {}
 
 
 @for_each_row("kind", [Node, Link, Entry])
@@ -83,13 +83,13 @@ def test_a_dangerous_tool_may_take_a_type_that_holds_itself(kind: Any):
 
 @for_each_row("kind", [Step, Step | None, Nested])
 def test_a_guard_is_found_in_a_type_that_holds_itself(kind: Any):
-    assert [type(guard).__name__ for guard in guards_of(taking(kind))["given"]] == ["Shell"]
+    assert [type(guard).__name__ for guard in find_tool_guards(taking(kind))["given"]] == ["Shell"]
 
 
 @for_each_row("kind", [OpenStep, Step | OpenStep, tuple[ShellCommand, ShellCommand | str], Step | dict[str, Any]])
 def test_a_plain_form_beside_a_guard_is_refused_though_the_guard_was_met_before(kind: Any):
     with pytest.raises(UsageError, match="which accepts what the guard refuses"):
-        guards_of(taking(kind))
+        find_tool_guards(taking(kind))
 
 
 T = TypeVar("T")
@@ -177,11 +177,11 @@ _HOLDERS: dict[str, tuple[Any, Any]] = {
 @for_each_row("name", _HOLDERS)
 def test_a_guard_is_found_wherever_pydantic_can_have_a_type(name: str):
     guarded, bypassed = _HOLDERS[name]
-    assert [type(guard).__name__ for guard in guards_of(taking(guarded))["given"]] == ["Url"]
+    assert [type(guard).__name__ for guard in find_tool_guards(taking(guarded))["given"]] == ["Url"]
     found = ToolSecurity.of(taking(guarded))
     assert found is not None and found.notes_urls
     with pytest.raises(UsageError, match="which accepts what the guard refuses"):
-        guards_of(taking(bypassed))
+        find_tool_guards(taking(bypassed))
 
 
 @for_each_row("declare", ["prompt", "resource", "completion"])
@@ -209,4 +209,4 @@ def test_a_type_without_a_json_form_may_stand_beside_a_schema_of_ones_own():
 
     f.__annotations__["given"] = ModuleType
     schema: dict[str, Any] = {"type": "object", "properties": {"given": {}}, "required": ["given"]}
-    assert guards_of(Tool.of(f, ToolOptions(schema=schema), find_provider=lambda _: None, owner=None)) == {}
+    assert find_tool_guards(Tool.of(f, ToolOptions(schema=schema), find_provider=lambda _: None, owner=None)) == {}

@@ -28,7 +28,7 @@ from defserve.extending import Tool
 from defserve.protocols.mcp.tools import ToolOptions
 from defserve.protocols.mgp import forwarding
 from defserve.protocols.mgp.security import UnguardedParameter
-from defserve.protocols.mgp.vocabulary import PERMISSIONS
+from defserve.protocols.mgp.vocabulary import PERMISSION_RISKS
 from tests.protocols.mgp.callers import code_of, speaking
 from tests.raw import ERAS, HANDSHAKE, VERSIONS, Json
 from tests.rows import for_each_row
@@ -260,15 +260,15 @@ def test_a_hint_that_the_mark_denies_is_refused(mark: Any):
 
 @pytest.mark.req("MGP-3.2")
 async def test_the_eleven_permissions_and_custom_ones_are_declared_with_their_risk():
-    assert len(PERMISSIONS) == 11
+    assert len(PERMISSION_RISKS) == 11
     server = Server("x", "1")
-    for name, risk in PERMISSIONS.items():
+    for name, risk in PERMISSION_RISKS.items():
         mark: Any = {"safe": safe, "moderate": moderate, "dangerous": dangerous}[risk]
         server.tool(name=name.replace(".", "_"))(mark(name, validator="none")(fresh()))
     server.tool(name="custom")(moderate("com.example.billing-2", validator="none")(fresh()))
     async with speaking(server, SESSION, ["security"]) as peer:
         required = peer.opening["capabilities"]["mgp"]["permissions_required"]
-    assert required == sorted([*PERMISSIONS, "com.example.billing-2"])
+    assert required == sorted([*PERMISSION_RISKS, "com.example.billing-2"])
 
 
 # -- what follows from it --------------------------------------------------------------------------------
@@ -387,7 +387,9 @@ async def test_a_client_that_applies_what_is_shown_judges_as_the_server_does(lev
 
     for source in SOURCES:
         here = passes(lambda source=source: guard.source(source))
-        there = passes(lambda source=source: forwarding.judge("code_safety", {"code": source}, block))
+        there = passes(
+            lambda source=source: forwarding.apply_standard_validator("code_safety", {"code": source}, block)
+        )
         assert here == there, source
 
 

@@ -90,7 +90,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     async def system(host: str, port: int) -> list[str]:
         return {"public.example.com": ["93.184.216.34"], "inside.example.com": ["93.184.216.34", "10.0.0.1"]}[host]
 
-    monkeypatch.setattr(egress, "system_resolver", system)
+    monkeypatch.setattr(egress, "resolve_with_system", system)
 
 
 def body(result: Json) -> Json:
@@ -396,7 +396,7 @@ def test_guards_in_many_models_are_all_found():
     # Annotations made while reading one model must not be taken for those of the next.
     from pydantic import create_model
 
-    from defserve.protocols.mgp.terms import tool_security
+    from defserve.protocols.mgp.terms import get_tool_security
 
     inner = [create_model(f"M{i}", a=(Annotated[str, Field(max_length=i + 1)], ...)) for i in range(30)]
     last = create_model("Last", code=(Annotated[str, Code(level="strict")], ...))
@@ -408,6 +408,6 @@ def test_guards_in_many_models_are_all_found():
 
     work.__annotations__["given"] = outer
     (tool,) = serving(work).mgp.tools
-    found = tool_security(tool)
+    found = get_tool_security(tool)
     assert found is not None
     assert found.security.wire()["validator"] == "code_safety"

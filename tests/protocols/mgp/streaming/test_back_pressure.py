@@ -14,7 +14,7 @@ import pytest
 from defserve import Context, Limits
 from defserve.core.extension import OutgoingMessage
 from defserve.serve.connection import Connection
-from defserve.serve.http.exchange import UNREAD, UnreadMessages
+from defserve.serve.http.exchange import MAX_UNREAD_MESSAGES, UnreadMessages
 from defserve.serve.lifespans import close_connection, enter_lifespans
 from defserve.serve.stdio import StdioTransport
 from tests.asgi import Exchange, last, text
@@ -315,12 +315,12 @@ def test_in_an_outbox_everything_overtakes_the_bulk_of_other_calls_and_nothing_t
 
 def test_in_an_outbox_bulk_is_never_dropped_and_takes_nobody_elses_room():
     box, call = UnreadMessages(), object()
-    for number in range(UNREAD + 1):
+    for number in range(MAX_UNREAD_MESSAGES + 1):
         box.add_message(outgoing(b"%d" % number, call, bulk=True))
     assert not box.full
-    for _ in range(UNREAD + 1):
+    for _ in range(MAX_UNREAD_MESSAGES + 1):
         box.add_message(outgoing(b"news"))
     assert box.full
     kept = [item.message for item in box.take_unread()]
-    assert sum(message.bulk for message in kept) == UNREAD + 1
-    assert len(kept) == 2 * UNREAD + 1
+    assert sum(message.bulk for message in kept) == MAX_UNREAD_MESSAGES + 1
+    assert len(kept) == 2 * MAX_UNREAD_MESSAGES + 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits
-from defserve.auth.principals import anonymous
+from defserve.auth.principals import make_anonymous_principal
 from tests.protocols.mgp.callers import ALICE, BOB, LOOPBACK, Trail, offer, speaking
 from tests.protocols.mgp.streaming.press import STREAM, WORDS, begin, hear, of, press
 from tests.raw import ERAS, HANDSHAKE, STATELESS, Json, raw, text_of, turns, until
@@ -215,8 +215,8 @@ async def test_a_cancelled_call_is_on_the_audit_trail():
         (ALICE, BOB, 7, False),
         (LOOPBACK, LOOPBACK, 7, False),
         (LOOPBACK, LOOPBACK, "5f0d7a9c2b6e4f31", True),
-        (anonymous("10.0.0.1"), anonymous("10.0.0.1"), 7, False),
-        (anonymous("10.0.0.1"), anonymous("10.0.0.1"), "5f0d7a9c2b6e4f31", True),
+        (make_anonymous_principal("10.0.0.1"), make_anonymous_principal("10.0.0.1"), 7, False),
+        (make_anonymous_principal("10.0.0.1"), make_anonymous_principal("10.0.0.1"), "5f0d7a9c2b6e4f31", True),
     ],
 )
 async def test_without_sessions_a_call_is_its_callers_if_that_is_certain(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from defserve import Security, Server, dangerous, safe
-from defserve.protocols.mcp.transforms import Prefix
+from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.search import Search
 from tests.protocols.mgp.callers import Trail
 from tests.raw import Json, Raw
@@ -75,7 +75,7 @@ async def structured(peer: Raw, tool: str, arguments: Json, **more: Any) -> Json
 class Elsewhere:
     """A server behind this one."""
 
-    id, prefix, timeout, state = "wiki", Prefix(None), None, "connected"
+    id, prefix, timeout, state = "wiki", MountPrefix(None), None, "connected"
 
     async def relay(self, call: Any, method: str, params: Any) -> Any:
         return {"content": [{"type": "text", "text": "from elsewhere"}]}

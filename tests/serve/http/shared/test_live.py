@@ -15,7 +15,7 @@ from defserve import Server
 from defserve.auth import StaticTokens
 from defserve.auth.local_token import LocalTokenVerifier
 from defserve.errors import LimitExceeded
-from defserve.live import Channel, Message, everyone
+from defserve.live import Channel, ReceivedMessage, everyone
 from defserve.stores.shared.shared_tables import BEGIN_WORK
 from tests.asgi import Exchange, last, text
 from tests.protocols.mcpl.hosts import MCPL
@@ -229,7 +229,7 @@ async def test_a_message_reaches_the_host_of_a_channel_from_any_process(pair: Gr
     stream = await client.at("one").listen().started()
     await client.at("one").ask("channels/open", {"type": "chat", "address": {"room": 7}})
     for to in ("ada", everyone):
-        sending = asyncio.create_task(lives["two"].chat.incoming(Message("chat:7", "hi", author="u1"), to=to))
+        sending = asyncio.create_task(lives["two"].chat.incoming(ReceivedMessage("chat:7", "hi", author="u1"), to=to))
         incoming = await asked(stream, "channels/incoming")
         assert incoming["params"]["messages"][0]["content"] == [{"type": "text", "text": "hi"}]
         id = incoming["params"]["messages"][0]["messageId"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.serve.http.shared.reading import STANDALONE, StreamReader
+from defserve.serve.http.shared.reading import SHARED_STANDALONE_STREAM_NAME, StreamReader
 from tests.effort import examples
 
 
@@ -83,7 +83,7 @@ STEPS = st.lists(st.sampled_from(("theirs", "silent", "ours", "again", "turn")),
 def test_every_event_is_given_once_and_in_order(steps: list[str], waits: list[int], own: bool, ends: bool) -> None:
     async def read() -> None:
         store, response = Store(list(waits)), Response()
-        name = STANDALONE if own else "w.1"
+        name = SHARED_STANDALONE_STREAM_NAME if own else "w.1"
         reader = StreamReader(cast(Any, Session(store)), name, cast(Any, response))
         for step in steps:
             if step == "turn":

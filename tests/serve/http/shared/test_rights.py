@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defserve.auth import StaticTokens
-from defserve.auth.principals import KeyHolder, Principal, decode_principal, encode_principal
+from defserve.auth.principals import ApiKeyPrincipal, Principal, decode_principal, encode_principal
 from tests.asgi import Peer, last
 from tests.protocols.mcpl.hosts import MCPL
 from tests.serve.http.shared.group import Client, Group, becomes
@@ -149,9 +149,9 @@ def test_a_principal_is_remembered_with_its_rights_and_without_its_claims():
 
 
 def test_a_holder_of_a_key_is_remembered_so_that_the_next_key_covers_it():
-    first = KeyHolder("ada", frozenset({"tool:invoke:add"}), {"kid": "1"}, key="1", credential="k1")
+    first = ApiKeyPrincipal("ada", frozenset({"tool:invoke:add"}), {"kid": "1"}, key="1", credential="k1")
     again = decode_principal(encode_principal(first))
     for scope, covers in (("tool:invoke:*", True), ("tool:invoke:add", True), ("tool:invoke:sub", False)):
-        assert KeyHolder("ada", frozenset({scope}), key="2", credential="k2").covers(again) is covers
+        assert ApiKeyPrincipal("ada", frozenset({scope}), key="2", credential="k2").covers(again) is covers
     assert not Principal("ada", first.scopes, credential="k2").covers(again)
     assert again.may_invoke("add") and not again.may_invoke("sub")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.serve.sockets import BUFFERED_REQUEST
+from defserve.serve.sockets import BUFFERED_REQUEST_KEY
 from defserve.tooling.devserver import child_http
 from defserve.tooling.devserver.child_http import SessionReopener, SessionSetups
 from tests.asgi import BOTH, Peer, Web, living, with_tokens
@@ -26,7 +26,7 @@ async def test_what_is_repeated_for_a_client_is_not_taken_for_the_request_that_c
     seen: list[tuple[Any, bool]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append((json.loads((await receive())["body"]), BUFFERED_REQUEST in scope))
+        seen.append((json.loads((await receive())["body"]), BUFFERED_REQUEST_KEY in scope))
         await send({"type": "http.response.start", "status": 200, "headers": [(b"mcp-session-id", b"new")]})
         await send({"type": "http.response.body", "body": b"{}"})
 
@@ -35,7 +35,7 @@ async def test_what_is_repeated_for_a_client_is_not_taken_for_the_request_that_c
 
     async def send(message: Any) -> None: ...
 
-    scope = {"type": "http", "method": "POST", "headers": [(b"mcp-session-id", b"old")], BUFFERED_REQUEST: object()}
+    scope = {"type": "http", "method": "POST", "headers": [(b"mcp-session-id", b"old")], BUFFERED_REQUEST_KEY: object()}
     await SessionReopener(app, tmp_path, lambda: None, lambda: None)(scope, receive, send)
     assert seen == [(INITIALIZE, False), (CALL, False)]
 

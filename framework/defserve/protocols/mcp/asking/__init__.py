@@ -12,24 +12,24 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from defserve.base.exports import lazy
+from defserve.base.exports import make_lazy_getattr
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.client_requests import (
-        ask,
+        ask_choice,
+        ask_confirmation,
+        ask_form,
         ask_url,
-        can,
-        can_confirm,
-        choose,
-        confirm,
-        gather,
-        once,
-        roots,
-        sample,
+        can_ask_client,
+        can_ask_confirmation,
+        gather_answers,
+        request_roots,
+        request_sampling,
+        run_once_per_call,
     )
 else:
-    __getattr__ = lazy(
+    __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.protocols.mcp.asking.client_requests": (
@@ -38,7 +38,18 @@ else:
         },
     )
 
-__all__ = ["ask", "ask_url", "can", "can_confirm", "choose", "confirm", "gather", "once", "roots", "sample"]
+__all__ = [
+    "ask_form",
+    "ask_url",
+    "can_ask_client",
+    "can_ask_confirmation",
+    "ask_choice",
+    "ask_confirmation",
+    "gather_answers",
+    "run_once_per_call",
+    "request_roots",
+    "request_sampling",
+]
 
 
 # -- A question that is not awaited yet, and says so if it is used as its answer.
@@ -107,7 +118,7 @@ class PendingQuestion(Coroutine[Any, Any, T]):
         self._asking.close()
 
 
-def gives_question(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, PendingQuestion[T]]:
+def returns_pending_question(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, PendingQuestion[T]]:
     """Decorates a verb of `Context`: it gives a `PendingQuestion`."""
 
     @wraps(verb)

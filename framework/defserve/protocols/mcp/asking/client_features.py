@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from defserve.binding.content import Audio, Image, Part, Text
+from defserve.binding.content import Audio, ContentPart, Image, Text
 from defserve.core.json_values import as_list, is_mapping
 from defserve.core.messages import Params
 from defserve.errors import BadArguments, NoBackChannel, UsageError
-from defserve.protocols.mcp.items import content_block
+from defserve.protocols.mcp.items import encode_content_block
 from defserve.protocols.mcp.lifecycle import Dialect
 
-VALUE = "value"
+SINGLE_FIELD_NAME = "value"
 
 _PRIMITIVES = {"string", "number", "integer", "boolean"}
 _KEPT = {
@@ -24,7 +24,7 @@ _ITEMS = {"type", "enum", "anyOf"}
 _FORMATS = {"email", "uri", "date", "date-time"}
 
 
-class Form:
+class ElicitationForm:
     """A question's schema and how its answer becomes the author's type.
 
     `parse` raises ValueError. It sees no field the form does not have, and none that was left blank.
@@ -36,29 +36,31 @@ class Form:
         self.properties, self.required, self._parse = properties, required, parse
 
     @classmethod
-    def of(cls, kind: Any) -> Form:
+    def of(cls, kind: Any) -> ElicitationForm:
         """A form for a model, dataclass or TypedDict of primitives, for one primitive type, or for a JSON Schema."""
         if is_mapping(kind):
             return _of_schema({"type": "object", **kind})
         from pydantic_core import to_json
 
         from defserve.binding import models
-        from defserve.binding.arguments import UnusablePattern, refuse_core_patterns
-        from defserve.binding.core_schemas import argument_validator
+        from defserve.binding.arguments import UnusablePattern, check_core_schema_patterns
+        from defserve.binding.core_schemas import make_argument_validator
 
-        adapter = models.adapter(kind)
+        adapter = models.make_type_adapter(kind)
         try:
-            refuse_core_patterns(adapter.core_schema)
+            check_core_schema_patterns(adapter.core_schema)
         except UnusablePattern as error:
             raise UsageError(f"question: {error.problem}", fix=error.fix) from None
         # The adapter's own would match a text of any length.
-        validate = argument_validator(adapter).validate_json
-        schema = adapter.json_schema(schema_generator=models.TitlelessJsonSchema)
+        validate = make_argument_validator(adapter).validate_json
+        schema = adapter.json_schema(schema_generator=models.TitlelessSchemaGenerator)
         name = getattr(kind, "__name__", str(kind))
         if "properties" not in schema:
-            wrapped = {"properties": {VALUE: schema}, "$defs": schema.pop("$defs", {})}
-            required = [] if _is_nullable(schema) else [VALUE]
-            return cls(_flat(wrapped, name), required, lambda content: validate(to_json(content.get(VALUE))))
+            wrapped = {"properties": {SINGLE_FIELD_NAME: schema}, "$defs": schema.pop("$defs", {})}
+            required = [] if _is_nullable(schema) else [SINGLE_FIELD_NAME]
+            return cls(
+                _flat(wrapped, name), required, lambda content: validate(to_json(content.get(SINGLE_FIELD_NAME)))
+            )
         properties = _flat(schema, name)
         must: list[str] = schema.get("required", [])
         blank = {name: None for name in must if _is_nullable(schema["properties"][name])}
@@ -67,9 +69,9 @@ class Form:
         return cls(properties, required, lambda content: validate(to_json({**blank, **content})))
 
     @classmethod
-    def of_one(cls, field: Params) -> Form:
+    def of_one(cls, field: Params) -> ElicitationForm:
         """A form with one required field; its answer is that field's."""
-        return cls({VALUE: field}, [VALUE], lambda content: content.get(VALUE))
+        return cls({SINGLE_FIELD_NAME: field}, [SINGLE_FIELD_NAME], lambda content: content.get(SINGLE_FIELD_NAME))
 
     def parse(self, content: Params) -> Any:
         """The author's value from what a person filled in. Raises ValueError when it does not fit."""
@@ -84,11 +86,11 @@ class Form:
         return schema
 
 
-def _of_schema(schema: Params) -> Form:
-    from defserve.binding.explicit_schema import ExplicitArguments
+def _of_schema(schema: Params) -> ElicitationForm:
+    from defserve.binding.explicit_schema import ExplicitArgumentsSchema
 
     properties = _flat(schema, "the schema")
-    checked = ExplicitArguments(schema, subject="the schema of a question")
+    checked = ExplicitArgumentsSchema(schema, subject="the schema of a question")
 
     def parse(content: Params) -> Params:
         try:
@@ -96,7 +98,7 @@ def _of_schema(schema: Params) -> Form:
         except BadArguments as error:
             raise ValueError(error.message) from None
 
-    return Form(properties, list(schema.get("required", ())), parse)
+    return ElicitationForm(properties, list(schema.get("required", ())), parse)
 
 
 def _flat(schema: Params, owner: str) -> Params:
@@ -179,23 +181,23 @@ class Message:
 
     __slots__ = ("role", "content")
 
-    def __init__(self, role: str, content: str | Part) -> None:
+    def __init__(self, role: str, content: str | ContentPart) -> None:
         if role not in ("user", "assistant"):
             raise UsageError(f"a message's role is 'user' or 'assistant', not {role!r}")
         self.role = role
-        self.content: Part = Text(content) if isinstance(content, str) else content
+        self.content: ContentPart = Text(content) if isinstance(content, str) else content
 
     def wire(self, dialect: Dialect) -> Params:
         """The message for the wire, as the client's version has it."""
-        return {"role": self.role, "content": content_block(self.content, dialect)}
+        return {"role": self.role, "content": encode_content_block(self.content, dialect)}
 
 
-def User(content: str | Part) -> Message:
+def User(content: str | ContentPart) -> Message:
     """A message of the user's."""
     return Message("user", content)
 
 
-def Assistant(content: str | Part) -> Message:
+def Assistant(content: str | ContentPart) -> Message:
     """A message of the model's."""
     return Message("assistant", content)
 
@@ -219,7 +221,7 @@ class SampleOptions:
     tool_choice: str | None = None
 
 
-def read_options(
+def make_sample_options(
     messages: str | Sequence[Message | str | Mapping[str, Any]] | SampleOptions,
     max_tokens: int,
     system: str | None,
@@ -232,7 +234,7 @@ def read_options(
     return SampleOptions(given, max_tokens=max_tokens, system=system, temperature=temperature)
 
 
-def sampling_params(options: SampleOptions, dialect: Dialect, offered: Mapping[str, Any]) -> Params:
+def build_sampling_params(options: SampleOptions, dialect: Dialect, offered: Mapping[str, Any]) -> Params:
     """`CreateMessageRequest` params. `offered` is the client's sampling capability."""
     # Since 2025-11-25 context is only asked of a client that names it; the client is free to ignore it anyway.
     context = "sampling_tools" not in dialect.has or "context" in offered or options.include_context == "none"

@@ -1,10 +1,10 @@
 """MCP client features (elicitation, sampling, roots): one form of asking for both eras.
 
 With a handshake the question is a request to the client; without, it is left in an input-required result. A form
-may go through another protocol that was negotiated: see `BringsAsker`.
+may go through another protocol that was negotiated: see `AskerProvider`.
 
 An author's function runs again with the answers (`round_trips`). Work that must not run twice is parked while its
-caller is asked: see `Parking`.
+caller is asked: see `ParkedWorkRegistry`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,14 @@ from defserve.core.call import Call, InnerCall
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.errors import Declined, Dismissed, LimitExceeded, NoBackChannel, PeerError, ToolError, UsageError
-from defserve.protocols.mcp.asking.client_features import VALUE, Form, Sample, sampling_params
-from defserve.protocols.mcp.asking.round_trips import METHODS, RoundTrips, digest_of
-from defserve.protocols.mcp.lifecycle import Dialect, dialect_of
+from defserve.protocols.mcp.asking.client_features import (
+    SINGLE_FIELD_NAME,
+    ElicitationForm,
+    Sample,
+    build_sampling_params,
+)
+from defserve.protocols.mcp.asking.round_trips import QUESTION_METHODS, RoundTrips, digest_question
+from defserve.protocols.mcp.lifecycle import Dialect, get_dialect
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.asking.client_features import SampleOptions
@@ -51,7 +56,7 @@ class Root:
 
 
 @runtime_checkable
-class BringsAsker(Protocol):
+class AskerProvider(Protocol):
     """An extension with its own way to ask. It is preferred to elicitation."""
 
     def asker(self, call: Call) -> CallbackSection | None:
@@ -59,14 +64,14 @@ class BringsAsker(Protocol):
         ...
 
 
-async def ask(call: Call, message: str, kind: Any, *, key: str | None = None, strict: bool = False) -> Any:
+async def ask_form(call: Call, message: str, kind: Any, *, key: str | None = None, strict: bool = False) -> Any:
     """Show a person a form. Raises Declined, Dismissed, or NoBackChannel if nobody can be asked."""
     _require(call, "elicitation")
-    form = kind if isinstance(kind, Form) else Form.of(kind)
+    form = kind if isinstance(kind, ElicitationForm) else ElicitationForm.of(kind)
     if (asker := _asker(call)) is not None:
         content = await call.wait_for_answer(asker.form(call, message, form))
     else:
-        dialect = dialect_of(call)
+        dialect = get_dialect(call)
         params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
         if "elicitation_url" in dialect.has and not dialect.stateless:
             params = {"mode": "form", **params}
@@ -88,7 +93,7 @@ async def ask_url(call: Call, message: str, url: str, *, key: str | None = None)
     _require_acceptance(await _question(call, "elicitation/create", params, key), message)
 
 
-async def choose(
+async def ask_choice(
     call: Call, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None
 ) -> str:
     """Let a person pick one of `options`; a mapping gives each value a label."""
@@ -96,44 +101,44 @@ async def choose(
         field: Params = {"type": "string", "oneOf": [{"const": v, "title": label} for v, label in options.items()]}
     else:
         field = {"type": "string", "enum": list(options)}
-    picked = await ask(call, message, Form.of_one(field), key=key)
+    picked = await ask_form(call, message, ElicitationForm.of_one(field), key=key)
     if picked not in options:
         raise ToolError(f"the answer to {message!r} is none of {', '.join(map(str, options))}")
     return picked
 
 
-async def confirm(call: Call, message: str, *, key: str | None = None) -> bool:
+async def ask_confirmation(call: Call, message: str, *, key: str | None = None) -> bool:
     """Yes or no. Only an answer with proof that the question was asked counts.
 
     Raises NoBackChannel for a stranger: its yes would count for nothing, so it is not asked.
     """
     _require(call, "elicitation")
     if _is_strangers(call):
-        from defserve.auth.authority import REMEDY
+        from defserve.auth.authority import AUTHENTICATION_HINT
 
-        raise NoBackChannel(f"nobody vouches for this caller, so it cannot confirm anything: {REMEDY}")
+        raise NoBackChannel(f"nobody vouches for this caller, so it cannot confirm anything: {AUTHENTICATION_HINT}")
     try:
-        form = Form.of_one({"type": "boolean", "title": "Confirm"})
-        return await ask(call, message, form, key=key, strict=True) is True
+        form = ElicitationForm.of_one({"type": "boolean", "title": "Confirm"})
+        return await ask_form(call, message, form, key=key, strict=True) is True
     except (Declined, Dismissed):
         return False
 
 
-async def sample(call: Call, options: SampleOptions, *, key: str | None = None) -> Sample:
+async def request_sampling(call: Call, options: SampleOptions, *, key: str | None = None) -> Sample:
     """Let the client's model write something."""
     dialect = _require(call, "sampling", "tools" if options.tools or options.tool_choice else None)
-    params = sampling_params(options, dialect, _find_capability(call, "sampling") or {})
+    params = build_sampling_params(options, dialect, _find_capability(call, "sampling") or {})
     return Sample(await _question(call, "sampling/createMessage", params, key))
 
 
-async def roots(call: Call, *, key: str | None = None) -> list[Root]:
+async def request_roots(call: Call, *, key: str | None = None) -> list[Root]:
     """What the client lets the server work in."""
     _require(call, "roots")
     answer = await _question(call, "roots/list", {}, key)
     return [Root(root["uri"], root.get("name")) for root in answer["roots"]]
 
 
-async def gather(questions: Sequence[Awaitable[Any]]) -> list[Any]:
+async def gather_answers(questions: Sequence[Awaitable[Any]]) -> list[Any]:
     """Several questions in one round; the answers in the same order. When one fails the others are cancelled."""
     asked = [asyncio.ensure_future(question) for question in questions]
     try:
@@ -145,38 +150,38 @@ async def gather(questions: Sequence[Awaitable[Any]]) -> list[Any]:
         raise
 
 
-async def once(call: Call, key: str, effect: Callable[[], Any]) -> Any:
+async def run_once_per_call(call: Call, key: str, effect: Callable[[], Any]) -> Any:
     """Run `effect` once in all rounds of this call and remember what it gave (a JSON value)."""
     is_parked = call is not call.root and find_parked_work(call) is not None
     owner = call if is_parked else call.root  # a parked call runs once itself
     return await owner.local(RoundTrips).once(call, key, effect)
 
 
-def can(call: Call, capability: str, detail: str | None = None) -> bool:
+def can_ask_client(call: Call, capability: str, detail: str | None = None) -> bool:
     """Whether this call may ask the client for a capability."""
     return _obstacle(call, capability, detail) is None
 
 
-def can_confirm(call: Call) -> bool:
+def can_ask_confirmation(call: Call) -> bool:
     """Whether this call may ask for a yes that counts."""
-    return not _is_strangers(call) and can(call, "elicitation")
+    return not _is_strangers(call) and can_ask_client(call, "elicitation")
 
 
 # -- ways to ask -----------------------------------------------------------------------------------------
 def _asker(call: Call) -> CallbackSection | None:
-    askers = (e.asker(call) for e in call.session.composition.extensions if isinstance(e, BringsAsker))
+    askers = (e.asker(call) for e in call.session.composition.extensions if isinstance(e, AskerProvider))
     return next((asker for asker in askers if asker is not None), None)
 
 
 async def _question(call: Call, method: str, params: Params, key: str | None, strict: bool = False) -> Any:
-    acceptable = ACCEPTABLE[method]
-    if not dialect_of(call).stateless:
+    acceptable = ANSWER_CHECKS[method]
+    if not get_dialect(call).stateless:
         answer = await call.request(method, params, timeout=call.session.composition.limits.question)
         if not acceptable(answer):
             raise PeerError(f"the client's answer to {method} has the wrong shape")
         return answer
     if call.outer is not None and (work := find_parked_work(call)) is not None:
-        return await ask_parked(call, work, method, params, acceptable, key)
+        return await ask_for_parked_work(call, work, method, params, acceptable, key)
     rounds = call.root.local(RoundTrips)
     name, digest = rounds.key_of(key, method, params)
     if (answer := rounds.answer(name, digest, acceptable, strict)) is None:
@@ -186,22 +191,22 @@ async def _question(call: Call, method: str, params: Params, key: str | None, st
 
 def _is_strangers(call: Call) -> bool:
     from defserve.auth.authority import is_stranger
-    from defserve.protocols.mcp.authorization import identity
+    from defserve.protocols.mcp.authorization import identify_caller
 
-    return is_stranger(identity(call))
+    return is_stranger(identify_caller(call))
 
 
 def _require(call: Call, capability: str, detail: str | None = None) -> Dialect:
     if (obstacle := _obstacle(call, capability, detail)) is not None:
         raise obstacle
-    return dialect_of(call)
+    return get_dialect(call)
 
 
 def _obstacle(call: Call, capability: str, detail: str | None) -> NoBackChannel | None:
     if (capability, detail) == ("elicitation", None) and _asker(call) is not None:
         return None
-    if dialect_of(call).stateless and call.method not in METHODS:
-        return NoBackChannel(f"{call.method} cannot ask the client: only {', '.join(sorted(METHODS))} can")
+    if get_dialect(call).stateless and call.method not in QUESTION_METHODS:
+        return NoBackChannel(f"{call.method} cannot ask the client: only {', '.join(sorted(QUESTION_METHODS))} can")
     if (missing := _missing(call, capability, detail)) is None:
         return None
     what = f"{capability} ({detail})" if detail else capability
@@ -211,7 +216,7 @@ def _obstacle(call: Call, capability: str, detail: str | None) -> NoBackChannel 
 def _missing(call: Call, capability: str, detail: str | None) -> Params | None:
     settings = _find_capability(call, capability)
     feature = _FEATURES.get((capability, detail))
-    if settings is None or (feature is not None and feature not in dialect_of(call).has):
+    if settings is None or (feature is not None and feature not in get_dialect(call).has):
         return {capability: {detail: {}} if detail else {}}
     if detail is not None:
         return None if detail in settings else {capability: {detail: {}}}
@@ -251,7 +256,7 @@ def _is_roots(answer: Any) -> bool:
     return is_array(found) and all(is_object(root) and isinstance(root.get("uri"), str) for root in found)
 
 
-ACCEPTABLE: Mapping[str, Callable[[Any], bool]] = {
+ANSWER_CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "elicitation/create": _is_form_answer,
     "sampling/createMessage": _is_sample,
     "roots/list": _is_roots,
@@ -262,7 +267,7 @@ ACCEPTABLE: Mapping[str, Callable[[Any], bool]] = {
 def _brief(error: ValueError) -> str:
     if (problems := getattr(error, "errors", None)) is None:
         return str(error)
-    return "; ".join(f"{'.'.join(map(str, p['loc'])) or VALUE}: {p['msg']}" for p in problems())
+    return "; ".join(f"{'.'.join(map(str, p['loc'])) or SINGLE_FIELD_NAME}: {p['msg']}" for p in problems())
 
 
 # -- Work that must not run twice, parked while its caller is asked (2026-07-28: multi round-trip requests).
@@ -297,7 +302,7 @@ class OpenQuestion:
     __slots__ = ("digest", "request", "acceptable", "answer")
 
     def __init__(self, request: Params, acceptable: Callable[[Any], bool]) -> None:
-        self.digest = digest_of(request["method"], request["params"])
+        self.digest = digest_question(request["method"], request["params"])
         self.request, self.acceptable = request, acceptable
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -326,7 +331,7 @@ class ParkedWork:
     ) -> Any:
         """Put a question to the caller, and wait for its answer. The caller may be another request by then."""
         if self._outer is not None:  # it is a part of work that is parked as a whole
-            return await ask_parked(self.call, self._outer, method, params, acceptable, key)
+            return await ask_for_parked_work(self.call, self._outer, method, params, acceptable, key)
         self._asked += 1
         name = key if key and key not in self.open else f"{key or method.partition('/')[0]}-{self._asked}"
         self.open[name] = question = OpenQuestion({"method": method, "params": params}, acceptable)
@@ -380,7 +385,7 @@ class ParkedWork:
             await asyncio.wait([self.task])
 
 
-class Parking:
+class ParkedWorkRegistry:
     """The parked work of one server: bounded in number, for each principal, in bytes, and in time."""
 
     def __init__(
@@ -461,7 +466,7 @@ class Parking:
             work.task.cancel()
 
 
-class AsksParked:
+class ParkedWorkMarker:
     """Says of a call that its questions park the work it belongs to."""
 
     work: ParkedWork | None = None
@@ -469,17 +474,17 @@ class AsksParked:
 
 def find_parked_work(call: Call) -> ParkedWork | None:
     """The work that a question of this call would park; None if it suspends the call, or can be asked in place."""
-    if not dialect_of(call).stateless:
+    if not get_dialect(call).stateless:
         return None
     inner: Call | None = call
     while inner is not None:
-        if (found := inner.peek(AsksParked)) is not None:
+        if (found := inner.peek(ParkedWorkMarker)) is not None:
             return found.work
         inner = inner.outer
     return None
 
 
-async def ask_parked(
+async def ask_for_parked_work(
     call: Call, work: ParkedWork, method: str, params: Params, acceptable: Callable[[Any], bool], key: str | None
 ) -> Any:
     """Ask for a call that belongs to parked work. Its time stands still meanwhile."""
@@ -494,7 +499,7 @@ async def ask_parked(
 
 _KEEP: Final = "Depends(…) for one call, or a parameter State[Model] for what is kept"
 
-CONTEXT_HINTS: Final = {
+CONTEXT_ATTRIBUTE_HINTS: Final = {
     **{level: f'ctx.log.{level}("…", key=value), without await' for level in ("debug", "info", "warning", "error")},
     "report_progress": "ctx.progress(1, 3), without await; or for item in ctx.track(items)",
     "elicit": 'await ctx.ask("Who?", Guest); for one of several, await ctx.choose("Which?", ["a", "b"])',
@@ -520,7 +525,7 @@ CONTEXT_HINTS: Final = {
 }
 """An attribute of their `Context` → what to write."""
 
-LOG_HINTS: Final = {
+LOG_METHOD_HINTS: Final = {
     "warn": 'ctx.log.warning("…", key=value)',
     "fatal": 'ctx.log.critical("…", key=value)',
     "exception": 'ctx.log.error("…", key=value)',

@@ -25,15 +25,15 @@ from defserve.core.call import Call
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.errors import InvalidParams, LimitExceeded, Suspended, UsageError
-from defserve.protocols.mcp.errors import read_optional_object, read_text
-from defserve.protocols.mcp.lifecycle import dialect_of
+from defserve.protocols.mcp.errors import read_optional_object_param, read_text_param
+from defserve.protocols.mcp.lifecycle import get_dialect
 from defserve.stores.store import MemoryNonces, NonceStore
 
 if TYPE_CHECKING:
     import asyncio
 
 
-METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
+QUESTION_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The only requests that may be answered with a question."""
 
 
@@ -67,15 +67,15 @@ class RoundTrips:
 
     async def load_answers(self, call: Call, params: Params) -> None:
         """Read `inputResponses` and `requestState`. Raises InvalidParams when either is not what we handed out."""
-        given = read_optional_object(params, "inputResponses") or {}
+        given = read_optional_object_param(params, "inputResponses") or {}
         if params.get("requestState") is None:
             self.unproven = given
             return
-        payload = await _sealer(call).open(read_text(params, "requestState"), binding=_binding(call))
+        payload = await _sealer(call).open(read_text_param(params, "requestState"), binding=_binding(call))
         # An answer counts only with at least the rights of the call that asked.
         if call.identity is not None and not call.identity.has_rights(payload["rights"]):
             raise InvalidState
-        restore_marks(call, payload.get("marks", {}))
+        restore_call_marks(call, payload.get("marks", {}))
         self.effects.done, self.relayed, self.parked = payload["once"], payload["relayed"], payload.get("parked")
         self.answers = {key: (digest, answer) for key, (digest, answer) in payload["answers"].items()}
         # All answers, because this run may stop at another question before it reaches theirs.
@@ -85,7 +85,7 @@ class RoundTrips:
 
     def key_of(self, key: str | None, method: str, params: Params) -> tuple[str, str]:
         """The key a question travels under, and the digest of what it says."""
-        digest = digest_of(method, params)
+        digest = digest_question(method, params)
         base = key or f"{method.partition('/')[0]}-{digest[:12]}"
         name, occurrence = base, 1
         while name in self._keys:
@@ -148,7 +148,8 @@ class RoundTrips:
         `kept` comes back as `relayed`, with the answers.
         """
         self.open |= {
-            key: (digest_of(request.get("method"), request.get("params")), request) for key, request in requests.items()
+            key: (digest_question(request.get("method"), request.get("params")), request)
+            for key, request in requests.items()
         }
         self.relayed = kept
         call.suspend(lambda: self._build_input_required(call.root))
@@ -167,7 +168,7 @@ class RoundTrips:
         }
         if self.parked is not None:
             payload["parked"] = self.parked
-        if marks := marks_of(call):
+        if marks := get_call_marks(call):
             payload["marks"] = marks
         return {
             "resultType": "input_required",
@@ -176,19 +177,19 @@ class RoundTrips:
         }
 
 
-def digest_of(method: Any, params: Any) -> str:
+def digest_question(method: Any, params: Any) -> str:
     """Names a question by what it says."""
     return sha256(to_json([method, params])).hexdigest()[:24]
 
 
-async def read_answers(call: Call) -> None:
+async def read_client_answers(call: Call) -> None:
     """Read the answers that a request brings, before its function runs. Done once, even if it reads a resource."""
-    if call.peek(RoundTrips) is None and dialect_of(call).stateless:
+    if call.peek(RoundTrips) is None and get_dialect(call).stateless:
         await call.local(RoundTrips).load_answers(call, call.params)
 
 
 def _sealer(call: Call) -> Sealer:
-    return dialect_of(call).secret.sealer(is_local=call.session.is_local)
+    return get_dialect(call).secret.sealer(is_local=call.session.is_local)
 
 
 def _binding(call: Call) -> bytes:
@@ -262,7 +263,7 @@ def _as_json(key: str, value: Any) -> Any:
 # round of a request that is repeated with answers, and into a further run of a task.
 
 
-SEVERAL = ""
+CONFLICTING_MARK = ""
 """The value of a mark that was set with different values."""
 
 
@@ -271,29 +272,29 @@ class _Marks:
         self.values: dict[str, str] = {}
 
 
-def mark(call: Call, name: str, value: str = SEVERAL) -> None:
+def mark_call(call: Call, name: str, value: str = CONFLICTING_MARK) -> None:
     """Mark a call, and the calls that make it. A second value of the same mark makes it SEVERAL."""
     for one in _line(call):
         values = one.local(_Marks).values
-        values[name] = value if values.get(name, value) == value else SEVERAL
+        values[name] = value if values.get(name, value) == value else CONFLICTING_MARK
 
 
-def find_mark(call: Call, name: str) -> str | None:
+def find_call_mark(call: Call, name: str) -> str | None:
     """The value of a mark of a call, or of one that makes it; None if there is none."""
     found = {marks.values[name] for one in _line(call) if (marks := one.peek(_Marks)) and name in marks.values}
-    return None if not found else found.pop() if len(found) == 1 else SEVERAL
+    return None if not found else found.pop() if len(found) == 1 else CONFLICTING_MARK
 
 
-def marks_of(call: Call) -> dict[str, str]:
+def get_call_marks(call: Call) -> dict[str, str]:
     """All marks of a call itself, to restore them on the call that goes on with its work."""
     marks = call.peek(_Marks)
     return dict(marks.values) if marks is not None else {}
 
 
-def restore_marks(call: Call, marks: Mapping[str, str]) -> None:
+def restore_call_marks(call: Call, marks: Mapping[str, str]) -> None:
     """Set the marks of the call whose work this one goes on with."""
     for name, value in marks.items():
-        mark(call, name, value)
+        mark_call(call, name, value)
 
 
 def _line(call: Call) -> Iterator[Call]:
@@ -311,7 +312,7 @@ def _line(call: Call) -> Iterator[Call]:
 
 STATE_PREFIX = "v1."
 MAX_STATE_LENGTH = 64 * 1024
-MIN_SECRET = 16
+MIN_SECRET_BYTES = 16
 SKEW = 60.0
 """How far ahead another worker's clock may be, in seconds, and how far this one may be set back."""
 
@@ -334,8 +335,8 @@ class _Keys(NamedTuple):
 
     @classmethod
     def derive(cls, secret: bytes) -> _Keys:
-        if len(secret) < MIN_SECRET:
-            raise ValueError(f"the secret has {len(secret)} bytes, at least {MIN_SECRET} are needed")
+        if len(secret) < MIN_SECRET_BYTES:
+            raise ValueError(f"the secret has {len(secret)} bytes, at least {MIN_SECRET_BYTES} are needed")
         root = hmac.digest(b"defserve requestState v1", secret, "sha256")
         return cls(hmac.digest(root, b"encryption", "sha256"), hmac.digest(root, b"authentication", "sha256"))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from defserve.stores.identity import ServerIdentity
     from defserve.stores.store import Store
 
-VARIABLE = "DEFSERVE_SECRET"
+SECRET_VARIABLE = "DEFSERVE_SECRET"
 
 
 class ServerSecret:
@@ -53,26 +53,26 @@ class ServerSecret:
             logging.getLogger("defserve").warning(
                 "questions are sealed with a key that ends with this process; set %s (or Server(secret=…)) so that "
                 "another process can accept the answers",
-                VARIABLE,
+                SECRET_VARIABLE,
             )
         return self._sealer
 
     def get_lasting_secret(self) -> bytes | None:
         """The secret that outlives this process; None if none was given."""
-        secret = os.environ.get(VARIABLE) if self._secret is None else None
-        return _check_secret(secret, VARIABLE) if secret else self._secret
+        secret = os.environ.get(SECRET_VARIABLE) if self._secret is None else None
+        return _check_secret(secret, SECRET_VARIABLE) if secret else self._secret
 
     def _make_sealer(self) -> Sealer:
         import secrets
 
         from defserve.protocols.mcp.asking.round_trips import Sealer
-        from defserve.stores.identity import NOBODY
+        from defserve.stores.identity import NO_SERVER_IDENTITY
         from defserve.stores.store import StoreNonces
 
         known = self.get_lasting_secret()
         self._is_ephemeral = known is None and self.of_group is None
         nonces = StoreNonces(self._store) if self._store is not None else None
-        identity = self._identity() if self._identity is not None else NOBODY
+        identity = self._identity() if self._identity is not None else NO_SERVER_IDENTITY
         key = identity.derive_key(known or self.of_group or secrets.token_bytes(32), "requestState")
         return Sealer(key, clock=self._clock, nonces=nonces)
 
@@ -91,12 +91,12 @@ class ServerSecret:
 
 
 def _check_secret(secret: str | bytes, source: str) -> bytes:
-    from defserve.protocols.mcp.asking.round_trips import MIN_SECRET
+    from defserve.protocols.mcp.asking.round_trips import MIN_SECRET_BYTES
 
     key = secret.encode() if isinstance(secret, str) else secret
-    if len(key) < MIN_SECRET:
+    if len(key) < MIN_SECRET_BYTES:
         raise UsageError(
-            f"{source} has {len(key)} bytes, at least {MIN_SECRET} are needed",
+            f"{source} has {len(key)} bytes, at least {MIN_SECRET_BYTES} are needed",
             fix="make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
         )
     return key

@@ -1,7 +1,7 @@
 """The tasks extension: `tasks/get`, `tasks/update`, `tasks/cancel`, and calls of tools that run as tasks.
 
 A server has it if a tool says `task=`, or may elsewhere. Tasks that other servers run for our callers have an id of
-ours and an owner here (`TasksElsewhere`).
+ours and an owner here (`RemoteTasks`).
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 
 from pydantic_core import from_json, to_json
 
-from defserve.auth.authority import MAX_ADDRESS_LENGTH, is_stranger, stranger_at
+from defserve.auth.authority import MAX_ADDRESS_LENGTH, is_stranger, make_stranger_principal
 from defserve.auth.principals import ANONYMOUS_PREFIX
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Next, Offer, Stages, Wrapper
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import INTERNAL_ERROR, Params, Request
-from defserve.core.peer import error_object
+from defserve.core.peer import make_error_object
 from defserve.errors import DefserveError, InvalidParams, LimitExceeded, NoBackChannel, ProtocolError, TooManyCalls
 from defserve.limits import Limits
-from defserve.protocols.mcp.asking.client_requests import ACCEPTABLE
-from defserve.protocols.mcp.authorization import identity
-from defserve.protocols.mcp.errors import read_object, read_text
-from defserve.protocols.mcp.subscriptions import Followed, Tell
+from defserve.protocols.mcp.asking.client_requests import ANSWER_CHECKS
+from defserve.protocols.mcp.authorization import identify_caller
+from defserve.protocols.mcp.errors import read_object_param, read_text_param
+from defserve.protocols.mcp.subscriptions import GrantedFilter, SendNotification
 from defserve.protocols.mcp.tasks.records import (
-    EXTENSION,
-    MAX_MESSAGE_LENGTH,
-    NEEDED,
-    TERMINAL,
-    Status,
+    MAX_STATUS_MESSAGE_LENGTH,
+    TASKS_CAPABILITY,
+    TASKS_EXTENSION_ID,
+    TERMINAL_STATUSES,
     StoredTask,
     TaskRecord,
+    TaskStatus,
     TaskStorage,
-    new_id,
-    takes_tasks,
+    can_take_tasks,
+    new_task_id,
 )
 from defserve.protocols.mcp.tasks.run import (
     RunningTask,
     TaskRun,
     TaskRunner,
-    blocks,
     charge_outcome,
-    current_task,
-    fail,
+    fail_task,
+    get_current_task,
+    needs_worker_thread,
 )
-from defserve.protocols.mcp.tool_options import MAX_POLL_SECONDS, POLL_SECONDS, TASK, TaskOptions
+from defserve.protocols.mcp.tool_options import DEFAULT_POLL_SECONDS, MAX_POLL_SECONDS, TASK_FACET_NAME, TaskOptions
 from defserve.protocols.mcp.tools import Tool
 from defserve.stores.store import MemoryStore, is_in_memory
 
@@ -78,7 +78,7 @@ class Tasks(Extension):
         self._is_alone, self._limits, self._find_tool = is_in_memory(store), limits, find_tool
         self._storage = TaskStorage(store)
         self._runners: dict[asyncio.AbstractEventLoop, TaskRunner] = {}
-        self.elsewhere = TasksElsewhere(self._runner, servers, self._new_record) if servers is not None else None
+        self.elsewhere = RemoteTasks(self._runner, servers, self._new_record) if servers is not None else None
         subscriptions.follow("taskIds", self.follow)
 
     def negotiate(self, offer: Offer) -> object | None:
@@ -86,7 +86,7 @@ class Tasks(Extension):
         return self if offer.stateless else None
 
     def capabilities(self, offer: Offer) -> Mapping[str, Any]:
-        return {"extensions": {EXTENSION: {}}} if offer.stateless else {}
+        return {"extensions": {TASKS_EXTENSION_ID: {}}} if offer.stateless else {}
 
     def methods(self) -> Mapping[str, Handler]:
         return {"tasks/get": self.get, "tasks/update": self.update, "tasks/cancel": self.cancel}
@@ -95,7 +95,7 @@ class Tasks(Extension):
         return {"tools/call": self.around_call}  # pyright: ignore[reportReturnType]
 
     def stages(self) -> Stages:
-        return Stages(admit=self.admit, hold=_begin, concerns=lambda item, active: TASK in item.facets)
+        return Stages(admit=self.admit, hold=_begin, concerns=lambda item, active: TASK_FACET_NAME in item.facets)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:
@@ -117,7 +117,7 @@ class Tasks(Extension):
         most = round(self._limits.task_ttl * 1000)
         ttl, poll = created.get("ttlMs"), created.get("pollIntervalMs")
         ttl = min(ttl, most) if type(ttl) is int else most
-        poll = min(poll, round(MAX_POLL_SECONDS * 1000)) if type(poll) is int else round(POLL_SECONDS * 1000)
+        poll = min(poll, round(MAX_POLL_SECONDS * 1000)) if type(poll) is int else round(DEFAULT_POLL_SECONDS * 1000)
         return new_record(call, str(call.params.get("name")), self._runner(), ttl, poll)
 
     # -- creation ----------------------------------------------------------------------------------------
@@ -126,7 +126,12 @@ class Tasks(Extension):
         """`tools/call` of the stateless era: a tool that runs as a task does so for a client that takes tasks."""
         name = params.get("name")
         tool = self._find_tool(name) if isinstance(name, str) else None
-        if tool is None or TASK not in tool.facets or not takes_tasks(call) or current_task(call) is not None:
+        if (
+            tool is None
+            or TASK_FACET_NAME not in tool.facets
+            or not can_take_tasks(call)
+            or get_current_task(call) is not None
+        ):
             return following(call, params)
         if call.outer is not None:
             return following(call, params)  # who calls it waits for its result
@@ -135,7 +140,9 @@ class Tasks(Extension):
     async def _start(self, call: Call, params: Params, tool: Tool, following: Next) -> Params:
         runner = self._runner()
         runner.admit(call, tool)
-        run = TaskRun(runner, call, params, lambda: _record(call, params, tool, runner), blocks=blocks(tool))
+        run = TaskRun(
+            runner, call, params, lambda: _record(call, params, tool, runner), blocks=needs_worker_thread(tool)
+        )
         run.start(following)
         try:
             begun = await run.begun
@@ -146,9 +153,9 @@ class Tasks(Extension):
 
     def admit(self, call: Call, item: Any) -> None:
         """A stage. Raises NoBackChannel if the client must take tasks to call this tool, and does not."""
-        options: TaskOptions = item.facets[TASK]
-        if options.is_required and call.outer is None and _is_stateless(call) and not takes_tasks(call):
-            raise NoBackChannel(f"{item.name} runs only as a task: the client must take tasks", needs=NEEDED)
+        options: TaskOptions = item.facets[TASK_FACET_NAME]
+        if options.is_required and call.outer is None and _is_stateless(call) and not can_take_tasks(call):
+            raise NoBackChannel(f"{item.name} runs only as a task: the client must take tasks", needs=TASKS_CAPABILITY)
 
     # -- methods -----------------------------------------------------------------------------------------
 
@@ -161,12 +168,12 @@ class Tasks(Extension):
             return await elsewhere.look(call, task)
         return (await self._alive(call, task)).to_detailed_task()
 
-    def _running_elsewhere(self, task: StoredTask) -> TasksElsewhere | None:
+    def _running_elsewhere(self, task: StoredTask) -> RemoteTasks | None:
         return self.elsewhere if task.record.elsewhere is not None and not task.record.is_over else None
 
     async def update(self, call: Call, params: Params) -> Params:
         task = await self._find_task(call, params)
-        given = read_object(params, "inputResponses")
+        given = read_object_param(params, "inputResponses")
         if (elsewhere := self._running_elsewhere(task)) is not None:
             return await elsewhere.forward_request(call, task, {"inputResponses": given})
 
@@ -174,7 +181,7 @@ class Tasks(Extension):
             answered = [key for key in given if key in record.questions]
             for key in answered:
                 question = record.questions.pop(key)
-                if not ACCEPTABLE[question["method"]](given[key]):
+                if not ANSWER_CHECKS[question["method"]](given[key]):
                     raise InvalidParams(
                         f"Invalid params: the answer {key!r} has not the form of an answer to {question['method']}"
                     )
@@ -188,7 +195,7 @@ class Tasks(Extension):
 
     async def cancel(self, call: Call, params: Params) -> Params:
         require_tasks(call)
-        task = _require_task(await self._own(call, read_text(params, "taskId")))
+        task = _require_task(await self._own(call, read_text_param(params, "taskId")))
         if (elsewhere := self._running_elsewhere(task)) is not None:
             return await elsewhere.forward_request(call, task, {})
 
@@ -212,9 +219,9 @@ class Tasks(Extension):
 
     async def _find_task(self, call: Call, params: Params) -> StoredTask:
         require_tasks(call)
-        return _require_task(await self.find(call, read_text(params, "taskId")))
+        return _require_task(await self.find(call, read_text_param(params, "taskId")))
 
-    async def follow(self, call: Call, wanted: Any, tell: Tell) -> Followed:
+    async def follow(self, call: Call, wanted: Any, tell: SendNotification) -> GrantedFilter:
         """Tell a listener of each task as it is now, and again after every change.
 
         Ids that are unknown, or somebody else's, are left out.
@@ -236,7 +243,7 @@ class Tasks(Extension):
         except BaseException:
             follower.end()
             raise
-        return Followed([*follower.latest, *follower.polled], follower.begin, follower.end)
+        return GrantedFilter([*follower.latest, *follower.polled], follower.begin, follower.end)
 
     # -- lost runners ------------------------------------------------------------------------------------
 
@@ -250,10 +257,10 @@ class Tasks(Extension):
         if record.id in runner.running or record.id in runner.claiming:
             return task  # it began while the other process was looked for
         tool = self._find_tool(record.tool)
-        if tool is None or TASK not in tool.facets:
+        if tool is None or TASK_FACET_NAME not in tool.facets:
             return _require_task(
                 await runner.change(
-                    record.id, lambda found: found.runner == record.runner and fail(found, PROCESS_LOST)
+                    record.id, lambda found: found.runner == record.runner and fail_task(found, PROCESS_LOST)
                 )
             )
         try:
@@ -279,14 +286,14 @@ class Tasks(Extension):
             if record.runner != lost.runner:
                 return False  # another process was faster
             if (lost.runner and record.retries == 0) or record.arguments is None:
-                return fail(record, PROCESS_LOST)
+                return fail_task(record, PROCESS_LOST)
             record.runner, record.retries = runner.id, record.retries - bool(lost.runner)
             is_claimed = True
             return True
 
         task = _require_task(await runner.change(lost.id, claim))
         if is_claimed and not task.record.is_over:
-            run = _next_run(call, task.record, runner, blocks=blocks(tool))
+            run = _next_run(call, task.record, runner, blocks=needs_worker_thread(tool))
             runner.adopt(run, task.record)
             run.resume(task.record, run.call.terms.methods["tools/call"].run)
         return task
@@ -300,8 +307,8 @@ PROCESS_LOST: Final = "the process that ran the task has died; whether the task 
 
 def _begin(call: Call, item: Any, arguments: dict[str, Any]) -> AbstractAsyncContextManager[None] | None:
     """A stage around the function: the last thing before it runs is that its task begins."""
-    task = current_task(call)
-    return None if item.facets[TASK].begins_later or task is None else _begin_task(task)
+    task = get_current_task(call)
+    return None if item.facets[TASK_FACET_NAME].begins_later or task is None else _begin_task(task)
 
 
 @asynccontextmanager
@@ -318,8 +325,8 @@ def _require_task(task: StoredTask | None) -> StoredTask:
 
 def require_tasks(call: Call) -> None:
     """Raises NoBackChannel for a client that did not declare tasks. Comes before anything is looked up."""
-    if not takes_tasks(call):
-        raise NoBackChannel(f"{call.method} needs a client that takes tasks", needs=NEEDED)
+    if not can_take_tasks(call):
+        raise NoBackChannel(f"{call.method} needs a client that takes tasks", needs=TASKS_CAPABILITY)
 
 
 def _is_stateless(call: Call) -> bool:
@@ -327,22 +334,22 @@ def _is_stateless(call: Call) -> bool:
 
 
 def _record(call: Call, params: Params, tool: Tool, runner: TaskRunner) -> TaskRecord:
-    options: TaskOptions = tool.facets[TASK]
+    options: TaskOptions = tool.facets[TASK_FACET_NAME]
     record = new_record(call, tool.name, runner, round(options.ttl * 1000), round(options.poll * 1000))
     record.retries = options.retry
     if options.retry:
         record.arguments = params.get("arguments") or {}
         record.brought = {name: value for name, value in params.items() if name not in _KEPT_APART}
         if record.owner is None:
-            record.stranger = identity(call).id.removeprefix(ANONYMOUS_PREFIX)[:MAX_ADDRESS_LENGTH]
+            record.stranger = identify_caller(call).id.removeprefix(ANONYMOUS_PREFIX)[:MAX_ADDRESS_LENGTH]
     return record
 
 
 def new_record(call: Call, tool: str, runner: TaskRunner, ttl: int, poll: int) -> TaskRecord:
     """A task that belongs to a caller. The times are milliseconds."""
-    caller, now = identity(call), runner.storage.now()
+    caller, now = identify_caller(call), runner.storage.now()
     return TaskRecord(
-        id=new_id(),
+        id=new_task_id(),
         tool=tool,
         created=now,
         updated=now,
@@ -365,7 +372,7 @@ def _next_run(call: Call, record: TaskRecord, runner: TaskRunner, *, blocks: boo
     composition = call.session.composition
     offer = composition.offer_in(Request("task", "tools/call", params, params))
     terms = composition.agree(offer) if offer is not None else None
-    stranger = stranger_at(record.stranger) if record.owner is None else None
+    stranger = make_stranger_principal(record.stranger) if record.owner is None else None
     return TaskRun(runner, call, params, lambda: record, blocks=blocks, terms=terms, stranger=stranger)
 
 
@@ -373,7 +380,7 @@ def _may_use(call: Call, record: TaskRecord) -> bool:
     """Whether the caller made the task, with at least the rights it has. A stranger's task is for who has its id."""
     if record.owner is None:
         return True
-    caller = identity(call)
+    caller = identify_caller(call)
     return not is_stranger(caller) and caller.id == record.owner and caller.has_rights(record.rights)
 
 
@@ -395,7 +402,7 @@ def _parse_reply(reply: bytes) -> Params:
 
 
 SERVER_LOST: Final = "the server that ran the task has ended; whether the task did its work is not known"
-STATES: Final = frozenset(get_args(Status))
+TASK_STATUSES: Final = frozenset(get_args(TaskStatus))
 
 
 class TaskLost(DefserveError):
@@ -414,7 +421,7 @@ class TaskServers(Protocol):
         ...
 
 
-class TasksElsewhere:
+class RemoteTasks:
     """Keeps and asks for the tasks of `servers`. `begin` makes the record of a new task of a caller."""
 
     def __init__(
@@ -442,7 +449,7 @@ class TasksElsewhere:
             found = await self._servers.ask_task(call, where, "tasks/get", {})
         except TaskLost:
             return await self._lost(task)
-        if found.get("status") not in TERMINAL:
+        if found.get("status") not in TERMINAL_STATUSES:
             told = _translate_task(task.record, found)
             asked: Any = found.get("inputRequests")
             return {**told, "inputRequests": asked} if told["status"] == "input_required" and is_object(asked) else told
@@ -473,7 +480,7 @@ class TasksElsewhere:
         if record.runner != runner.id and not await runner.heartbeat.is_dead(record.runner):
             return task.to_detailed_task()
         runner.held.pop(record.id, None)
-        ended = await runner.change(record.id, lambda found: fail(found, SERVER_LOST))
+        ended = await runner.change(record.id, lambda found: fail_task(found, SERVER_LOST))
         return _require_task(ended).to_detailed_task()
 
 
@@ -485,8 +492,8 @@ def _where(task: StoredTask) -> Params:
 def _translate_task(record: TaskRecord, found: Params) -> Params:
     """What a server says of a task, under our id. Its times and texts are taken if they are what they should be."""
     texts = ("createdAt", "lastUpdatedAt", "statusMessage")
-    said = {name: found[name][:MAX_MESSAGE_LENGTH] for name in texts if isinstance(found.get(name), str)}
-    status = found["status"] if found.get("status") in STATES else "working"
+    said = {name: found[name][:MAX_STATUS_MESSAGE_LENGTH] for name in texts if isinstance(found.get(name), str)}
+    status = found["status"] if found.get("status") in TASK_STATUSES else "working"
     return {**record.wire(), **said, "status": status}
 
 
@@ -497,14 +504,14 @@ def _encode_outcome(found: Params) -> bytes | None:
         return None
     error: Any = found.get("error")
     if not is_object(error) or type(error.get("code")) is not int or not isinstance(error.get("message"), str):
-        error = error_object(INTERNAL_ERROR, "the task has failed, and its server does not say why")
+        error = make_error_object(INTERNAL_ERROR, "the task has failed, and its server does not say why")
     return to_json({"error": error})
 
 
 # -- Notifications of tasks: `taskIds` in the filter of `subscriptions/listen`.
 
 
-CHANGED: Final = "notifications/tasks"
+TASK_CHANGED_METHOD: Final = "notifications/tasks"
 MIN_POLL_SECONDS: Final = 0.5
 
 
@@ -514,7 +521,7 @@ class TaskFollower:
     Those in `polled` run elsewhere; each is what gives the task as it is.
     """
 
-    def __init__(self, runner: TaskRunner, tell: Tell) -> None:
+    def __init__(self, runner: TaskRunner, tell: SendNotification) -> None:
         self.latest: dict[str, StoredTask] = {}
         self.polled: dict[str, Callable[[], Awaitable[Params]]] = {}
         self._polling: list[asyncio.Task[None]] = []
@@ -530,12 +537,12 @@ class TaskFollower:
         if task.record.revision > self.latest[task.record.id].record.revision:
             self.latest[task.record.id] = task
             if self._has_begun:
-                self._tell(CHANGED, task.to_detailed_task())
+                self._tell(TASK_CHANGED_METHOD, task.to_detailed_task())
 
     def begin(self) -> None:
         self._has_begun = True
         for task in self.latest.values():
-            self._tell(CHANGED, task.to_detailed_task())
+            self._tell(TASK_CHANGED_METHOD, task.to_detailed_task())
         self._polling = [asyncio.create_task(poll_task(look, self._tell)) for look in self.polled.values()]
 
     def end(self) -> None:
@@ -545,10 +552,10 @@ class TaskFollower:
             polling.cancel()
 
 
-async def poll_task(look: Callable[[], Awaitable[Params]], tell: Tell) -> None:
+async def poll_task(look: Callable[[], Awaitable[Params]], tell: SendNotification) -> None:
     """Ask a server elsewhere for a task, again and again, until the task is over. `look` gives the task as it is."""
     told: Params = {}
-    while told.get("status") not in TERMINAL:
+    while told.get("status") not in TERMINAL_STATUSES:
         try:
             found = await look()
         except InvalidParams:
@@ -556,6 +563,6 @@ async def poll_task(look: Callable[[], Awaitable[Params]], tell: Tell) -> None:
         except DefserveError:
             found = told  # its server may come back
         if found != told:
-            tell(CHANGED, found)
+            tell(TASK_CHANGED_METHOD, found)
         told = found
         await asyncio.sleep(max(told.get("pollIntervalMs", 0) / 1000, MIN_POLL_SECONDS))

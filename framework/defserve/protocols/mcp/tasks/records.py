@@ -23,18 +23,18 @@ from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.errors import LimitExceeded, Refused
 from defserve.limits import Limits
-from defserve.protocols.mcp.lifecycle import PREFIX
-from defserve.stores.store import LEASES, TASK_ACCOUNTS, TASKS, Space, Store, StoreBusy, StoreChange
+from defserve.protocols.mcp.lifecycle import MCP_NAMESPACE
+from defserve.stores.store import LEASE_SPACES, TASK_ACCOUNT_SPACES, TASK_SPACES, Space, Store, StoreBusy, StoreChange
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
 
 
-Status: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
+TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
-TERMINAL: Final[frozenset[Status]] = frozenset(("completed", "failed", "cancelled"))
-MAX_MESSAGE_LENGTH: Final = 1024
-NOBODY: Final = ""
+TERMINAL_STATUSES: Final[frozenset[TaskStatus]] = frozenset(("completed", "failed", "cancelled"))
+MAX_STATUS_MESSAGE_LENGTH: Final = 1024
+NO_RUNNER: Final = ""
 """The runner of a task that waits to be run again."""
 
 _LATER_FIELDS: Final = frozenset(("brought", "marks", "stranger"))
@@ -65,7 +65,7 @@ class TaskRecord:
     runner: str
     retries: int
     revision: int = 0
-    status: Status = "working"
+    status: TaskStatus = "working"
     message: str = ""
     questions: dict[str, Params] = field(default_factory=dict[str, Params])
     answers: dict[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
@@ -86,7 +86,7 @@ class TaskRecord:
 
     @property
     def is_over(self) -> bool:
-        return self.status in TERMINAL
+        return self.status in TERMINAL_STATUSES
 
     @property
     def weight(self) -> int:
@@ -97,9 +97,9 @@ class TaskRecord:
     def expires(self) -> int:
         return self.created + self.ttl
 
-    def end(self, status: Status, message: str = "") -> None:
+    def end(self, status: TaskStatus, message: str = "") -> None:
         """It is over. Questions that nobody answered are dropped, and so is what a further run would need."""
-        self.status, self.message = status, message[:MAX_MESSAGE_LENGTH]
+        self.status, self.message = status, message[:MAX_STATUS_MESSAGE_LENGTH]
         self.questions, self.answers, self.effects, self.arguments = {}, {}, {}, None
         self.brought, self.marks = {}, {}
 
@@ -134,9 +134,9 @@ class StoredTask(NamedTuple):
 
 
 def _iso(milliseconds: int) -> str:
-    from defserve.core.json_values import instant_at
+    from defserve.core.json_values import format_unix_timestamp
 
-    return instant_at(milliseconds / 1000, "milliseconds")
+    return format_unix_timestamp(milliseconds / 1000, "milliseconds")
 
 
 # -- Tasks in a store: made, found and changed. Each change sees the record as it is, whichever process wrote it last.
@@ -150,11 +150,11 @@ MAX_TRIES: Final = 100
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{32}")
 
-Alter = Callable[[TaskRecord], bytes | bool]
+RecordChange = Callable[[TaskRecord], bytes | bool]
 """Changes a record in place. True keeps the change, False leaves the task as it was; bytes are its outcome."""
 
 
-def new_id() -> str:
+def new_task_id() -> str:
     """An id that cannot be guessed."""
     return secrets.token_urlsafe(24)
 
@@ -172,29 +172,31 @@ class TaskStorage:
     async def create(self, record: TaskRecord) -> None:
         """Keep a new task. When this returns, every process on the store finds it."""
         data = record.to_bytes()
-        change = StoreChange(TASKS.of(record.id), put={RECORD: data}, expect={RECORD: None}, ttl=record.ttl / 1000)
+        change = StoreChange(
+            TASK_SPACES.of(record.id), put={RECORD: data}, expect={RECORD: None}, ttl=record.ttl / 1000
+        )
         if await self.store.change(change):
             return
         # A store that lost its connection may repeat a change, and then find its own first attempt.
-        if (await self.store.get(TASKS.of(record.id), [RECORD])).get(RECORD) != data:
+        if (await self.store.get(TASK_SPACES.of(record.id), [RECORD])).get(RECORD) != data:
             raise StoreBusy("The store has another task of this id")
 
     async def find(self, id: str) -> StoredTask | None:
         """The task of this id; None if there is none, or none any more."""
         if not _ID.fullmatch(id):
             return None
-        found = await self.store.get(TASKS.of(id), [RECORD, OUTCOME])
+        found = await self.store.get(TASK_SPACES.of(id), [RECORD, OUTCOME])
         if RECORD not in found:
             return None
         record = TaskRecord.from_bytes(found[RECORD])
         return StoredTask(record, found.get(OUTCOME)) if record.expires > self.now() else None
 
-    async def change(self, id: str, alter: Alter) -> StoredTask | None:
+    async def change(self, id: str, alter: RecordChange) -> StoredTask | None:
         """The task after `alter` has changed it, as it is now. A task that is over is not changed any more.
 
         Raises LimitExceeded if the record would become too large, and what the store raises.
         """
-        space = TASKS.of(id)
+        space = TASK_SPACES.of(id)
         for _ in range(MAX_TRIES):
             found = await self.store.get(space, [RECORD, OUTCOME])
             if RECORD not in found:
@@ -254,7 +256,7 @@ class TaskAccounts:
                 await self._enter(record, STRANGERS, size, STRANGERS_SHARE)
 
     async def _enter(self, record: TaskRecord, account: str, size: int, share: int) -> None:
-        storage, space, name = self._storage, TASK_ACCOUNTS.of(account), record.id[:_NAME]
+        storage, space, name = self._storage, TASK_ACCOUNT_SPACES.of(account), record.id[:_NAME]
         for _ in range(MAX_TRIES):
             before = (await storage.store.get(space, [LEDGER])).get(LEDGER)
             now = storage.now()
@@ -327,7 +329,7 @@ class Heartbeat:
 
     async def is_dead(self, runner: str) -> bool:
         """Whether nothing was heard of another process for long enough. May take a moment."""
-        if runner == NOBODY:
+        if runner == NO_RUNNER:
             return True
         if await self._store.get(_lease(runner), [_HOLDER]):
             self._dead.discard(runner)
@@ -359,18 +361,18 @@ class Heartbeat:
 
 
 def _lease(runner: str) -> Space:
-    return LEASES.of(f"tasks {runner}")
+    return LEASE_SPACES.of(f"tasks {runner}")
 
 
 # -- What a client that takes tasks offers, with every request (tasks extension: capability negotiation).
 
 
-EXTENSION: Final = PREFIX + "tasks"
-NEEDED: Final[Params] = {"extensions": {EXTENSION: {}}}
+TASKS_EXTENSION_ID: Final = MCP_NAMESPACE + "tasks"
+TASKS_CAPABILITY: Final[Params] = {"extensions": {TASKS_EXTENSION_ID: {}}}
 
 
-def takes_tasks(call: Call) -> bool:
+def can_take_tasks(call: Call) -> bool:
     """Whether the client declared, with this request, that it takes tasks."""
     offer = call.terms.offer
     extensions = offer.capabilities.get("extensions") if offer is not None and offer.stateless else None
-    return is_object(extensions) and is_object(extensions.get(EXTENSION))
+    return is_object(extensions) and is_object(extensions.get(TASKS_EXTENSION_ID))

@@ -17,17 +17,17 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.core.call import Call
 from defserve.core.extension import Next, OutgoingMessage
 from defserve.core.messages import INTERNAL_ERROR, Params
-from defserve.core.peer import error_object
+from defserve.core.peer import make_error_object
 from defserve.core.session import Session
 from defserve.errors import Draining, LimitExceeded, Refused, TooManyCalls
 from defserve.limits import Limits
-from defserve.protocols.mcp.asking.round_trips import RoundTrips, marks_of, restore_marks
-from defserve.protocols.mcp.reporting import Reported
+from defserve.protocols.mcp.asking.round_trips import RoundTrips, get_call_marks, restore_call_marks
+from defserve.protocols.mcp.reporting import ReportingState
 from defserve.protocols.mcp.tasks.records import (
-    MAX_MESSAGE_LENGTH,
-    NOBODY,
-    Alter,
+    MAX_STATUS_MESSAGE_LENGTH,
+    NO_RUNNER,
     Heartbeat,
+    RecordChange,
     StoredTask,
     TaskAccounts,
     TaskRecord,
@@ -37,7 +37,7 @@ from defserve.protocols.mcp.tools import Tool
 
 if TYPE_CHECKING:
     from defserve.auth.principals import Principal
-    from defserve.core.composition import Terms
+    from defserve.core.composition import NegotiatedTerms
 
 
 SAY_SECONDS: Final = 0.5
@@ -66,7 +66,7 @@ class TaskRun:
         make_record: Callable[[], TaskRecord],
         *,
         blocks: bool,
-        terms: Terms | None = None,
+        terms: NegotiatedTerms | None = None,
         stranger: Principal | None = None,
     ) -> None:
         self.blocks = blocks
@@ -106,7 +106,7 @@ class TaskRun:
         return self.record.retries if self.record is not None else 0
 
     def say(self, message: str) -> None:
-        self._message = message[:MAX_MESSAGE_LENGTH]
+        self._message = message[:MAX_STATUS_MESSAGE_LENGTH]
         if self.call.engine.on_loop():
             self._tell_soon()
         else:
@@ -119,7 +119,7 @@ class TaskRun:
             if record.arguments is not None:
                 rounds = self.call.local(RoundTrips)
                 record.answers, record.effects = dict(rounds.answers), dict(rounds.effects.done)
-                record.marks = marks_of(self.call)
+                record.marks = get_call_marks(self.call)
             await self._runner.create(self, record)
             self._go_on(record)
             if not self.begun.done():
@@ -139,7 +139,7 @@ class TaskRun:
         rounds = self.call.local(RoundTrips)
         rounds.answers = {key: (asked, said) for key, (asked, said) in record.answers.items()}
         rounds.effects.done = dict(record.effects)
-        restore_marks(self.call, record.marks)
+        restore_call_marks(self.call, record.marks)
         self._taken = dict.fromkeys(record.answers, "") | {key: one["digest"] for key, one in record.questions.items()}
         self._go_on(record)
         self.start(following)
@@ -150,7 +150,7 @@ class TaskRun:
         rounds.wait_for_answer = self._ask
         if record.arguments is not None:
             rounds.keep_effect = self._keep_effect
-        self.call.local(Reported).also = self._on_progress
+        self.call.local(ReportingState).also = self._on_progress
         left = (record.expires - self._runner.storage.now()) / 1000
         self._deadline = asyncio.get_running_loop().call_later(left, self.stop)
 
@@ -215,10 +215,10 @@ class TaskRun:
 
         def alter(found: TaskRecord) -> bytes | bool:
             if self._session.is_cut and found.retries > 0:
-                found.runner, found.retries = NOBODY, found.retries - 1
+                found.runner, found.retries = NO_RUNNER, found.retries - 1
                 return True
             if self._session.is_cut:
-                return fail(found, SHUT_DOWN)
+                return fail_task(found, SHUT_DOWN)
             error = from_json(outcome).get("error")
             if error is not None:
                 found.end("failed", str(error["message"]))
@@ -228,7 +228,7 @@ class TaskRun:
 
         await self._change(alter)
 
-    async def _change(self, alter: Alter) -> None:
+    async def _change(self, alter: RecordChange) -> None:
         """Change the task, unless somebody else runs it by now."""
         assert self.record is not None
         await self._runner.change(self.record.id, lambda found: found.runner == self._runner.id and alter(found))
@@ -288,7 +288,7 @@ class TaskRun:
 
         def alter(found: TaskRecord) -> bool:
             found.effects[key] = value
-            found.marks |= marks_of(self.call)  # the effect may come of what they tell of
+            found.marks |= get_call_marks(self.call)  # the effect may come of what they tell of
             return True
 
         await self._change(alter)
@@ -314,14 +314,14 @@ async def charge_outcome(runner: TaskRunner, record: TaskRecord, principal: str,
     except LimitExceeded as error:
         if error.data.get("limit") not in ("tasks", "task_bytes"):
             raise
-        return to_json({"error": error_object(INTERNAL_ERROR, error.message, error.data)})
+        return to_json({"error": make_error_object(INTERNAL_ERROR, error.message, error.data)})
     return outcome
 
 
-def fail(record: TaskRecord, message: str) -> bytes:
+def fail_task(record: TaskRecord, message: str) -> bytes:
     """End a task that has no outcome. Returns the outcome that says so."""
     record.end("failed", message)
-    return to_json({"error": error_object(INTERNAL_ERROR, message, {"error_type": "task_lost"})})
+    return to_json({"error": make_error_object(INTERNAL_ERROR, message, {"error_type": "task_lost"})})
 
 
 def _outcome_in(reply: bytes) -> bytes:
@@ -341,7 +341,7 @@ FAREWELL_SECONDS: Final = 5.0
 """How long the end of a server waits for outcomes that are on their way to the store."""
 
 
-Listener = Callable[[StoredTask], None]
+TaskListener = Callable[[StoredTask], None]
 
 
 class TaskRunner:
@@ -358,7 +358,7 @@ class TaskRunner:
         self.runs: set[TaskRun] = set()
         """Those that have started, although their task may not have begun. A run counts until `finish`."""
         self._is_alone = is_alone
-        self._listeners: dict[str, list[Listener]] = {}
+        self._listeners: dict[str, list[TaskListener]] = {}
         self._finishing = BackgroundTasks()
         self._looking: asyncio.Task[None] | None = None
 
@@ -372,7 +372,7 @@ class TaskRunner:
         is_full = {
             "in_flight": sum(run.call.principal == call.principal for run in runs) >= limits.in_flight,
             "in_flight_total": len(runs) * 2 >= limits.in_flight_total,
-            "threads": blocks(tool) and sum(run.blocks for run in runs) * 2 >= limits.threads,
+            "threads": needs_worker_thread(tool) and sum(run.blocks for run in runs) * 2 >= limits.threads,
         }
         for limit, is_reached in is_full.items():
             if is_reached:
@@ -418,7 +418,7 @@ class TaskRunner:
         """Do something that the end of the server waits for."""
         return self._finishing.start(_quietly(work))
 
-    async def change(self, id: str, alter: Alter) -> StoredTask | None:
+    async def change(self, id: str, alter: RecordChange) -> StoredTask | None:
         """Change a task and tell those who listen to it here."""
         task = await self.storage.change(id, alter)
         self.notify_listeners(id, task)
@@ -438,11 +438,11 @@ class TaskRunner:
 
     # -- listening ---------------------------------------------------------------------------------------
 
-    def listen(self, id: str, listener: Listener) -> None:
+    def listen(self, id: str, listener: TaskListener) -> None:
         self._listeners.setdefault(id, []).append(listener)
         self._look_on()
 
-    def unlisten(self, id: str, listener: Listener) -> None:
+    def unlisten(self, id: str, listener: TaskListener) -> None:
         left = [one for one in self._listeners.pop(id, []) if one != listener]
         if left:
             self._listeners[id] = left
@@ -483,7 +483,7 @@ class TaskRunner:
                     self.notify_listeners(id, task)
 
 
-def blocks(tool: Tool) -> bool:
+def needs_worker_thread(tool: Tool) -> bool:
     """Whether a tool takes a worker thread for as long as it runs."""
     return tool.function.signature.flow in ("sync", "generator") and not tool.function.inline
 
@@ -527,7 +527,7 @@ class InTask:
     task: RunningTask | None = None
 
 
-def current_task(call: Call) -> RunningTask | None:
+def get_current_task(call: Call) -> RunningTask | None:
     """The task that a call runs as; None for a plain call."""
     found = call.peek(InTask)
     return found.task if found is not None else None

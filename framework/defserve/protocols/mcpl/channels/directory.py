@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
-from defserve.binding.signature import name_of, where
+from defserve.binding.signature import find_source_location, get_function_name
 from defserve.core.call import Call
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
@@ -20,24 +20,32 @@ from defserve.errors import InvalidParams, MethodNotFound, NoBackChannel, PeerEr
 from defserve.protocols.mcpl import peers
 from defserve.protocols.mcpl.channels.messages import (
     MAX_CHANNELS,
-    OBSERVED_ONLY,
+    OBSERVE_ONLY_CHANNELS,
     OBSERVING_VERBS,
-    VERB_USES,
+    USES_BY_VERB,
     Channel,
     ChannelFunction,
-    ChannelKind,
-    Message,
+    ChannelTypeBase,
     MessageReceipt,
+    ReceivedMessage,
     read_channel,
-    receipts,
+    read_message_receipts,
 )
-from defserve.protocols.mcpl.peers import Peer, To, everyone, find, obstacle, on_its_loop, select_peers
-from defserve.protocols.mcpl.policies import FeaturePolicy, LiveTerms, get_live_terms, is_stateless
-from defserve.protocols.mcpl.section import decorator
+from defserve.protocols.mcpl.peers import (
+    Peer,
+    To,
+    everyone,
+    find_send_obstacle,
+    find_sessions_elsewhere,
+    run_on_session_loop,
+    select_peers,
+)
+from defserve.protocols.mcpl.policies import FeaturePolicy, McplTerms, get_mcpl_terms, is_stateless_call
+from defserve.protocols.mcpl.section import make_registering_decorator
 from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, UnknownChannel
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.section import Feature, LiveServer
+    from defserve.protocols.mcpl.section import FeatureSetBase, McplServerState
 
 
 INCOMING = "incoming"
@@ -65,10 +73,10 @@ class ChannelDecorator:
     ) -> Any:
         if scope is not None and self._verb != "open":
             raise UsageError(f"{self._verb} needs no scope: a channel's id is its label", fix="leave scope= out")
-        return decorator(function, lambda made: self._kind.declare(self._verb, made, timeout, scope))
+        return make_registering_decorator(function, lambda made: self._kind.declare(self._verb, made, timeout, scope))
 
 
-class ChannelType(ChannelKind):
+class ChannelType(ChannelTypeBase):
     """Channels of one type; made by `server.channels`.
 
     Channels that the author adds are shared by all hosts. A channel that a host opens belongs to its session: no other
@@ -93,7 +101,7 @@ class ChannelType(ChannelKind):
     - `typing(channel, active, metadata)` shows that the model writes, or has stopped.
     """
 
-    def __init__(self, directory: ChannelDirectory, type: str, feature_set: Feature) -> None:
+    def __init__(self, directory: ChannelDirectory, type: str, feature_set: FeatureSetBase) -> None:
         super().__init__(type, feature_set)
         self._directory = directory
         self.open = ChannelDecorator(self, "open")
@@ -112,21 +120,23 @@ class ChannelType(ChannelKind):
         if verb in self.functions:
             raise UsageError(
                 f"{self.name} have a function for {verb} already: {self.functions[verb].function.signature.name}",
-                where=where(function),
-                fix=f"declare {name_of(function)} on channels of another type",
+                where=find_source_location(function),
+                fix=f"declare {get_function_name(function)} on channels of another type",
             )
-        if self.type in OBSERVED_ONLY and verb not in OBSERVING_VERBS:
+        if self.type in OBSERVE_ONLY_CHANNELS and verb not in OBSERVING_VERBS:
             raise UsageError(
-                f"{self.name} can only be observed, not {verb}", where=where(function), fix="use @….observe"
+                f"{self.name} can only be observed, not {verb}",
+                where=find_source_location(function),
+                fix="use @….observe",
             )
         self.functions[verb] = ChannelFunction(verb, function, self._directory.server.find_provider, timeout, scope)
-        self.feature_set.use(*VERB_USES.get(verb, ()))
+        self.feature_set.use(*USES_BY_VERB.get(verb, ()))
 
     # -- verbs -------------------------------------------------------------------------------------------
 
     def add(self, channel: Channel) -> None:
         """Offer a channel to all hosts, also while serving. They are told. From any thread."""
-        if self.type in OBSERVED_ONLY:
+        if self.type in OBSERVE_ONLY_CHANNELS:
             raise UsageError(f"{self.name} can only be observed", fix="declare channels of a type of your own")
         self._directory.add(self, _check_channel(channel))
 
@@ -138,7 +148,9 @@ class ChannelType(ChannelKind):
         """Change the description of a channel that was added or opened. Its hosts are told. From any thread."""
         self._directory.update(self, _check_channel(channel))
 
-    async def incoming(self, messages: Message | Sequence[Message], *, to: To = None) -> list[MessageReceipt]:
+    async def incoming(
+        self, messages: ReceivedMessage | Sequence[ReceivedMessage], *, to: To = None
+    ) -> list[MessageReceipt]:
         """Deliver messages to the hosts that have their channels. Returns one receipt each, in order.
 
         Inside a call or handler, that is its session. Outside, a message goes to the only session that has its channel
@@ -148,8 +160,8 @@ class ChannelType(ChannelKind):
         NoBackChannel if nobody can be reached and the set has no `inbox`.
         """
 
-        given = [messages] if isinstance(messages, Message) else messages
-        await find(self._directory.server, to)
+        given = [messages] if isinstance(messages, ReceivedMessage) else messages
+        await find_sessions_elsewhere(self._directory.server, to)
         if to is everyone and (others := self._directory.server.others) is not None:
             others.publish(INCOMING, [self.type, [message.to_json_value() for message in given]])
         return await MessageDelivery(self._directory, self, given, to).deliver()
@@ -157,12 +169,15 @@ class ChannelType(ChannelKind):
     async def host_channels(self, *, to: To = None) -> list[Channel]:
         """The channels that a host knows, of any type and any server. `to` as in `incoming`."""
         verb, told = "host_channels", list[Channel]()
-        await find(self._directory.server, to)
+        await find_sessions_elsewhere(self._directory.server, to)
         for peer in select_peers(
-            self._directory.server, verb, to, lambda peer: obstacle(peer, self.feature_set, verb, "channels.register")
+            self._directory.server,
+            verb,
+            to,
+            lambda peer: find_send_obstacle(peer, self.feature_set, verb, "channels.register"),
         ):
             asking = peer.request("channels/list", {}, timeout=peer.session.composition.limits.callback)
-            told += _channels_in(await on_its_loop(peer.session, asking))
+            told += _channels_in(await run_on_session_loop(peer.session, asking))
         return told
 
 
@@ -189,17 +204,17 @@ def _channels_in(answer: Any) -> list[Channel]:
 # A channel that the author adds is shared by all hosts. One that a host opens belongs to its session alone.
 
 
-CHANGED = "channels/changed"
+CHANNELS_CHANGED_METHOD = "channels/changed"
 
 # How what is kept of a session is named.
 REGISTERED, OPENED, CLOSED, REFUSED = "registered", "opened:", "closed:", "refused:"
 KEPT = (OPENED, CLOSED, REFUSED)
 
 
-class HeldChannel(NamedTuple):
+class DeclaredChannel(NamedTuple):
     """A channel, and the type it was declared with."""
 
-    kind: ChannelKind
+    kind: ChannelTypeBase
     channel: Channel
 
     def wire(self) -> Params:
@@ -214,14 +229,14 @@ class SessionChannels:
     `closing` are those it opened whose author's function is closing them now.
     """
 
-    opened: dict[str, HeldChannel] = field(default_factory=dict[str, HeldChannel])
-    closing: dict[str, HeldChannel] = field(default_factory=dict[str, HeldChannel])
+    opened: dict[str, DeclaredChannel] = field(default_factory=dict[str, DeclaredChannel])
+    closing: dict[str, DeclaredChannel] = field(default_factory=dict[str, DeclaredChannel])
     closed: set[str] = field(default_factory=set[str])
     told: dict[str, Params] = field(default_factory=dict[str, Params])
     registered: bool = False
     refused: set[str] = field(default_factory=set[str])
 
-    def note(self, held: HeldChannel) -> Params:
+    def note(self, held: DeclaredChannel) -> Params:
         """The descriptor of a channel that this host asked for. It counts as told."""
         self.told[held.channel.id] = wire = held.wire()
         self.refused.discard(held.channel.id)
@@ -252,31 +267,31 @@ class SessionChannels:
         return True
 
 
-def channels_of(call: Call) -> SessionChannels | None:
+def get_session_channels(call: Call) -> SessionChannels | None:
     """The channels of the host of a call; None without a session that could keep them."""
-    return None if is_stateless(call) else call.session.local(SessionChannels)
+    return None if is_stateless_call(call) else call.session.local(SessionChannels)
 
 
 class ChannelDirectory:
     """The channels of a server by id: the shared ones here, those of a session in its SessionChannels."""
 
-    def __init__(self, server: LiveServer) -> None:
+    def __init__(self, server: McplServerState) -> None:
         self.server = server
-        self.types: Registry[ChannelKind] = Registry("type of channels")
-        self.shared: Registry[HeldChannel] = Registry("channel")
+        self.types: Registry[ChannelTypeBase] = Registry("type of channels")
+        self.shared: Registry[DeclaredChannel] = Registry("channel")
 
     # -- for authors, from any thread --------------------------------------------------------------------
 
-    def add(self, kind: ChannelKind, channel: Channel) -> None:
-        self.shared.add(channel.id, HeldChannel(kind, channel))
+    def add(self, kind: ChannelTypeBase, channel: Channel) -> None:
+        self.shared.add(channel.id, DeclaredChannel(kind, channel))
         self.follow_all()
 
-    def remove(self, kind: ChannelKind, id: str) -> None:
+    def remove(self, kind: ChannelTypeBase, id: str) -> None:
         self._refuse_foreign(kind, id)
         self.shared.remove(id)
         self.follow_all()
 
-    def update(self, kind: ChannelKind, channel: Channel) -> None:
+    def update(self, kind: ChannelTypeBase, channel: Channel) -> None:
         def same(view: SessionChannels) -> bool:
             # Two hosts may have opened different channels with one id: the address tells them apart.
             held = view.opened.get(channel.id)
@@ -286,13 +301,13 @@ class ChannelDirectory:
             view for one in self.server.sessions if (view := one.peek(SessionChannels)) is not None and same(view)
         ]
         for view in opened:
-            view.opened[channel.id] = HeldChannel(kind, channel)
+            view.opened[channel.id] = DeclaredChannel(kind, channel)
         if not opened:
             self._refuse_foreign(kind, channel.id)
-            self.shared.add(channel.id, HeldChannel(kind, channel), replace=True)
+            self.shared.add(channel.id, DeclaredChannel(kind, channel), replace=True)
         self.follow_all()
 
-    def drop_feature_set(self, feature_set: Feature) -> list[ChannelKind]:
+    def drop_feature_set(self, feature_set: FeatureSetBase) -> list[ChannelTypeBase]:
         """Drop the types of a set and their shared channels. The caller closes what hosts have opened."""
         gone = [kind for kind in self.types if kind.feature_set is feature_set]
         for id, held in self.shared.items():
@@ -302,7 +317,7 @@ class ChannelDirectory:
             self.types.remove(kind.type)
         return gone
 
-    def _refuse_foreign(self, kind: ChannelKind, id: str) -> None:
+    def _refuse_foreign(self, kind: ChannelTypeBase, id: str) -> None:
         if (held := self.shared.get(id)) is None:
             raise UsageError(f"there is no channel {id!r} among {kind.name}", fix="add it first")
         if held.kind is not kind:
@@ -310,7 +325,9 @@ class ChannelDirectory:
 
     # -- looking up --------------------------------------------------------------------------------------
 
-    def find_channel(self, view: SessionChannels | None, id: str, *, even_closed: bool = False) -> HeldChannel | None:
+    def find_channel(
+        self, view: SessionChannels | None, id: str, *, even_closed: bool = False
+    ) -> DeclaredChannel | None:
         """A channel of a host, enabled or not. `even_closed`: also one that the host closed for itself."""
         if view is not None and id in view.opened:
             return view.opened[id]
@@ -318,7 +335,7 @@ class ChannelDirectory:
 
     def describe_channels(self, view: SessionChannels | None, found: FeaturePolicy) -> dict[str, Params]:
         """The descriptors of the channels that a host has and has enabled, by id."""
-        closed, opened = (view.closed, view.opened) if view is not None else (set[str](), dict[str, HeldChannel]())
+        closed, opened = (view.closed, view.opened) if view is not None else (set[str](), dict[str, DeclaredChannel]())
         mine = {id: held for id, held in self.shared.items() if id not in closed} | opened
         return {id: held.wire() for id, held in mine.items() if found.allows(held.kind.feature_set)}
 
@@ -327,13 +344,13 @@ class ChannelDirectory:
         names = {prefix: {n.removeprefix(prefix) for n in kept if n.startswith(prefix)} for prefix in KEPT}
         if session.peek(SessionChannels) is None and not any(names.values()) and REGISTERED not in kept:
             return
-        view, live = session.local(SessionChannels), get_live_terms(session.terms)
+        view, live = session.local(SessionChannels), get_mcpl_terms(session.terms)
         view.closed, view.refused = names[CLOSED], names[REFUSED]
         view.opened = {id: held for id, held in view.opened.items() if id in names[OPENED]}
         for id in names[OPENED] - view.opened.keys() - view.closing.keys():
             type, written = kept[f"{OPENED}{id}"]
             if (kind := self.types.get(type)) is not None:
-                view.opened[id] = HeldChannel(kind, kind.decode_channel(written))
+                view.opened[id] = DeclaredChannel(kind, kind.decode_channel(written))
         if kept.get(REGISTERED) and not view.registered and live is not None:
             view.registered, view.told = True, self.describe_channels(view, live.policy)
 
@@ -345,7 +362,7 @@ class ChannelDirectory:
 
     def follow(self, session: Session) -> None:
         """Tell a host what has changed for it: everything when it is ready, later the differences."""
-        live = get_live_terms(session.terms)
+        live = get_mcpl_terms(session.terms)
         if live is None or not session.ready or session.closed:
             return
         view = session.local(SessionChannels)
@@ -367,14 +384,16 @@ class ChannelDirectory:
                 )
 
 
-def find_at_address(channels: Iterable[HeldChannel], kind: ChannelKind, address: object) -> HeldChannel | None:
+def find_channel_by_address(
+    channels: Iterable[DeclaredChannel], kind: ChannelTypeBase, address: object
+) -> DeclaredChannel | None:
     """The channel of a type with an address, which is in the form of the wire."""
     if address is None:
         return None
     return next((held for held in channels if held.kind is kind and held.wire().get("address") == address), None)
 
 
-def _tell_change(session: Session, live: LiveTerms, before: dict[str, Params], now: dict[str, Params]) -> None:
+def _tell_change(session: Session, live: McplTerms, before: dict[str, Params], now: dict[str, Params]) -> None:
     added = [wire for id, wire in now.items() if id not in before]
     removed = [id for id in before if id not in now]
     updated = [wire for id, wire in now.items() if id in before and before[id] != wire]
@@ -383,20 +402,20 @@ def _tell_change(session: Session, live: LiveTerms, before: dict[str, Params], n
     change: Params = {"added": added, "removed": removed, "updated": updated}
     session.local(SessionChannels).refused.difference_update(removed)
     if live.vocabulary.verdicts:
-        session.engine.spawn(_announce_channels(session, live, CHANGED, change))
+        session.engine.spawn(_announce_channels(session, live, CHANNELS_CHANGED_METHOD, change))
     else:
-        session.notify(CHANGED, change)
+        session.notify(CHANNELS_CHANGED_METHOD, change)
 
 
-async def _announce_channels(session: Session, live: LiveTerms, method: str, params: Params) -> None:
+async def _announce_channels(session: Session, live: McplTerms, method: str, params: Params) -> None:
     """Tell a host of channels by a request, and note which of them it refuses."""
     told: list[Params] = [one for member in ("channels", "added", "updated") for one in params.get(member, ())]
     timeout = session.composition.limits.callback
     try:
         answer = await Peer(session).try_request("channels.register", method, params, timeout=timeout)
     except PeerError as error:
-        if method == CHANGED and error.code == MethodNotFound.code:
-            session.notify(CHANGED, params)
+        if method == CHANNELS_CHANGED_METHOD and error.code == MethodNotFound.code:
+            session.notify(CHANNELS_CHANGED_METHOD, params)
         else:  # the host can still ask with channels/list
             logging.getLogger("defserve").warning("%s: %s", method, error)
         return
@@ -405,7 +424,7 @@ async def _announce_channels(session: Session, live: LiveTerms, method: str, par
         logging.getLogger("defserve").warning("%s: the host does not say which channels it accepts", method)
 
 
-def _registers(live: LiveTerms) -> bool:
+def _registers(live: McplTerms) -> bool:
     """Whether a host wants to be told. Some offer `channels: true`, others the details; hosts of 0.5 grant it."""
     found = live.offered.get("channels")
     is_refused = not live.vocabulary.by_grant and is_object(found) and found.get("register") is False
@@ -422,14 +441,14 @@ class PeerMessages(NamedTuple):
     """The messages for one peer, by their position among all."""
 
     peer: peers.Peer
-    messages: dict[int, Message]
+    messages: dict[int, ReceivedMessage]
 
 
 class MessageDelivery:
     """Delivers messages of one type's channels. If one of them cannot be sent to anybody, nothing is sent."""
 
     def __init__(
-        self, directory: ChannelDirectory, kind: ChannelKind, messages: Sequence[Message], to: peers.To
+        self, directory: ChannelDirectory, kind: ChannelTypeBase, messages: Sequence[ReceivedMessage], to: peers.To
     ) -> None:
         self.directory, self.kind, self.to = directory, kind, to
         self.wires = [_check_message(message).wire() for message in messages]
@@ -446,7 +465,7 @@ class MessageDelivery:
             for peer in found:
                 self.to_send.setdefault(peer.session, PeerMessages(peer, {})).messages[place] = message
 
-    def _readers(self, message: Message) -> tuple[list[peers.Peer], tuple[str | None, ...]]:
+    def _readers(self, message: ReceivedMessage) -> tuple[list[peers.Peer], tuple[str | None, ...]]:
         """The peers that are sent a message, and the readers whose inbox keeps it: a principal, or None for all."""
         inbox, shared = self.kind.feature_set.inbox, message.channel_id in self.directory.shared
         try:
@@ -454,7 +473,7 @@ class MessageDelivery:
                 self.directory.server, "incoming", self.to, lambda peer: self._obstacle(message, peer)
             )
         except NoBackChannel:
-            reader = peers.inbox_reader(self.to)
+            reader = peers.find_inbox_principal(self.to)
             if inbox is None or reader is None or not shared:
                 raise
             return [], (reader,)
@@ -484,7 +503,7 @@ class MessageDelivery:
         for start in range(0, len(places), BATCH):
             batch = places[start : start + BATCH]
             try:
-                sent = await peers.on_its_loop(session, self._send(for_peer, batch))
+                sent = await peers.run_on_session_loop(session, self._send(for_peer, batch))
             except (PeerError, Refused) as error:
                 if self.to is not peers.everyone:
                     raise
@@ -498,18 +517,18 @@ class MessageDelivery:
         for place in batch:  # the host may have changed its policy in the meantime
             if (problem := self._obstacle(for_peer.messages[place], peer)) is not None:
                 raise problem
-        if peers.obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming") is None:
+        if peers.find_send_obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming") is None:
             limit = peer.session.composition.limits.callback
-            told = [peers.drop_unread_tags(peer, wire) for wire in wires]
+            told = [peers.drop_unsupported_tags(peer, wire) for wire in wires]
             answer = await peer.try_request("channels.incoming", "channels/incoming", {"messages": told}, timeout=limit)
-            return receipts(wires, answer, peer.session)
+            return read_message_receipts(wires, answer, peer.session)
         for wire in wires:
             peers.notify_claude(peer, _as_event(self.kind, wire))
-        return receipts(wires, {}, peer.session)
+        return read_message_receipts(wires, {}, peer.session)
 
-    def _obstacle(self, message: Message, peer: peers.Peer) -> Exception | None:
+    def _obstacle(self, message: ReceivedMessage, peer: peers.Peer) -> Exception | None:
         """Why a message cannot be sent to a host."""
-        problem = peers.obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming")
+        problem = peers.find_send_obstacle(peer, self.kind.feature_set, "incoming", "channels.incoming")
         if problem is not None and not peers.can_notify_claude(peer, self.kind.feature_set, problem):
             return problem
         view = peer.session.peek(SessionChannels)
@@ -523,7 +542,7 @@ class MessageDelivery:
         return None if permitted else ChannelNotPermitted(message.channel_id)
 
 
-def _as_event(kind: ChannelKind, wire: Params) -> Params:
+def _as_event(kind: ChannelTypeBase, wire: Params) -> Params:
     """A message as it would be pushed."""
     author: Params = wire["author"]
     origin = {"channel_id": wire["channelId"], "author_id": author["id"], "author": author["name"]}
@@ -536,7 +555,7 @@ def _as_event(kind: ChannelKind, wire: Params) -> Params:
     }
 
 
-def _check_message(message: object) -> Message:
-    if isinstance(message, Message):
+def _check_message(message: object) -> ReceivedMessage:
+    if isinstance(message, ReceivedMessage):
         return message
     raise UsageError(f"incoming: {message!r:.80} is not a message", fix='Message(channel, "text", author=Author("u1"))')

@@ -16,48 +16,59 @@ from pydantic_core import to_jsonable_python
 from defserve.core.call import Call
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
-from defserve.core.shapes import ANYTHING, FLAG, OBJECT, TEXT, Kind, Shape, member, one_of, shape, text_up_to
+from defserve.core.shapes import (
+    ANY_VALUE,
+    BOOLEAN,
+    OBJECT,
+    TEXT,
+    MemberKind,
+    WireShape,
+    bounded_text,
+    one_of,
+    wire_member,
+    wire_shape,
+)
 from defserve.errors import BadArguments, InvalidParams, UsageError
 from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcpl.content import (
-    MAX_ID_LENGTH,
-    TAGS,
+    MAX_EVENT_ID_LENGTH,
+    TAGS_KIND,
     Content,
-    Sendable,
-    content_blocks,
-    instant_of,
-    read_content,
+    ContentInput,
+    encode_mcpl_content,
+    format_author_instant,
+    read_mcpl_content,
 )
-from defserve.protocols.mcpl.peers import CURRENT
-from defserve.protocols.mcpl.scopes import judge_label, normal
+from defserve.protocols.mcpl.peers import CURRENT_CALL
+from defserve.protocols.mcpl.scopes import judge_label, normalize_label
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpl.policies import FeaturePolicy
-    from defserve.protocols.mcpl.section import Feature
+    from defserve.protocols.mcpl.section import FeatureSetBase
 
 
 Direction = Literal["outbound", "inbound", "bidirectional"]
 DIRECTIONS = ("outbound", "inbound", "bidirectional")
-ADDRESS = replace(ANYTHING, write=partial(to_jsonable_python, by_alias=True, exclude_none=True))
+ADDRESS = replace(ANY_VALUE, write=partial(to_jsonable_python, by_alias=True, exclude_none=True))
 
 # How many channels one session may open, and a host may list.
 MAX_CHANNELS = 1_000
 
 
-@shape
-class Channel(Shape):
+@wire_shape
+class Channel(WireShape):
     """A destination of messages. `id` is unique within a server: `discord:acme/#general`.
 
     `label` is what people read; by default the id. `address` is what it was opened with (any model, or a mapping).
     `type` is the type of its `server.channels(…)`, unless the channel is somebody else's, such as the host's.
     """
 
-    id: str = member("id", TEXT)
-    label: str = member("label", TEXT, default="", lenient=True)
-    direction: Direction = member("direction", one_of(*DIRECTIONS), default="bidirectional", lenient=True)
-    address: Any = member("address", ADDRESS, default=None)
-    metadata: Mapping[str, Any] | None = member("metadata", OBJECT, default=None, lenient=True)
-    type: str | None = member("type", TEXT, default=None, lenient=True)
+    id: str = wire_member("id", TEXT)
+    label: str = wire_member("label", TEXT, default="", lenient=True)
+    direction: Direction = wire_member("direction", one_of(*DIRECTIONS), default="bidirectional", lenient=True)
+    address: Any = wire_member("address", ADDRESS, default=None)
+    metadata: Mapping[str, Any] | None = wire_member("metadata", OBJECT, default=None, lenient=True)
+    type: str | None = wire_member("type", TEXT, default=None, lenient=True)
 
     def __post_init__(self) -> None:
         _need_text("Channel", id=self.id, label=self.label)
@@ -120,31 +131,31 @@ def _read_author(value: Any) -> Author | None:
     return Author(str(value["id"]), str(value.get("name", ""))) if has_id else None
 
 
-AUTHOR = Kind("an object", _read_author, lambda author: author.wire())
-CONTENT = Kind("content", read_content, content_blocks)
+AUTHOR = MemberKind("an object", _read_author, lambda author: author.wire())
+CONTENT_KIND = MemberKind("content", read_mcpl_content, encode_mcpl_content)
 
 
-@shape(kw_only=True)
-class ChannelMessage(Shape):
-    """A message as it travels in `channels/incoming` (§14.3): what a server sends for a `Message`, and a client gets.
+@wire_shape(kw_only=True)
+class ChannelMessage(WireShape):
+    """A message as it travels in `channels/incoming` (§14.3): what a server makes a `ReceivedMessage` of.
 
     `server_id` is the name by which the client knows the server.
     """
 
-    channel_id: str = member("channelId", TEXT)
-    id: str = member("messageId", text_up_to(MAX_ID_LENGTH))
-    thread_id: str | None = member("threadId", TEXT, default=None, lenient=True)
-    author: Author | None = member("author", AUTHOR, default=None)
-    timestamp: str = member("timestamp", Kind("a string", str), default="")
-    content: list[Content] | Any = member("content", CONTENT)
-    metadata: Mapping[str, Any] = member("metadata", OBJECT, default_factory=dict, lenient=True, omit=False)
-    tags: Sequence[str] = member("tags", TAGS, default=())
+    channel_id: str = wire_member("channelId", TEXT)
+    id: str = wire_member("messageId", bounded_text(MAX_EVENT_ID_LENGTH))
+    thread_id: str | None = wire_member("threadId", TEXT, default=None, lenient=True)
+    author: Author | None = wire_member("author", AUTHOR, default=None)
+    timestamp: str = wire_member("timestamp", MemberKind("a string", str), default="")
+    content: list[Content] | Any = wire_member("content", CONTENT_KIND)
+    metadata: Mapping[str, Any] = wire_member("metadata", OBJECT, default_factory=dict, lenient=True, omit=False)
+    tags: Sequence[str] = wire_member("tags", TAGS_KIND, default=())
     server_id: str = ""
     raw: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ReceivedMessage:
     """One message that came in on a channel, given as a Channel or by its id.
 
     Use the service's own `id`, if it has one: a host then recognises a message that is delivered again. `tags` say
@@ -152,7 +163,7 @@ class Message:
     """
 
     channel: Channel | str
-    content: Sendable
+    content: ContentInput
     author: Author | str
     id: str = field(default_factory=lambda: f"msg_{token_hex(12)}")
     thread: str | None = None
@@ -178,11 +189,11 @@ class Message:
         return [self.channel if isinstance(self.channel, str) else self.channel.to_json_value(), self.wire()]
 
     @classmethod
-    def from_json_value(cls, channel: Channel | str, wire: Params) -> Message:
+    def from_json_value(cls, channel: Channel | str, wire: Params) -> ReceivedMessage:
         """The message that was `written`."""
         author = Author(wire["author"]["id"], wire["author"]["name"])
         optional = (wire.get("threadId"), wire["timestamp"], wire["metadata"], wire.get("tags", ()))
-        return cls(channel, read_content(wire["content"]), author, wire["messageId"], *optional)
+        return cls(channel, read_mcpl_content(wire["content"]), author, wire["messageId"], *optional)
 
     @property
     def channel_id(self) -> str:
@@ -196,7 +207,7 @@ class Message:
             id=self.id,
             thread_id=self.thread,
             author=self.author if isinstance(self.author, Author) else Author(self.author),
-            timestamp=instant_of(self.timestamp),
+            timestamp=format_author_instant(self.timestamp),
             content=self.content,
             metadata=self.metadata or {},
             tags=self.tags if tags else (),
@@ -208,26 +219,26 @@ class Message:
 class ChannelHistory:
     """The latest messages of a channel, the oldest first. `truncated`: there are more before them."""
 
-    messages: Sequence[Message]
+    messages: Sequence[ReceivedMessage]
     truncated: bool = False
 
 
-@shape
-class MessageReceipt(Shape):
+@wire_shape
+class MessageReceipt(WireShape):
     """What one host did with a message: whether it accepted it, in which conversation, or why it refused.
 
     `session` is the host's. `inbox` is the URI of the resource where the message waits, if it could not be sent.
     """
 
     message_id: str
-    accepted: bool = member("accepted", FLAG, default=False, lenient=True)
-    conversation_id: str | None = member("conversationId", TEXT, default=None, lenient=True)
-    reason: str | None = member("reason", TEXT, default=None, lenient=True)
+    accepted: bool = wire_member("accepted", BOOLEAN, default=False, lenient=True)
+    conversation_id: str | None = wire_member("conversationId", TEXT, default=None, lenient=True)
+    reason: str | None = wire_member("reason", TEXT, default=None, lenient=True)
     session: Any = None
     inbox: str | None = None
 
 
-def receipts(messages: list[Params], answer: Any, session: Any) -> list[MessageReceipt]:
+def read_message_receipts(messages: list[Params], answer: Any, session: Any) -> list[MessageReceipt]:
     """One receipt per message, from a host's answer. A host that gives no details has accepted all of them."""
     ids: list[str] = [message["messageId"] for message in messages]
     results = answer.get("results") if is_object(answer) else None
@@ -239,21 +250,21 @@ def receipts(messages: list[Params], answer: Any, session: Any) -> list[MessageR
     return [MessageReceipt.from_wire(told.get(id, unmentioned), message_id=id, session=session) for id in ids]
 
 
-@shape
-class Delivery(Shape):
+@wire_shape
+class Delivery(WireShape):
     """Whether published content was delivered, and its message id."""
 
-    delivered: bool = member("delivered", FLAG, default=False, lenient=True, omit=False)
-    message_id: str | None = member("messageId", TEXT, default=None, lenient=True)
+    delivered: bool = wire_member("delivered", BOOLEAN, default=False, lenient=True, omit=False)
+    message_id: str | None = wire_member("messageId", TEXT, default=None, lenient=True)
 
 
-@shape
-class Acknowledgement(Shape):
+@wire_shape
+class Acknowledgement(WireShape):
     """Whether a message was marked, how the service shows that, or why not."""
 
-    acknowledged: bool = member("acknowledged", FLAG, default=False, lenient=True, omit=False)
-    representation: str | None = member("representation", TEXT, default=None, lenient=True)
-    reason: str | None = member("reason", TEXT, default=None, lenient=True)
+    acknowledged: bool = wire_member("acknowledged", BOOLEAN, default=False, lenient=True, omit=False)
+    representation: str | None = wire_member("representation", TEXT, default=None, lenient=True)
+    reason: str | None = wire_member("reason", TEXT, default=None, lenient=True)
 
 
 def _need_text(kind: str, **given: object) -> None:
@@ -270,15 +281,15 @@ def _need_text(kind: str, **given: object) -> None:
 
 
 # §14.5: the channel of the model's thoughts, which can only be observed; and the type that observes every channel.
-THINKING, ANY = "thinking", "*"
-OBSERVED_ONLY = (THINKING, ANY)
+THINKING_CHANNEL, ANY_CHANNEL = "thinking", "*"
+OBSERVE_ONLY_CHANNELS = (THINKING_CHANNEL, ANY_CHANNEL)
 
 # How many messages of its history a channel is opened with.
 MAX_HISTORY_MESSAGES = 200
 OBSERVING_VERBS = ("observe", "observe_chunks")
 
 # The author's function for a verb → what its feature set does with it.
-VERB_USES: Mapping[str, tuple[str, ...]] = {
+USES_BY_VERB: Mapping[str, tuple[str, ...]] = {
     "open": ("channels.lifecycle",),
     "close": ("channels.lifecycle",),
     "publish": ("channels.publish",),
@@ -290,10 +301,10 @@ VERB_USES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class ChannelKind:
+class ChannelTypeBase:
     """The part of a channel type that needs no other file of the room; `ChannelType` adds the author's verbs."""
 
-    def __init__(self, type: str, feature_set: Feature) -> None:
+    def __init__(self, type: str, feature_set: FeatureSetBase) -> None:
         self.type, self.feature_set, self.owner = type, feature_set, feature_set.owner
         self.name = f"{type} channels"
         self.functions: dict[str, ChannelFunction] = {}
@@ -304,7 +315,11 @@ class ChannelKind:
     @property
     def uses(self) -> tuple[str, ...]:
         """What its feature set does with the type alone: every one may register channels and deliver messages."""
-        return ("channels.streaming",) if self.type in OBSERVED_ONLY else ("channels.register", "channels.incoming")
+        return (
+            ("channels.streaming",)
+            if self.type in OBSERVE_ONLY_CHANNELS
+            else ("channels.register", "channels.incoming")
+        )
 
     @property
     def capabilities(self) -> Params:
@@ -331,12 +346,12 @@ class ChannelKind:
 
     def covers(self, id: str) -> bool:
         """Whether a channel that this server does not keep is of this type, going by its id."""
-        return self.type in (ANY, id) or id.startswith(f"{self.type}:")
+        return self.type in (ANY_CHANNEL, id) or id.startswith(f"{self.type}:")
 
     def permits(self, found: FeaturePolicy, label: str) -> bool:
         """Whether a host's scopes allow a channel (§14.5). The blacklist counts first."""
         lists = found.scoping(self.feature_set.name)
-        allowed = judge_label(lists, normal(label))
+        allowed = judge_label(lists, normalize_label(label))
         return not lists.whitelist if allowed is None else allowed
 
 
@@ -357,7 +372,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(slots=True, eq=False)
-class BlockingOpen:
+class BlockingOpenResult:
     """What a blocking `open` returns in its thread, which nobody can stop. Given up, it goes to `orphaned` instead."""
 
     _lock: Lock = field(default_factory=Lock)
@@ -382,8 +397,8 @@ def _note_opened_channel(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def run(**kwargs: Any) -> Any:
         opened = function(**kwargs)
-        if (call := CURRENT.get()) is not None:
-            call.local(BlockingOpen).on_returned(opened)
+        if (call := CURRENT_CALL.get()) is not None:
+            call.local(BlockingOpenResult).on_returned(opened)
         return opened
 
     return run
@@ -430,8 +445,8 @@ class ChannelFunction:
         """Call it within `call`, with the values that it takes."""
         kwargs = {name: values[name] for name in self.takes if name in values}
         call.subject = subject
-        token = CURRENT.set(call)
+        token = CURRENT_CALL.set(call)
         try:
             return await self.function.run(call, kwargs, self.timeout or call.session.composition.limits.tool)
         finally:
-            CURRENT.reset(token)
+            CURRENT_CALL.reset(token)

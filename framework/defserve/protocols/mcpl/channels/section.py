@@ -19,54 +19,54 @@ from defserve.core.call import Call
 from defserve.core.extension import Handler, Listener
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
-from defserve.core.peer import mask
+from defserve.core.peer import mask_unexpected_error
 from defserve.core.session import Session
-from defserve.core.shapes import INTEGER, OBJECT, TEXT, narrow, one_of, read_member
+from defserve.core.shapes import INTEGER, OBJECT, TEXT, one_of, read_member, restrict_kind
 from defserve.errors import InvalidParams, PeerError, Refused, ToolError, UsageError
-from defserve.protocols.mcp.errors import read_text
+from defserve.protocols.mcp.errors import read_text_param
 from defserve.protocols.mcpl import content, peers
 from defserve.protocols.mcpl.channels.directory import (
     ChannelDirectory,
     ChannelType,
-    HeldChannel,
+    DeclaredChannel,
     MessageDelivery,
     SessionChannels,
-    channels_of,
-    find_at_address,
+    find_channel_by_address,
+    get_session_channels,
 )
 from defserve.protocols.mcpl.channels.messages import (
     MAX_CHANNELS,
     MAX_HISTORY_MESSAGES,
     OBSERVING_VERBS,
-    THINKING,
+    THINKING_CHANNEL,
     Acknowledgement,
-    BlockingOpen,
+    BlockingOpenResult,
     Channel,
     ChannelFunction,
     ChannelHistory,
-    ChannelKind,
+    ChannelTypeBase,
     Delivery,
-    Message,
+    ReceivedMessage,
 )
-from defserve.protocols.mcpl.peers import call_of_notification
-from defserve.protocols.mcpl.policies import policy, vocabulary
-from defserve.protocols.mcpl.section import LiveSection, LiveServer
-from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, ChannelOpenFailed, LiveRefusal, UnknownChannel
+from defserve.protocols.mcpl.peers import make_notification_call
+from defserve.protocols.mcpl.policies import get_feature_policy, get_mcpl_vocabulary
+from defserve.protocols.mcpl.section import McplSection, McplServerState
+from defserve.protocols.mcpl.vocabulary import ChannelNotPermitted, ChannelOpenFailed, McplRefusal, UnknownChannel
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.section import Feature
+    from defserve.protocols.mcpl.section import FeatureSetBase
 
 
-class ChannelSection(LiveSection):
+class ChannelSection(McplSection):
     """The channels of a server."""
 
-    def __init__(self, server: LiveServer) -> None:
+    def __init__(self, server: McplServerState) -> None:
         super().__init__(server)
         self.directory = ChannelDirectory(server)
 
     # -- declaring ---------------------------------------------------------------------------------------
 
-    def declare(self, type: str, feature_set: Feature) -> ChannelType:
+    def declare(self, type: str, feature_set: FeatureSetBase) -> ChannelType:
         """Declare channels of a type. Raises UsageError if the type exists already, or the set is another server's."""
         if not type:
             raise UsageError("channels have no type", fix='server.channels("discord", feature_set=…)')
@@ -116,10 +116,10 @@ class ChannelSection(LiveSection):
     def session_changed(self, session: Session) -> None:
         self.directory.follow(session)
 
-    def on_feature_set_removed(self, feature_set: Feature) -> None:
+    def on_feature_set_removed(self, feature_set: FeatureSetBase) -> None:
         self.server.for_each_session(partial(self._close_gone, gone=self.directory.drop_feature_set(feature_set)))
 
-    def _close_gone(self, session: Session, gone: list[ChannelKind]) -> None:
+    def _close_gone(self, session: Session, gone: list[ChannelTypeBase]) -> None:
         if (view := session.peek(SessionChannels)) is not None:
             self._close_soon(session, [held for held in view.opened.values() if held.kind in gone])
             self.directory.follow(session)
@@ -143,25 +143,25 @@ class ChannelSection(LiveSection):
         type, written = value
         if (kind := self.directory.types.get(type)) is not None:
             messages = [
-                Message.from_json_value(found if isinstance(found, str) else kind.decode_channel(found), wire)
+                ReceivedMessage.from_json_value(found if isinstance(found, str) else kind.decode_channel(found), wire)
                 for found, wire in written
             ]
             # One host alone may not want them, which is no fault of anybody.
             with suppress(Refused, PeerError) if only is not None else nullcontext():
                 await MessageDelivery(self.directory, kind, messages, only or peers.everyone).deliver()
 
-    def _close_soon(self, session: Session, opened: list[HeldChannel]) -> None:
+    def _close_soon(self, session: Session, opened: list[DeclaredChannel]) -> None:
         if opened:
             for held in opened:
                 session.local(SessionChannels).opened.pop(held.channel.id)
             session.engine.spawn(self._close_all(session, opened))
 
-    def _close_apart(self, session: Session, held: HeldChannel) -> None:
+    def _close_apart(self, session: Session, held: DeclaredChannel) -> None:
         session.engine.spawn(self._close_all(session, [held]))
 
-    async def _close_all(self, session: Session, opened: list[HeldChannel]) -> None:
+    async def _close_all(self, session: Session, opened: list[DeclaredChannel]) -> None:
         for held in opened:
-            call = call_of_notification(session, "channels/close", {"channelId": held.channel.id})
+            call = make_notification_call(session, "channels/close", {"channelId": held.channel.id})
             if call is not None:
                 try:
                     await self._run_close(call, held)
@@ -170,15 +170,15 @@ class ChannelSection(LiveSection):
 
     # -- rights ------------------------------------------------------------------------------------------
 
-    def _usable(self, call: Call, id: str, *, even_closed: bool = False) -> HeldChannel:
+    def _usable(self, call: Call, id: str, *, even_closed: bool = False) -> DeclaredChannel:
         """A channel that the host may use. Raises the reason if it may not."""
         if _is_thinking(id):
             raise ChannelNotPermitted(id)  # §14.5: it can only be observed
-        held = self.directory.find_channel(channels_of(call), id, even_closed=even_closed)
+        held = self.directory.find_channel(get_session_channels(call), id, even_closed=even_closed)
         if held is None:
             raise UnknownChannel(id)
         held.kind.feature_set.require(call)
-        if not held.kind.permits(policy(call), id):
+        if not held.kind.permits(get_feature_policy(call), id):
             raise ChannelNotPermitted(id)
         return held
 
@@ -186,14 +186,19 @@ class ChannelSection(LiveSection):
         """Whether messages of some type can reach this peer, directly or through an inbox."""
         sets = [kind.feature_set for kind in self.directory.types]
         return any(
-            peers.can_reach(peer, one, peers.obstacle(peer, one, "incoming", "channels.incoming")) for one in sets
+            peers.can_reach_peer(peer, one, peers.find_send_obstacle(peer, one, "incoming", "channels.incoming"))
+            for one in sets
         )
 
     # -- listing and opening -----------------------------------------------------------------------------
 
     async def list_channels(self, call: Call, params: Params) -> Params:
         """`channels/list`: what this host has."""
-        return {"channels": list(self.directory.describe_channels(channels_of(call), policy(call)).values())}
+        return {
+            "channels": list(
+                self.directory.describe_channels(get_session_channels(call), get_feature_policy(call)).values()
+            )
+        }
 
     async def open(self, call: Call, params: Params) -> Params:
         """`channels/open`: an existing channel by its id, or one by type and address. The id wins.
@@ -209,7 +214,7 @@ class ChannelSection(LiveSection):
                 if is_new:
                     await self._run_close(call, held)
                 raise
-            if (view := channels_of(call)) is None:
+            if (view := get_session_channels(call)) is None:
                 return {"channel": held.wire(), **history}
             if is_new:
                 view.opened[held.channel.id] = held
@@ -219,7 +224,7 @@ class ChannelSection(LiveSection):
 
     def _opening_key(self, call: Call, params: Params) -> str:
         """The same for requests that open or close the same channel."""
-        view, id = channels_of(call), params.get("channelId")
+        view, id = get_session_channels(call), params.get("channelId")
         held = None
         if isinstance(id, str):
             held = (view and view.closing.get(id)) or self.directory.find_channel(view, id, even_closed=True)
@@ -227,32 +232,35 @@ class ChannelSection(LiveSection):
         address = (held.wire() if held else params).get("address")
         return repr((type, id if address is None else json.dumps(address, sort_keys=True)))
 
-    async def _find_or_open(self, call: Call, params: Params) -> tuple[HeldChannel, bool]:
+    async def _find_or_open(self, call: Call, params: Params) -> tuple[DeclaredChannel, bool]:
         """The channel to open, and whether it was opened just now. Raises the reason if there is none."""
-        view, id = channels_of(call), read_text(params, "channelId") if params.get("channelId") is not None else None
+        view, id = (
+            get_session_channels(call),
+            read_text_param(params, "channelId") if params.get("channelId") is not None else None,
+        )
         is_known = id is not None and self.directory.find_channel(view, id, even_closed=True) is not None
         if id is not None and (is_known or params.get("type") is None):
             return self._usable(call, id, even_closed=True), False
-        if (kind := self.directory.types.get(read_text(params, "type"))) is None:
+        if (kind := self.directory.types.get(read_text_param(params, "type"))) is None:
             raise ChannelOpenFailed(f"there are no channels of type {params['type']!r:.80}")
         kind.feature_set.require(call)
         address = params.get("address")
-        there = find_at_address(self.directory.shared, kind, address)
-        there = there or (view and find_at_address(view.opened.values(), kind, address))
+        there = find_channel_by_address(self.directory.shared, kind, address)
+        there = there or (view and find_channel_by_address(view.opened.values(), kind, address))
         if there and id in (None, there.channel.id):
             return self._usable(call, there.channel.id, even_closed=True), False
         if view is None:
             raise ChannelOpenFailed("without a session only the channels in channels/list can be used")
         if len(view.opened) >= MAX_CHANNELS:
             raise ChannelOpenFailed(f"a session has at most {MAX_CHANNELS} channels open")
-        held = HeldChannel(kind, await self._open_channel(call, kind, params))
+        held = DeclaredChannel(kind, await self._open_channel(call, kind, params))
         await self._check_opened(call, held)
         if id not in (None, held.channel.id):
             await self._run_close(call, held)
             raise UnknownChannel(str(id))
         return held, True
 
-    async def _open_channel(self, call: Call, kind: ChannelKind, params: Params) -> Channel:
+    async def _open_channel(self, call: Call, kind: ChannelTypeBase, params: Params) -> Channel:
         """What the author's function opened. Raises ChannelOpenFailed with a reason for the host."""
         if (function := kind.functions.get("open")) is None:
             raise ChannelOpenFailed(f"{kind.name} cannot be opened")
@@ -260,26 +268,28 @@ class ChannelSection(LiveSection):
             values = function.validate_params(params)
             if function.scope is not None:
                 label = function.scope(values.get("address"))
-                if not kind.permits(policy(call), label):
+                if not kind.permits(get_feature_policy(call), label):
                     raise ChannelNotPermitted(label)
             channel = await self._run_open(call, kind, function, values)
             if not isinstance(channel, Channel):
                 raise TypeError(f"{function.function.signature.name} gave {channel!r:.80}, not a Channel")
-        except LiveRefusal:
+        except McplRefusal:
             raise
         except (ToolError, Refused, PeerError) as error:
             raise ChannelOpenFailed(error.message) from error
         except Exception as error:
-            raise ChannelOpenFailed(mask(call, error)) from error
+            raise ChannelOpenFailed(mask_unexpected_error(call, error)) from error
         return channel
 
-    async def _run_open(self, call: Call, kind: ChannelKind, function: ChannelFunction, values: dict[str, Any]) -> Any:
+    async def _run_open(
+        self, call: Call, kind: ChannelTypeBase, function: ChannelFunction, values: dict[str, Any]
+    ) -> Any:
         """Run the author's `open`. What a blocking one opens for a host that does not wait any more is closed again."""
-        blocking = call.local(BlockingOpen)
+        blocking = call.local(BlockingOpenResult)
 
         def close_orphan(opened: Any) -> None:
             if isinstance(opened, Channel):
-                call.engine.post(partial(self._close_apart, call.session, HeldChannel(kind, opened)))
+                call.engine.post(partial(self._close_apart, call.session, DeclaredChannel(kind, opened)))
 
         try:
             return await function.run(call, kind, values)
@@ -287,10 +297,10 @@ class ChannelSection(LiveSection):
             blocking.give_up(close_orphan)
             raise
 
-    async def _check_opened(self, call: Call, held: HeldChannel) -> None:
+    async def _check_opened(self, call: Call, held: DeclaredChannel) -> None:
         """Close the channel again if the host may not have it. Only an opened channel has an id to check."""
         id, kind = held.channel.id, held.kind
-        permitted = kind.permits(policy(call), id) and not _is_thinking(id)
+        permitted = kind.permits(get_feature_policy(call), id) and not _is_thinking(id)
         if permitted and kind.feature_set.is_enabled(call):
             return
         await self._run_close(call, held)
@@ -301,7 +311,7 @@ class ChannelSection(LiveSection):
 
     async def close(self, call: Call, params: Params) -> Params:
         """`channels/close`. A shared channel is closed for this host only."""
-        id, view = read_text(params, "channelId"), channels_of(call)
+        id, view = read_text_param(params, "channelId"), get_session_channels(call)
         async with call.session.local(ChannelQueues).turn(("open", self._opening_key(call, params))):
             if (held := self.directory.find_channel(view, id)) is None:
                 raise UnknownChannel(id)
@@ -316,12 +326,12 @@ class ChannelSection(LiveSection):
             call.session.mark_dirty()
             return {"closed": True}
 
-    async def _close_opened(self, call: Call, view: SessionChannels, held: HeldChannel) -> bool:
+    async def _close_opened(self, call: Call, view: SessionChannels, held: DeclaredChannel) -> bool:
         """Run the author's `close` once and to its end, even if the host leaves. False: the channel stays open."""
         view.closing[held.channel.id] = view.opened.pop(held.channel.id)
         return await self._to_its_end(call, self._finish_close(call.session, view, held))
 
-    async def _close_shared(self, call: Call, view: SessionChannels, held: HeldChannel) -> bool:
+    async def _close_shared(self, call: Call, view: SessionChannels, held: DeclaredChannel) -> bool:
         """The same for a channel that all hosts share: it stays there for the others."""
         return await self._to_its_end(call, self._run_own_close(call.session, held))
 
@@ -336,7 +346,7 @@ class ChannelSection(LiveSection):
             raise
         return closing.result()
 
-    async def _finish_close(self, session: Session, view: SessionChannels, held: HeldChannel) -> bool:
+    async def _finish_close(self, session: Session, view: SessionChannels, held: DeclaredChannel) -> bool:
         id, is_closed = held.channel.id, False
         try:
             is_closed = await self._run_own_close(session, held)
@@ -348,12 +358,12 @@ class ChannelSection(LiveSection):
                     self.directory.follow(session)
         return is_closed
 
-    async def _run_own_close(self, session: Session, held: HeldChannel) -> bool:
+    async def _run_own_close(self, session: Session, held: DeclaredChannel) -> bool:
         """Run the author's `close` in a call of its own: that of the host may be cancelled. False leaves it open."""
-        call = call_of_notification(session, "channels/close", {"channelId": held.channel.id})
+        call = make_notification_call(session, "channels/close", {"channelId": held.channel.id})
         return call is None or await self._run_close(call, held) is not False
 
-    async def _run_close(self, call: Call, held: HeldChannel) -> Any:
+    async def _run_close(self, call: Call, held: DeclaredChannel) -> Any:
         function = held.kind.functions.get("close")
         return await function.run(call, held.kind, {"channel": held.channel}) if function is not None else None
 
@@ -361,7 +371,7 @@ class ChannelSection(LiveSection):
 
     async def publish(self, call: Call, params: Params) -> Params:
         """`channels/publish`. The answer comes after the author's function has delivered the message."""
-        id = read_text(params, "channelId")
+        id = read_text_param(params, "channelId")
         async with call.session.local(ChannelQueues).turn(("publish", id)):
             held = self._usable(call, id)
             function = held.kind.functions.get("publish")
@@ -384,11 +394,11 @@ class ChannelSection(LiveSection):
 
     async def acknowledge(self, call: Call, params: Params) -> Params:
         """`channels/acknowledge`: mark a message. Answers what became of it."""
-        held = self._usable(call, read_text(params, "channelId"))
+        held = self._usable(call, read_text_param(params, "channelId"))
         values: dict[str, Any] = {
             "channel": held.channel,
-            "message_id": read_text(params, "messageId"),
-            "intent": read_text(params, "intent"),
+            "message_id": read_text_param(params, "messageId"),
+            "intent": read_text_param(params, "intent"),
             "value": params.get("value"),
         }
         if (function := held.kind.functions.get("acknowledge")) is None:
@@ -401,7 +411,7 @@ class ChannelSection(LiveSection):
 
     async def show_typing(self, call: Call, params: Params) -> None:
         """`channels/typing`: tell the author's function that the model writes, or has stopped. Raises InvalidParams."""
-        id = read_text(params, "channelId")
+        id = read_text_param(params, "channelId")
         async with call.session.local(ChannelQueues).turn(("typing", id)):
             held = self._usable(call, id)
             op = read_member(params, "op", one_of("start", "stop"), "start", nullable=False)
@@ -414,34 +424,34 @@ class ChannelSection(LiveSection):
 
     async def _run_observers(self, verb: str, call: Call, params: Params) -> None:
         """`channels/outgoing/chunk` and `channels/outgoing/complete`."""
-        id, read = read_text(params, "channelId"), _content if verb == "observe" else _chunk
+        id, read = read_text_param(params, "channelId"), _content if verb == "observe" else _chunk
         async with call.session.local(ChannelQueues).turn(("observe", id)):
             for kind, channel in self._observers(call, verb, id):
                 await kind.functions[verb].run(call, kind, read(channel, params))
 
-    def _observers(self, call: Call, verb: str, id: str) -> Iterator[tuple[ChannelKind, Channel]]:
+    def _observers(self, call: Call, verb: str, id: str) -> Iterator[tuple[ChannelTypeBase, Channel]]:
         """The types that observe a channel, ours or the host's own, and the channel as they see it."""
-        held = self.directory.find_channel(channels_of(call), id)
+        held = self.directory.find_channel(get_session_channels(call), id)
         channel = held.channel if held is not None else Channel(id, direction="outbound")
         for kind in self.directory.types:
             concerned = verb in kind.functions and (kind.covers(id) or (held is not None and held.kind is kind))
-            if concerned and kind.feature_set.is_enabled(call) and kind.permits(policy(call), id):
+            if concerned and kind.feature_set.is_enabled(call) and kind.permits(get_feature_policy(call), id):
                 yield kind, channel
 
 
 def _is_thinking(id: str) -> bool:
-    return id == THINKING or id.startswith(f"{THINKING}:")
+    return id == THINKING_CHANNEL or id.startswith(f"{THINKING_CHANNEL}:")
 
 
 def _content(channel: Channel, params: Params) -> dict[str, Any]:
-    parts = content.read_content(params.get("content"))
+    parts = content.read_mcpl_content(params.get("content"))
     said = "".join(part.text for part in parts if isinstance(part, content.Text))
     return {"channel": channel, "content": parts, "text": said, **_about(params)}
 
 
 def _chunk(channel: Channel, params: Params) -> dict[str, Any]:
     index = read_member(params, "index", INTEGER)
-    return {"channel": channel, "delta": read_text(params, "delta"), "index": index, **_about(params)}
+    return {"channel": channel, "delta": read_text_param(params, "delta"), "index": index, **_about(params)}
 
 
 def _about(params: Params) -> dict[str, Any]:
@@ -453,7 +463,7 @@ async def _run_unanswered(
     method: str, work: Callable[[Call, Params], Awaitable[object]], session: Session, params: Params
 ) -> None:
     """Serve a notification. It is dropped if too many of this host wait already. Failures are in the log."""
-    if (call := call_of_notification(session, method, params)) is None:
+    if (call := make_notification_call(session, method, params)) is None:
         return
     if session.local(ChannelQueues).waiting >= MAX_WAITING:
         logging.getLogger("defserve").warning("%s: dropped, because too many wait already", method)
@@ -465,10 +475,10 @@ async def _run_unanswered(
 
 
 def _log_failure(call: Call, error: Exception) -> None:
-    if isinstance(error, InvalidParams | LiveRefusal | ToolError):
+    if isinstance(error, InvalidParams | McplRefusal | ToolError):
         logging.getLogger("defserve").warning("%s: %s", call.title, error)
     else:
-        mask(call, error)
+        mask_unexpected_error(call, error)
 
 
 # -- MCPL 0.5 §14: the history of a channel.
@@ -476,10 +486,10 @@ def _log_failure(call: Call, error: Exception) -> None:
 # The shapes are those of the hosts in use; the draft only names the capabilities.
 
 
-COUNT = narrow(INTEGER, lambda count: count >= 0)
+COUNT = restrict_kind(INTEGER, lambda count: count >= 0)
 
 
-async def read_history(call: Call, held: HeldChannel, wanted: Any) -> Params:
+async def read_history(call: Call, held: DeclaredChannel, wanted: Any) -> Params:
     """The latest messages of a channel, if the host wants them and the author can tell. Raises ChannelOpenFailed."""
     function = held.kind.functions.get("history")
     if not is_object(wanted) or function is None:
@@ -494,21 +504,21 @@ async def read_history(call: Call, held: HeldChannel, wanted: Any) -> Params:
     try:
         found = await function.run(call, held.kind, values)
         told = found if isinstance(found, ChannelHistory) else ChannelHistory(found)
-        messages = [_require_message(message).wire(tags=vocabulary(call).tags) for message in told.messages]
-    except LiveRefusal:
+        messages = [_require_message(message).wire(tags=get_mcpl_vocabulary(call).tags) for message in told.messages]
+    except McplRefusal:
         raise
     except (ToolError, Refused, PeerError) as error:
         raise ChannelOpenFailed(error.message) from error
     except Exception as error:
-        raise ChannelOpenFailed(mask(call, error)) from error
+        raise ChannelOpenFailed(mask_unexpected_error(call, error)) from error
     is_cut = told.truncated or len(messages) > most
     return {"history": messages[len(messages) - most :] if is_cut and most else messages[:most]} | (
         {"historyTruncated": True} if is_cut else {}
     )
 
 
-def _require_message(message: object) -> Message:
-    if not isinstance(message, Message):
+def _require_message(message: object) -> ReceivedMessage:
+    if not isinstance(message, ReceivedMessage):
         raise TypeError(f"a history has {message!r:.80}, not a Message")
     return message
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 from defserve.binding.injection import Dependency
-from defserve.binding.signature import format_annotation, peel
+from defserve.binding.signature import format_annotation, split_annotated
 from defserve.errors import UsageError
 from defserve.limits import Limits
 
@@ -56,7 +56,7 @@ class StateProvider:
 
 def provider(mcpl: MCPL | None, annotation: Any) -> StateProvider | None:
     """The provider of a parameter; None if its annotation has nothing to do with state. Raises UsageError."""
-    model, beside = peel(annotation)
+    model, beside = split_annotated(annotation)
     for item in beside:
         if item is not MARK and (find := getattr(item, "find_provider", None)) is not None:
             return find(annotation, ())
@@ -79,7 +79,7 @@ State = Annotated[T, MARK]
 """`book: State[Notebook]` is a `Notebook` for this call alone. It is kept if the call succeeds."""
 
 
-def states_in(signature: Signature) -> set[States[Any]]:
+def find_injected_states(signature: Signature) -> set[States[Any]]:
     """The states that a function takes, itself or through its dependencies."""
     return {states for injected in signature.injected for states in _states(injected.provider)}
 
@@ -92,7 +92,7 @@ def _states(provider: object) -> Iterator[States[Any]]:
             yield from _states(each)
 
 
-def without_state(find_provider: FindProvider) -> FindProvider:
+def refuse_state_injection(find_provider: FindProvider) -> FindProvider:
     """For functions whose calls hold no state: those of hooks, channels and sources."""
 
     def find(annotation: Any) -> Any:

@@ -27,35 +27,40 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from defserve.auth.authority import is_stranger
-from defserve.auth.principals import ANONYMOUS_PREFIX, LOCAL_ID, Principal
+from defserve.auth.principals import ANONYMOUS_PREFIX, LOCAL_PRINCIPAL_ID, Principal
 from defserve.core.call import Call
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
-from defserve.core.shapes import FLAG, TEXT, Shape, member, narrow, read_member, shape
+from defserve.core.shapes import BOOLEAN, TEXT, WireShape, read_member, restrict_kind, wire_member, wire_shape
 from defserve.errors import LimitExceeded, Refused
-from defserve.protocols.mcp.asking.round_trips import SEVERAL, find_mark, mark
-from defserve.protocols.mcp.errors import VENDOR, read_meta
-from defserve.protocols.mcpl.peers import DangerousTool
-from defserve.protocols.mcpl.policies import get_live_terms, is_stateless
-from defserve.stores.checkpoints.checkpoint_store import CheckpointStore, Commit, HeldCheckpoint, StateTampered
+from defserve.protocols.mcp.asking.round_trips import CONFLICTING_MARK, find_call_mark, mark_call
+from defserve.protocols.mcp.errors import DEFSERVE_NAMESPACE, read_meta
+from defserve.protocols.mcpl.peers import DangerousToolMarker
+from defserve.protocols.mcpl.policies import get_mcpl_terms, is_stateless_call
+from defserve.stores.checkpoints.checkpoint_store import (
+    CheckpointCommit,
+    CheckpointStore,
+    HeldCheckpoint,
+    StateTampered,
+)
 from defserve.stores.checkpoints.checkpoint_tree import CheckpointGone, TreeKey
-from defserve.stores.store import Lease, Store, StoreBusy, new_token
+from defserve.stores.store import Lease, Store, StoreBusy, make_lease_token
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
     from defserve.protocols.mcpl.state.states import States
 
 
-Per = Literal["principal", "session", "server"]
+StateOwnerKind = Literal["principal", "session", "server"]
 
 # No token's principal starts with this prefix, so no caller can have these names.
-EVERYONE: Final = ANONYMOUS_PREFIX + "everyone"
-SESSION: Final = ANONYMOUS_PREFIX + "session:"
-BRANCHES: Final = ANONYMOUS_PREFIX + "branches:"
+SHARED_OWNER_ID: Final = ANONYMOUS_PREFIX + "everyone"
+SESSION_OWNER_PREFIX: Final = ANONYMOUS_PREFIX + "session:"
+BRANCH_OWNER_PREFIX: Final = ANONYMOUS_PREFIX + "branches:"
 PEER: Final = ANONYMOUS_PREFIX + "peer:"
 
 
-class StateUnowned(Refused):
+class UnknownStateOwner(Refused):
     """The caller is unknown, so its state cannot be found. The model reads what to do."""
 
     error_type = "state_unowned"
@@ -76,47 +81,47 @@ class StateOwner(NamedTuple):
     @property
     def is_shared(self) -> bool:
         """Whether other callers read the same head."""
-        return self.id == EVERYONE
+        return self.id == SHARED_OWNER_ID
 
 
 @dataclass(slots=True, eq=False)
-class SessionOwner:
+class SessionOwnerId:
     """The name of a session as an owner. It cannot be guessed, and ends with the session."""
 
-    id: str = field(default_factory=lambda: SESSION + secrets.token_urlsafe(16))
+    id: str = field(default_factory=lambda: SESSION_OWNER_PREFIX + secrets.token_urlsafe(16))
 
 
-def owner_of(call: Call, per: Per) -> StateOwner:
+def find_state_owner(call: Call, per: StateOwnerKind) -> StateOwner:
     session = call.session
     if per == "server":
-        return StateOwner(EVERYONE)
+        return StateOwner(SHARED_OWNER_ID)
     stranger = isinstance(call.identity, Principal) and is_stranger(call.identity)
-    if (stranger and is_stateless(call)) or (per == "session" and session.is_short):
+    if (stranger and is_stateless_call(call)) or (per == "session" and session.is_short):
         return StateOwner(_principal(call), has_head=False)
-    return StateOwner(session_owner(session) if per == "session" or stranger else _principal(call))
+    return StateOwner(get_session_owner_id(session) if per == "session" or stranger else _principal(call))
 
 
-def branches_of(call: Call) -> StateOwner:
+def find_branch_owner(call: Call) -> StateOwner:
     """Who owns the branches off everyone's state that this call makes or continues."""
-    own = owner_of(call, "principal")
-    return StateOwner(branches_owner(own.id) if own.has_head else BRANCHES, own.has_head)
+    own = find_state_owner(call, "principal")
+    return StateOwner(make_branch_owner_id(own.id) if own.has_head else BRANCH_OWNER_PREFIX, own.has_head)
 
 
-def branches_owner(owner: str) -> str:
+def make_branch_owner_id(owner: str) -> str:
     """Under which name the branches of an owner off everyone's state are kept."""
-    return BRANCHES + owner
+    return BRANCH_OWNER_PREFIX + owner
 
 
-def session_owner(session: Session) -> str:
+def get_session_owner_id(session: Session) -> str:
     if session.sharer is not None:  # the same in every process that serves the session
-        return SESSION + sha256(session.sharer.id.encode()).hexdigest()[:32]
-    return session.local(SessionOwner).id
+        return SESSION_OWNER_PREFIX + sha256(session.sharer.id.encode()).hexdigest()[:32]
+    return session.local(SessionOwnerId).id
 
 
 def _principal(call: Call) -> str:
     # Several peers on a local carrier are all the local user. Elsewhere the principal itself says where it is known.
     peer = call.session.peer
-    return PEER + peer if peer and call.principal == LOCAL_ID else call.principal
+    return PEER + peer if peer and call.principal == LOCAL_PRINCIPAL_ID else call.principal
 
 
 # -- MCPL §8.2–8.4: state in requests and results. What a host sends is checked, never trusted.
@@ -125,19 +130,21 @@ def _principal(call: Call) -> str:
 # handshake both travel in the params, or in `_meta` if a client cannot add params; the result has its state in both.
 
 
-STATE_KEY: Final = VENDOR + "state"
-MAX_ID_LENGTH: Final = 256
+STATE_META_KEY: Final = DEFSERVE_NAMESPACE + "state"
+MAX_CHECKPOINT_ID_LENGTH: Final = 256
 # A longer one could not be repeated in an error.
-CHECKPOINT = narrow(TEXT, lambda id: len(id) <= MAX_ID_LENGTH, f"has more than {MAX_ID_LENGTH} characters")
+CHECKPOINT_ID_KIND = restrict_kind(
+    TEXT, lambda id: len(id) <= MAX_CHECKPOINT_ID_LENGTH, f"has more than {MAX_CHECKPOINT_ID_LENGTH} characters"
+)
 
 
-@shape
-class RolledBack(Shape):
+@wire_shape
+class RolledBack(WireShape):
     """The result of a rollback (§8.6). Without success nothing has changed, and `reason` says why."""
 
-    checkpoint: str = member("checkpoint", TEXT)
-    success: bool = member("success", FLAG, default=False, lenient=True, omit=False)
-    reason: str | None = member("reason", TEXT, default=None, lenient=True)
+    checkpoint: str = wire_member("checkpoint", TEXT)
+    success: bool = wire_member("success", BOOLEAN, default=False, lenient=True, omit=False)
+    reason: str | None = wire_member("reason", TEXT, default=None, lenient=True)
 
 
 class StateParams(NamedTuple):
@@ -148,24 +155,24 @@ class StateParams(NamedTuple):
     names: bool = False
 
 
-def state_params(call: Call) -> StateParams:
+def read_state_params(call: Call) -> StateParams:
     """What the request brings; nothing if the host does not speak MCPL. Raises InvalidParams."""
-    source = state_fields(call)
-    checkpoint = read_member(source, "checkpoint", CHECKPOINT, None)
+    source = find_state_fields(call)
+    checkpoint = read_member(source, "checkpoint", CHECKPOINT_ID_KIND, None)
     return StateParams(checkpoint, source.get("state"), "checkpoint" in source or "state" in source)
 
 
-def state_fields(call: Call) -> Params:
+def find_state_fields(call: Call) -> Params:
     """The object that has the `checkpoint` and the `state` of a request, if it has them. They are not checked."""
-    if get_live_terms(call.terms) is None:
+    if get_mcpl_terms(call.terms) is None:
         return {}
-    if is_stateless(call) and not ("state" in call.params or "checkpoint" in call.params):
-        mirrored = read_meta(call.params).get(STATE_KEY)
+    if is_stateless_call(call) and not ("state" in call.params or "checkpoint" in call.params):
+        mirrored = read_meta(call.params).get(STATE_META_KEY)
         return mirrored if is_object(mirrored) else {}
     return call.params
 
 
-async def find_start(
+async def load_start_checkpoint(
     trees: CheckpointStore, key: TreeKey, params: StateParams, call: Call, *, has_head: bool
 ) -> HeldCheckpoint:
     """Where a call starts. Raises CheckpointGone, StateTampered and LimitExceeded."""
@@ -179,20 +186,20 @@ async def find_start(
     return await _recognise_content(trees, key, adopted.before.encoded, call, has_head=has_head) or adopted
 
 
-async def find_shared_start(
+async def load_shared_start_checkpoint(
     trees: CheckpointStore, key: TreeKey, branches: StateOwner, params: StateParams, call: Call
 ) -> HeldCheckpoint:
     """Where a call on everyone's state starts: there, or on a branch of its caller. Raises as `start`."""
     own = TreeKey(key.feature_set, branches.id)
     try:
-        held = await find_start(trees, key, params, call, has_head=True)
+        held = await load_start_checkpoint(trees, key, params, call, has_head=True)
     except (CheckpointGone, StateTampered):
         if params.checkpoint is None:
             raise
-        return await find_start(trees, own, params, call, has_head=branches.has_head)
+        return await load_start_checkpoint(trees, own, params, call, has_head=branches.has_head)
     if held.parent is not None or params.state is None:
         return held
-    branched = await find_start(trees, own, params, call, has_head=branches.has_head)
+    branched = await load_start_checkpoint(trees, own, params, call, has_head=branches.has_head)
     return branched if branched.parent is not None else held
 
 
@@ -221,7 +228,7 @@ async def _recognise_content(
     return (await trees.find_proved(key, content) if has_head else None) or unproved
 
 
-def add_state(call: Call, states: States[Any], made: Commit, result: Params) -> None:
+def add_state_to_result(call: Call, states: States[Any], made: CheckpointCommit, result: Params) -> None:
     """Add the new state to the result (§8.2, §8.3)."""
     at = made.checkpoint
     state: Params = {"checkpoint": at.id, "parent": at.parent, "featureSet": states.name}
@@ -232,8 +239,8 @@ def add_state(call: Call, states: States[Any], made: Commit, result: Params) -> 
         else:
             state["data"] = made.content
     result["state"] = state
-    if is_stateless(call):
-        result["_meta"] = {**(result.get("_meta") or {}), STATE_KEY: state}
+    if is_stateless_call(call):
+        result["_meta"] = {**(result.get("_meta") or {}), STATE_META_KEY: state}
     elif states.mode != "opaque" and made.made is not None:
         call.session.local(SentCheckpoints).add(at.id, states.name, made.made.content.encoded)
 
@@ -242,7 +249,7 @@ def _has(call: Call, parent: str | None) -> bool:
     """Whether the host can apply a patch to this checkpoint: it named it, brought its content, or was sent it."""
     if parent is None:
         return False
-    brought, sent = state_params(call), call.session.peek(SentCheckpoints)
+    brought, sent = read_state_params(call), call.session.peek(SentCheckpoints)
     return brought.checkpoint == parent or brought.state is not None or (sent is not None and parent in sent)
 
 
@@ -279,40 +286,40 @@ def _digest(name: str, content: bytes) -> bytes:
 UNPROVED_MARK: Final = "mcpl.unproved"
 
 
-def is_for_dangerous(call: Call | None) -> bool:
+def is_made_by_dangerous_tool(call: Call | None) -> bool:
     """Whether a dangerous tool makes this call, itself or through others."""
     while call is not None:
-        if call.peek(DangerousTool) is not None:
+        if call.peek(DangerousToolMarker) is not None:
             return True
         call = call.outer
     return False
 
 
-def note_reading(call: Call, held: HeldCheckpoint) -> None:
+def mark_unproved_read(call: Call, held: HeldCheckpoint) -> None:
     """A call is about to see what is held. From then on it is known if that is not proved."""
     if not held.verified:
-        mark(call, UNPROVED_MARK, _name(held))
+        mark_call(call, UNPROVED_MARK, _name(held))
 
 
-def with_proof_of(call: Call | None, held: HeldCheckpoint) -> HeldCheckpoint:
+def apply_call_proof(call: Call | None, held: HeldCheckpoint) -> HeldCheckpoint:
     """What is held, for a commit of this call: it is verified only if all is that the call has seen."""
-    if call is None or not held.verified or find_mark(call, UNPROVED_MARK) is None:
+    if call is None or not held.verified or find_call_mark(call, UNPROVED_MARK) is None:
         return held
     return held._replace(verified=False)
 
 
-def may_move_shared(call: Call | None, held: HeldCheckpoint) -> bool:
+def can_move_shared_head(call: Call | None, held: HeldCheckpoint) -> bool:
     """Whether a commit of this call may become the head of everyone's state.
 
     That is so if it is proved, or if the head is all that the call has seen of what is not: a store of version 0.1.0
     has such heads, and they go on.
     """
-    seen = find_mark(call, UNPROVED_MARK) if call is not None else None
-    return seen is None or (seen != SEVERAL and held.is_head and seen == _name(held))
+    seen = find_call_mark(call, UNPROVED_MARK) if call is not None else None
+    return seen is None or (seen != CONFLICTING_MARK and held.is_head and seen == _name(held))
 
 
 def _name(held: HeldCheckpoint) -> str:
-    return f"{held.parent} {held.key.feature_set}" if held.parent is not None else SEVERAL
+    return f"{held.parent} {held.key.feature_set}" if held.parent is not None else CONFLICTING_MARK
 
 
 # -- One call at a time on each tree: a lock within this process, and a lease among processes if the store is shared.
@@ -354,7 +361,7 @@ class TreeLocks:
             held.callback(lock.release)
             if getattr(self._store, "is_for_many", False):
                 holder = os.getpid(), id(asyncio.get_running_loop())
-                lease = Lease(self._store, key.space, self._tokens.setdefault(holder, new_token()))
+                lease = Lease(self._store, key.space, self._tokens.setdefault(holder, make_lease_token()))
                 try:
                     await lease.acquire(seconds)
                 except StoreBusy:

@@ -7,62 +7,62 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mappi
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from defserve.auth.authority import REMEDY, is_stranger
+from defserve.auth.authority import AUTHENTICATION_HINT, is_stranger
 from defserve.auth.principals import Principal
 from defserve.core.call import Call
 from defserve.core.extension import Handler, Next, Wrapper
 from defserve.core.messages import Params
-from defserve.core.peer import mask
+from defserve.core.peer import mask_unexpected_error
 from defserve.core.session import Session
 from defserve.core.shapes import read_member
 from defserve.errors import InvalidParams, Refused, ToolError, UsageError
-from defserve.protocols.mcp.errors import read_text
+from defserve.protocols.mcp.errors import read_text_param
 from defserve.protocols.mcp.function import FindProvider, Function
-from defserve.protocols.mcpl.peers import CURRENT
-from defserve.protocols.mcpl.section import LiveSection, LiveServer
-from defserve.protocols.mcpl.state.binding import WorkingState, states_in
+from defserve.protocols.mcpl.peers import CURRENT_CALL
+from defserve.protocols.mcpl.section import McplSection, McplServerState
+from defserve.protocols.mcpl.state.binding import WorkingState, find_injected_states
 from defserve.protocols.mcpl.state.ownership import (
-    CHECKPOINT,
+    CHECKPOINT_ID_KIND,
     RolledBack,
-    SessionOwner,
-    StateUnowned,
-    add_state,
-    branches_of,
-    branches_owner,
-    find_shared_start,
-    find_start,
-    may_move_shared,
-    owner_of,
-    session_owner,
-    state_fields,
-    state_params,
-    with_proof_of,
+    SessionOwnerId,
+    UnknownStateOwner,
+    add_state_to_result,
+    apply_call_proof,
+    can_move_shared_head,
+    find_branch_owner,
+    find_state_fields,
+    find_state_owner,
+    get_session_owner_id,
+    load_shared_start_checkpoint,
+    load_start_checkpoint,
+    make_branch_owner_id,
+    read_state_params,
 )
-from defserve.protocols.mcpl.state.states import StateOptions, States, translate_missing
+from defserve.protocols.mcpl.state.states import StateOptions, States, translate_missing_checkpoint
 from defserve.protocols.mcpl.vocabulary import CheckpointNotFound, StateRefused, UnknownFeatureSet
 from defserve.stores.checkpoints.checkpoint_store import (
+    CheckpointCommit,
     CheckpointStore,
-    Commit,
     HeldCheckpoint,
-    checkpoint_secret,
     find_old_secret,
+    load_checkpoint_secret,
 )
 from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointDraft, CheckpointGone, TreeKey
-from defserve.stores.identity import server_store
+from defserve.stores.identity import make_server_store
 from defserve.stores.store import Store
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.section import Feature, FeatureBinding
+    from defserve.protocols.mcpl.section import FeatureBinding, FeatureSetBase
     from defserve.protocols.mcpl.state.binding import StateStorage
 
 
 FACET: Final = "mcpl.state"
 
 
-class StateSection(LiveSection):
+class StateSection(McplSection):
     """The states of a server, by the names of their sets."""
 
-    def __init__(self, server: LiveServer, storage: StateStorage) -> None:
+    def __init__(self, server: McplServerState, storage: StateStorage) -> None:
         super().__init__(server)
         self._storage = storage
         self._states: dict[str, States[Any]] = {}
@@ -75,7 +75,7 @@ class StateSection(LiveSection):
 
     # -- declaring ---------------------------------------------------------------------------------------
 
-    def declare(self, feature_set: Feature, model: type[Any], options: StateOptions) -> States[Any]:
+    def declare(self, feature_set: FeatureSetBase, model: type[Any], options: StateOptions) -> States[Any]:
         """Raises UsageError for a model that cannot be kept, a second state of one set, and while serving."""
         if feature_set.name in self._states:
             raise UsageError(
@@ -92,7 +92,7 @@ class StateSection(LiveSection):
         feature_set.changed()
         return states
 
-    def on_rollback(self, feature_set: Feature, function: Callable[..., Any]) -> None:
+    def on_rollback(self, feature_set: FeatureSetBase, function: Callable[..., Any]) -> None:
         if feature_set.name not in self._states:
             raise UsageError(
                 f"feature set {feature_set.name!r} has no state to roll back",
@@ -110,7 +110,7 @@ class StateSection(LiveSection):
 
     def bind_item_state(self, item: Any, binding: FeatureBinding | None) -> None:
         """Note which state an item takes. Raises UsageError for the state of another set."""
-        for states in states_in(item.function.signature):
+        for states in find_injected_states(item.function.signature):
             if item.kind != "tool" or binding is None or binding.feature_set is not states.feature_set:
                 raise UsageError(
                     f"{item.kind} {item.name!r} takes {states!r}, which only that set's tools can take",
@@ -133,7 +133,7 @@ class StateSection(LiveSection):
 
     def bind_request(self, call: Call) -> Params | None:
         """The state that a request brings, for the answers to it: they are for a call that starts at the same state."""
-        said = state_fields(call)
+        said = find_state_fields(call)
         return {name: said[name] for name in ("checkpoint", "state") if name in said} or None
 
     async def _around_call(self, call: Call, params: Params, following: Next) -> Any:
@@ -141,11 +141,11 @@ class StateSection(LiveSection):
         result = await following(call, params)
         new = call.peek(NewCheckpoint)
         if new is not None and new.made is not None:
-            add_state(call, *new.made, result)
+            add_state_to_result(call, *new.made, result)
         return result
 
     async def rollback(self, call: Call, params: Params) -> Params:
-        name, checkpoint = read_text(params, "featureSet"), read_member(params, "checkpoint", CHECKPOINT)
+        name, checkpoint = read_text_param(params, "featureSet"), read_member(params, "checkpoint", CHECKPOINT_ID_KIND)
         if (feature_set := self.server.sets.get(name)) is None:
             raise UnknownFeatureSet(name)
         feature_set.require(call)
@@ -156,15 +156,15 @@ class StateSection(LiveSection):
     def session_closed(self, session: Session) -> None:
         if session.sharer is not None:
             if not session.sharer.goes_on:
-                session.engine.spawn(self._drop_state(session_owner(session)))
-        elif (owner := session.peek(SessionOwner)) is not None:
+                session.engine.spawn(self._drop_state(get_session_owner_id(session)))
+        elif (owner := session.peek(SessionOwnerId)) is not None:
             session.engine.spawn(self._drop_state(owner.id))
 
     async def _drop_state(self, owner: str) -> None:
         """Drop the state of a session that is over. Nobody can return to it."""
         for states in self:
             with suppress(Refused):  # then `defserve state prune` removes it
-                key = TreeKey(states.name, branches_owner(owner) if states.per == "server" else owner)
+                key = TreeKey(states.name, make_branch_owner_id(owner) if states.per == "server" else owner)
                 # After a call that is being stopped, so that what it still commits goes too.
                 lock = await states.locks.acquire(key, self._storage.limits.lock)
                 try:
@@ -177,16 +177,16 @@ class StateSection(LiveSection):
     def _store_of(self, given: str | Store | None) -> Store:
         """The store of a state: its own, the server's, or the memory of this process."""
         if given is not None:
-            return server_store(given, self._storage.identity())
+            return make_server_store(given, self._storage.identity())
         if self._default is None:
-            self._default = self._storage.store or server_store("memory:", self._storage.identity())
+            self._default = self._storage.store or make_server_store("memory:", self._storage.identity())
         return self._default
 
     async def _open_trees(self, states: States[Any]) -> CheckpointStore:
         limits = self._storage.limits
         return CheckpointStore(
             states.store,
-            secret=await checkpoint_secret(states.store, self._storage.secret(), self._storage.identity()),
+            secret=await load_checkpoint_secret(states.store, self._storage.secret(), self._storage.identity()),
             old_secret=await find_old_secret(states.store),
             retention=states.retention,
             max_bytes=limits.checkpoint,
@@ -227,7 +227,7 @@ async def run_uninterrupted(call: Call, work: Coroutine[Any, Any, Any]) -> None:
 class NewCheckpoint:
     """The checkpoint that a call has made, if it made one."""
 
-    made: tuple[States[Any], Commit] | None = None
+    made: tuple[States[Any], CheckpointCommit] | None = None
 
 
 class StateHold:
@@ -248,13 +248,13 @@ class StateHold:
 
     async def __aenter__(self) -> None:
         call, states = self._call, self._states
-        brought, owner = state_params(call), owner_of(call, states.per)
+        brought, owner = read_state_params(call), find_state_owner(call, states.per)
         if brought.state is not None and states.mode == "opaque":  # hosts never see its content
             raise StateRefused(
                 "This state is kept by the server; send its checkpoint instead", data={"featureSet": states.name}
             )
         if not (owner.has_head or brought.names):
-            raise StateUnowned
+            raise UnknownStateOwner
         key = TreeKey(states.name, owner.id)
         if states.concurrency == "serial":
             self._lock = await states.locks.acquire(key, call.session.composition.limits.lock)
@@ -263,13 +263,13 @@ class StateHold:
             # It may start elsewhere than at the head. Then its result is a branch.
             is_elsewhere = brought.checkpoint is not None or brought.state is not None
             if owner.is_shared:
-                branches = branches_of(call)
-                self._held = held = await find_shared_start(trees, key, branches, brought, call)
+                branches = find_branch_owner(call)
+                self._held = held = await load_shared_start_checkpoint(trees, key, branches, brought, call)
                 self._own = TreeKey(states.name, branches.id)
                 is_elsewhere = is_elsewhere and not (held.key == key and held.is_head)
                 self._moves_head = not is_elsewhere
             else:
-                self._held = held = await find_start(trees, key, brought, call, has_head=owner.has_head)
+                self._held = held = await load_start_checkpoint(trees, key, brought, call, has_head=owner.has_head)
             self._branches = is_elsewhere or not owner.has_head or states.concurrency == "branch"
             states.require_proof(call, held)
             with states.fitting():
@@ -317,8 +317,8 @@ class StateHold:
     async def _commit(self, draft: CheckpointDraft, value: Any) -> None:
         """Keep the change, and only then let the next call in."""
         assert self._held is not None and self._trees is not None
-        held = with_proof_of(self._call, self._held)
-        if self._own is not None and not may_move_shared(self._call, held):
+        held = apply_call_proof(self._call, self._held)
+        if self._own is not None and not can_move_shared_head(self._call, held):
             self._branches, self._moves_head = True, False
         try:
             if self._own is not None and not self._moves_head and held.key != self._own:
@@ -389,26 +389,26 @@ class RollbackHandler:
         except (Refused, ToolError) as refused:
             return refused.message
         except Exception as error:
-            return mask(call, error)
+            return mask_unexpected_error(call, error)
         return None
 
 
 async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHandler | None) -> Params:
     """Undo what came after a checkpoint and make it the head. Raises CheckpointNotFound."""
-    CURRENT.set(call)
+    CURRENT_CALL.set(call)
     call.subject = undo
-    owner = owner_of(call, states.per)
+    owner = find_state_owner(call, states.per)
     key = TreeKey(states.name, owner.id)
     trees, limits = await states.trees(), call.session.composition.limits
     lock = await states.locks.acquire(key, limits.lock) if states.concurrency == "serial" else None
     try:
-        with translate_missing():
+        with translate_missing_checkpoint():
             try:
                 held = await trees.load_checkpoint(key, id)
             except CheckpointGone:
                 if not owner.is_shared:
                     raise
-                await trees.load_checkpoint(TreeKey(states.name, branches_of(call).id), id)
+                await trees.load_checkpoint(TreeKey(states.name, find_branch_owner(call).id), id)
                 return RolledBack(id, reason=ON_A_BRANCH).wire()
             to = held.checkpoint
             if owner.is_shared and (refused := _refuse_shared(call, held)) is not None:
@@ -428,5 +428,8 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
 def _refuse_shared(call: Call, held: HeldCheckpoint) -> str | None:
     """Why this caller may not make a checkpoint the head of everyone's state; None if it may."""
     if isinstance(call.identity, Principal) and is_stranger(call.identity):
-        return f"All callers share this state, and a caller without a verified identity cannot undo it: {REMEDY}"
+        return (
+            "All callers share this state, and a caller without a verified identity cannot undo it: "
+            f"{AUTHENTICATION_HINT}"
+        )
     return None if held.verified else UNPROVED_SHARED

@@ -20,42 +20,42 @@ from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.core.session import Session
 from defserve.errors import NoBackChannel, PeerError, UsageError, no_attribute
-from defserve.protocols.mcpl.peers import CURRENT, Peer, on_its_loop
+from defserve.protocols.mcpl.peers import CURRENT_CALL, Peer, run_on_session_loop
 from defserve.protocols.mcpl.state.binding import StateProvider, WorkingState
 from defserve.protocols.mcpl.state.ownership import (
-    EVERYONE,
-    MAX_ID_LENGTH,
-    Per,
+    MAX_CHECKPOINT_ID_LENGTH,
+    SHARED_OWNER_ID,
     SentCheckpoints,
-    StateUnowned,
+    StateOwnerKind,
     TreeLocks,
-    branches_of,
-    is_for_dangerous,
-    may_move_shared,
-    note_reading,
-    owner_of,
-    session_owner,
-    with_proof_of,
+    UnknownStateOwner,
+    apply_call_proof,
+    can_move_shared_head,
+    find_branch_owner,
+    find_state_owner,
+    get_session_owner_id,
+    is_made_by_dangerous_tool,
+    mark_unproved_read,
 )
 from defserve.protocols.mcpl.vocabulary import CheckpointNotFound, StateRefused
-from defserve.stores.checkpoints.checkpoint_store import CheckpointStore, Commit, HeldCheckpoint
+from defserve.stores.checkpoints.checkpoint_store import CheckpointCommit, CheckpointStore, HeldCheckpoint
 from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, Retention, TreeKey
-from defserve.stores.checkpoints.checkpoint_tree import branches as ends
-from defserve.stores.checkpoints.json_patches import Op, diff
+from defserve.stores.checkpoints.checkpoint_tree import list_branches as ends
+from defserve.stores.checkpoints.json_patches import PatchOperation, diff_json_values
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from defserve.core.call import Call
-    from defserve.protocols.mcpl.section import Feature, LiveServer
+    from defserve.protocols.mcpl.section import FeatureSetBase, McplServerState
     from defserve.stores.checkpoints.checkpoint_tree import CheckpointContent
     from defserve.stores.store import Store
 
 
 M = TypeVar("M")
 
-Mode = Literal["patch", "data", "opaque"]
-Concurrency = Literal["serial", "branch"]
+StateMode = Literal["patch", "data", "opaque"]
+StateConcurrency = Literal["serial", "branch"]
 
 FIX_UNFIT: Final = (
     "if the model has changed, let it read the old form (a field_validator with mode='before'), or put a repaired "
@@ -94,11 +94,11 @@ class StateOptions(NamedTuple):
 
     keep: int | None = 1000
     ttl: float | None = None
-    mode: Mode = "patch"
-    per: Per = "principal"
-    concurrency: Concurrency = "serial"
+    mode: StateMode = "patch"
+    per: StateOwnerKind = "principal"
+    concurrency: StateConcurrency = "serial"
     store: str | Store | None = None
-    big_integers: BigIntegers | None = None
+    big_integers: BigIntegerPolicy | None = None
 
     def check(self, subject: str) -> None:
         """Raises UsageError."""
@@ -128,17 +128,17 @@ class States(Generic[M]):
 
     def __init__(
         self,
-        feature_set: Feature,
+        feature_set: FeatureSetBase,
         model: type[M],
         options: StateOptions,
         store: Store,
         open_trees: Callable[[States[Any]], Awaitable[CheckpointStore]],
-        server: LiveServer,
+        server: McplServerState,
     ) -> None:
         options.check(f"state of {feature_set.name!r}")
         self.feature_set, self.model = feature_set, model
         self.mode, self.concurrency = options.mode, options.concurrency
-        self.per: Per = options.per
+        self.per: StateOwnerKind = options.per
         self.retention = Retention(options.keep, options.ttl)
         self._open_trees, self._trees, self._server = open_trees, None, server
         self.store = store
@@ -177,12 +177,14 @@ class States(Generic[M]):
         """The ends of the tree: the checkpoints without a child."""
         return ends(await self.checkpoints(owner=owner))
 
-    async def diff(self, a: Checkpoint | str, b: Checkpoint | str, *, owner: str | Session | None = None) -> list[Op]:
+    async def diff(
+        self, a: Checkpoint | str, b: Checkpoint | str, *, owner: str | Session | None = None
+    ) -> list[PatchOperation]:
         """The RFC 6902 patch that leads from one checkpoint to another."""
         before, after = await self._load_checkpoint(owner, _id(a)), await self._load_checkpoint(owner, _id(b))
         for held in (before, after):
-            self.require_proof(CURRENT.get(), held)
-        return diff(before.content(), after.content())
+            self.require_proof(CURRENT_CALL.get(), held)
+        return diff_json_values(before.content(), after.content())
 
     async def at(self, checkpoint: Checkpoint | str | None = None, *, owner: str | Session | None = None) -> M:
         """The state as it was at a checkpoint, or as it is now. A copy: changes to it are not kept.
@@ -191,7 +193,7 @@ class States(Generic[M]):
         """
         id = None if checkpoint is None else _id(checkpoint)
         held = await self._load_checkpoint(owner, id)
-        self.require_proof(CURRENT.get(), held)
+        self.require_proof(CURRENT_CALL.get(), held)
         with self.fitting():
             return self.values.parse_value(held.before)
 
@@ -203,7 +205,7 @@ class States(Generic[M]):
         that cannot be kept, and if such a call would change what all callers share.
         """
 
-        call = CURRENT.get()
+        call = CURRENT_CALL.get()
         working = call.peek(WorkingState) if call is not None else None
         if working is not None and working.states is self:
             raise UsageError(f"{self!r} is held by this call", fix="change the value that the tool was given")
@@ -213,7 +215,7 @@ class States(Generic[M]):
         for session in self._sessions(owner):
             if can_tell(self, session):
                 # A host that refuses it stays where it was, and branches off.
-                await on_its_loop(session, _send_update(self, made, session))
+                await run_on_session_loop(session, _send_update(self, made, session))
         return made.checkpoint
 
     async def of_host(self, session: Session) -> HostCheckpoint[M]:
@@ -222,12 +224,12 @@ class States(Generic[M]):
         Raises PeerError as well: with -32006 if the host keeps no state of this set.
         """
         if not can_tell(self, session):
-            needs = {"experimental": {"mcpl": {OFFER: True}}}
+            needs = {"experimental": {"mcpl": {STATE_UPDATE_CAPABILITY: True}}}
             raise NoBackChannel(f"{GET}: the host does not keep states", needs=needs)
         asking = session.request(GET, {"featureSet": self.name}, timeout=session.composition.limits.callback)
-        answer = await on_its_loop(session, asking)
+        answer = await run_on_session_loop(session, asking)
         checkpoint = answer.get("checkpoint") if is_object(answer) else None
-        is_id = isinstance(checkpoint, str) and len(checkpoint) <= MAX_ID_LENGTH
+        is_id = isinstance(checkpoint, str) and len(checkpoint) <= MAX_CHECKPOINT_ID_LENGTH
         if not is_object(answer) or not (checkpoint is None or is_id):
             raise PeerError(f"the host's answer to {GET} has the wrong shape", code=0)
         data = answer.get("data")
@@ -244,7 +246,7 @@ class States(Generic[M]):
             return self._server.sessions
         if owner is not None:
             return [session for session in self._server.sessions if session.principal == owner]
-        call = CURRENT.get()
+        call = CURRENT_CALL.get()
         return [call.session] if call is not None else []
 
     # -- for the section ---------------------------------------------------------------------------------
@@ -264,7 +266,8 @@ class States(Generic[M]):
         try:
             yield
         except ValueError as error:
-            message = f"The state of {self.name} does not fit its model: {summary(error)}\n  fix: {FIX_UNFIT}"
+            why = summarize_validation_error(error)
+            message = f"The state of {self.name} does not fit its model: {why}\n  fix: {FIX_UNFIT}"
             raise StateRefused(message, data={"featureSet": self.name}) from None
 
     def require_proof(self, call: Call | None, held: HeldCheckpoint) -> None:
@@ -274,9 +277,9 @@ class States(Generic[M]):
         """
         if held.verified or call is None:
             return
-        if is_for_dangerous(call):
+        if is_made_by_dangerous_tool(call):
             raise StateRefused(UNPROVED, data={"featureSet": self.name})
-        note_reading(call, held)
+        mark_unproved_read(call, held)
 
     def refuse_integers(self, text: bytes) -> None:
         """Raises StateRefused for a text with an integer that must not be kept."""
@@ -290,7 +293,7 @@ class States(Generic[M]):
     async def _load_checkpoint(self, owner: str | Session | None, id: str | None) -> HeldCheckpoint:
         """A checkpoint, or the head. Raises CheckpointNotFound."""
         trees, key = await self.trees(), self._key(owner, names=id is not None)
-        with translate_missing():
+        with translate_missing_checkpoint():
             try:
                 return await trees.load_checkpoint(key, id)
             except CheckpointGone:
@@ -300,9 +303,9 @@ class States(Generic[M]):
 
     def _branches_key(self, *, names: bool) -> TreeKey | None:
         """The tree of the caller's own branches off everyone's state; None if there is none, or it must name them."""
-        if self.per != "server" or (call := CURRENT.get()) is None:
+        if self.per != "server" or (call := CURRENT_CALL.get()) is None:
             return None
-        owner = branches_of(call)
+        owner = find_branch_owner(call)
         return TreeKey(self.name, owner.id) if owner.has_head or names else None
 
     def _key(self, owner: str | Session | None, *, names: bool = False) -> TreeKey:
@@ -310,21 +313,21 @@ class States(Generic[M]):
 
     def _owner(self, owner: str | Session | None, names: bool) -> str:
         if self.per == "server":
-            return EVERYONE
+            return SHARED_OWNER_ID
         if isinstance(owner, Session):
-            return session_owner(owner)
+            return get_session_owner_id(owner)
         if owner is not None:
             return owner
-        if (call := CURRENT.get()) is None:
+        if (call := CURRENT_CALL.get()) is None:
             raise UsageError(f"{self!r}: outside a call the owner is not known", fix="pass owner=…")
-        caller = owner_of(call, self.per)
+        caller = find_state_owner(call, self.per)
         if not (caller.has_head or names):
-            raise StateUnowned  # it may not see what others did from there
+            raise UnknownStateOwner  # it may not see what others did from there
         return caller.id
 
 
 @contextmanager
-def translate_missing() -> Generator[None]:
+def translate_missing_checkpoint() -> Generator[None]:
     """Inside, a checkpoint that is not there raises CheckpointNotFound."""
     try:
         yield
@@ -341,9 +344,9 @@ def _id(checkpoint: Checkpoint | str) -> str:
 # The methods are those of an older draft of 0.5. A host that takes them offers `stateUpdate`.
 
 
-UPDATE: Final = "state/update"
+STATE_UPDATE_METHOD: Final = "state/update"
 GET: Final = "state/get"
-OFFER: Final = "stateUpdate"
+STATE_UPDATE_CAPABILITY: Final = "stateUpdate"
 LOCK_SECONDS: Final = 30.0
 UNPROVED_UPDATE: Final = (
     "All callers share this state, and this call has seen a state that is not proved: a caller brought it, or a part "
@@ -358,7 +361,9 @@ class HostCheckpoint(NamedTuple, Generic[M]):
     value: M | None
 
 
-async def change_state(states: States[M], key: TreeKey, change: Callable[[M], Any], call: Call | None) -> Commit | None:
+async def change_state(
+    states: States[M], key: TreeKey, change: Callable[[M], Any], call: Call | None
+) -> CheckpointCommit | None:
     """Change a state that no call holds. Returns what was committed; None if `change` changed nothing.
 
     `call` is the one that runs, if any: a dangerous one is not given an unproved state, and one that has seen an
@@ -381,9 +386,9 @@ async def change_state(states: States[M], key: TreeKey, change: Callable[[M], An
             return None
         with states.fitting():
             states.values.parse_value(draft.content)
-        if key.owner == EVERYONE and not may_move_shared(call, held):
+        if key.owner == SHARED_OWNER_ID and not can_move_shared_head(call, held):
             raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
-        return await trees.commit(with_proof_of(call, held), draft)
+        return await trees.commit(apply_call_proof(call, held), draft)
     finally:
         if lock is not None:
             await lock.aclose()
@@ -392,18 +397,18 @@ async def change_state(states: States[M], key: TreeKey, change: Callable[[M], An
 def can_tell(states: States[Any], session: Session) -> bool:
     """Whether a host takes states of its own accord, and has enabled the set."""
     peer = Peer(session)
-    offers = peer.live is not None and peer.live.offered.get(OFFER) is True
+    offers = peer.live is not None and peer.live.offered.get(STATE_UPDATE_CAPABILITY) is True
     return offers and peer.calls_back and session.ready and peer.policy.allows(states.feature_set)
 
 
-async def _send_update(states: States[Any], made: Commit, session: Session) -> None:
+async def _send_update(states: States[Any], made: CheckpointCommit, session: Session) -> None:
     at, sent = made.checkpoint, session.local(SentCheckpoints)
     state: Params = {"featureSet": states.name, "checkpoint": at.id, "parent": at.parent}
     if states.mode != "opaque":
         patch = made.patch() if states.mode == "patch" and at.parent in sent else None
         state |= {"data": made.content} if patch is None else {"patch": patch}
     try:
-        answer = await session.request(UPDATE, state, timeout=session.composition.limits.callback)
+        answer = await session.request(STATE_UPDATE_METHOD, state, timeout=session.composition.limits.callback)
         reason = None if is_object(answer) and answer.get("accepted") is True else "the host refuses it"
     except PeerError as error:
         reason = str(error)
@@ -413,7 +418,7 @@ async def _send_update(states: States[Any], made: Commit, session: Session) -> N
         return
     import logging
 
-    logging.getLogger("defserve").warning("%s of %s: %s", UPDATE, states.name, reason)
+    logging.getLogger("defserve").warning("%s of %s: %s", STATE_UPDATE_METHOD, states.name, reason)
 
 
 # -- The values of a state's model. Each call has a value of its own, read from JSON and written back to JSON.
@@ -434,12 +439,12 @@ class StateValues(Generic[M]):
     `big_integers` says what becomes of integers past 2^53; None keeps them, for a content that no host sees.
     """
 
-    def __init__(self, model: type[M], subject: str, big_integers: BigIntegers | None = None) -> None:
+    def __init__(self, model: type[M], subject: str, big_integers: BigIntegerPolicy | None = None) -> None:
         self._adapter, self._big_integers = _adapter(model), big_integers
-        from defserve.binding.core_schemas import limit_validator
+        from defserve.binding.core_schemas import make_bounded_validator
 
         # The adapter's own would match a text of any length, and a host may have written it.
-        self._validate_json = limit_validator(self._adapter).validate_json
+        self._validate_json = make_bounded_validator(self._adapter).validate_json
         self._fresh = self._dump_initial_value(model, subject)
         self._known: WeakKeyDictionary[CheckpointContent, _Known[M]] = WeakKeyDictionary()
 
@@ -485,12 +490,12 @@ class StateValues(Generic[M]):
             return fresh
         except (ValueError, TypeError) as error:
             raise UsageError(
-                f"{subject}: {model.__name__}() cannot make the initial state: {summary(error)}",
+                f"{subject}: {model.__name__}() cannot make the initial state: {summarize_validation_error(error)}",
                 fix="give every field a default",
             ) from None
 
 
-def summary(error: Exception) -> str:
+def summarize_validation_error(error: Exception) -> str:
     """The first problem, in one line and without the values."""
     from pydantic import ValidationError
 
@@ -505,11 +510,11 @@ def _adapter(model: type[M]) -> TypeAdapter[M]:
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
-    from defserve.binding.arguments import UnusablePattern, refuse_core_patterns
+    from defserve.binding.arguments import UnusablePattern, check_core_schema_patterns
 
     try:
         made = TypeAdapter(model)
-        refuse_core_patterns(made.core_schema)
+        check_core_schema_patterns(made.core_schema)
         return made
     except UnusablePattern as error:
         raise UsageError(f"state: {model.__name__}: {error.problem}", fix=error.fix) from None
@@ -522,7 +527,7 @@ def _adapter(model: type[M]) -> TypeAdapter[M]:
 # They are refused, or kept and sent as text, by the author's choice.
 
 
-BigIntegers: TypeAlias = Literal["refuse", "text"]
+BigIntegerPolicy: TypeAlias = Literal["refuse", "text"]
 
 SAFE: Final = 2**53
 

@@ -9,13 +9,13 @@ from typing import Any
 from defserve.base.concurrency import BackgroundTasks
 from defserve.serve.http.shared.session import SharedSession
 from defserve.stores.shared import lua_scripts
-from defserve.stores.shared.worker_link import SharedLink
+from defserve.stores.shared.worker_link import SharedStoreLink
 
 # Seconds before a new owner looks again whether it knows everything, and how often it looks for its own news.
 PAUSE, TRIES = 0.01, 100
 
-News = list[tuple[str, dict[str, bytes]]]
-Replay = Callable[[SharedSession, News | None], Mapping[str, "asyncio.Task[None]"]]
+SessionUpdates = list[tuple[str, dict[str, bytes]]]
+Replay = Callable[[SharedSession, SessionUpdates | None], Mapping[str, "asyncio.Task[None]"]]
 
 
 class SessionOwnership:
@@ -25,7 +25,9 @@ class SessionOwnership:
     it is no longer known what was missed. Whoever delivers news sets it.
     """
 
-    def __init__(self, link: SharedLink, heard: Mapping[str, int], forget: Callable[[SharedSession], None]) -> None:
+    def __init__(
+        self, link: SharedStoreLink, heard: Mapping[str, int], forget: Callable[[SharedSession], None]
+    ) -> None:
         self._link, self._heard, self._forget = link, heard, forget
         self._tasks = BackgroundTasks()
         self.replay: Replay = lambda session, news: {}
@@ -60,7 +62,7 @@ class SessionOwnership:
             return
         session.owner, session.claim = self._link.worker, claim
         try:
-            session.restore(record_of(found))  # what only an owner does begins
+            session.restore(decode_session_record(found))  # what only an owner does begins
             left = self.replay(session, news)
         except BaseException:
             session.owner = ""  # so that the claim is made again, and what was missed is told then
@@ -70,7 +72,7 @@ class SessionOwnership:
         else:
             self._link.write(lua_scripts.END_CATCH_UP, session.id, claim)
 
-    async def _read_session(self, session: SharedSession, since: str) -> tuple[Any, News | None, bool]:
+    async def _read_session(self, session: SharedSession, since: str) -> tuple[Any, SessionUpdates | None, bool]:
         """The record of a session, what it has missed, and whether nothing has come meanwhile."""
         if session.has_changed:
             await session.save_changes()
@@ -96,7 +98,7 @@ class SessionOwnership:
         self._tasks.cancel()
 
 
-def record_of(found: Any) -> dict[str, str]:
+def decode_session_record(found: Any) -> dict[str, str]:
     """The record that `LOAD` has found."""
     texts = [each.decode() for each in found[0]]
     return dict(zip(texts[::2], texts[1::2], strict=True))

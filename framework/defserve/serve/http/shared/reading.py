@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from defserve.auth.principals import decode_principal
 from defserve.errors import Refused
-from defserve.serve.http.exchange import Exchange, OutboundMessage, UnreadMessage
+from defserve.serve.http.exchange import Exchange, UnreadMessage, WritableMessage
 from defserve.stores.shared import lua_scripts
 
 if TYPE_CHECKING:
     from defserve.serve.http.shared.session import SharedSession
 
-STANDALONE = "s"
+SHARED_STANDALONE_STREAM_NAME = "s"
 PAGE = 64
 # How often a reader looks whether the process that it depends on lives.
 LOOK_SECONDS = 1.0
@@ -66,9 +66,14 @@ class StreamReader:
 
     # -- events ------------------------------------------------------------------------------------------
 
-    def on_event_appended(self, number: int, before: int, message: OutboundMessage) -> None:
+    def on_event_appended(self, number: int, before: int, message: WritableMessage) -> None:
         """This process has added an event, after the one numbered `before`."""
-        if self.is_over or self._fetching is not None or self.cursor != before or self.name == STANDALONE:
+        if (
+            self.is_over
+            or self._fetching is not None
+            or self.cursor != before
+            or self.name == SHARED_STANDALONE_STREAM_NAME
+        ):
             if message.taken is not None:
                 message.taken()
             self.look(number)
@@ -128,10 +133,10 @@ class StreamReader:
         if number <= self.read and number not in self.skipped:
             return
         self.skipped.discard(number)
-        if self.name == STANDALONE and not self._is_for(fields[b"a"]):
+        if self.name == SHARED_STANDALONE_STREAM_NAME and not self._is_for(fields[b"a"]):
             self.skipped.add(number)
         else:
-            taken = self._mark_soon if self.name == STANDALONE else None
+            taken = self._mark_soon if self.name == SHARED_STANDALONE_STREAM_NAME else None
             self.exchange.push(StoredMessage(fields[b"d"], fields[b"k"].decode(), taken), f"{self.name}-{number}")
         self.read = max(self.read, number)
 
@@ -153,7 +158,7 @@ class StreamReader:
 
     # -- as the route of a GET ---------------------------------------------------------------------------
 
-    def push(self, message: OutboundMessage) -> None:
+    def push(self, message: WritableMessage) -> None:
         """Nothing is sent this way: events come from the store."""
 
     def wants_events(self, exchange: Exchange) -> bool:
@@ -179,7 +184,7 @@ class StreamReader:
             self._watching.cancel()
         if self.session.reading.get(self.name) is self:
             del self.session.reading[self.name]
-        if self.name == STANDALONE:
+        if self.name == SHARED_STANDALONE_STREAM_NAME:
             self._mark("")
         exchange.take_unread()  # what the client did not read stays in the store
 
@@ -199,7 +204,7 @@ class StreamReader:
             raise
 
     async def _watch(self) -> None:
-        while self.name != STANDALONE:
+        while self.name != SHARED_STANDALONE_STREAM_NAME:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await self.session.interrupt_if_dead(self.name)
@@ -225,7 +230,7 @@ class StreamReader:
         return self.read, json.dumps(sorted(self.skipped | {number for number in unread if number <= self.read}))
 
 
-def standing(found: Any) -> tuple[int, set[int]]:
+def decode_read_position(found: Any) -> tuple[int, set[int]]:
     """How far the session's own stream was read, and what was left for others, of what `LOOK` found."""
     read, skipped = found[7], found[8]
     return int(read or 0), set(json.loads(skipped) if skipped else ())

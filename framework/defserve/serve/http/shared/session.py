@@ -10,21 +10,26 @@ from functools import partial
 from typing import Any
 
 from defserve.auth.principals import Principal, decode_principal, encode_principal
-from defserve.core.messages import Id, Params
+from defserve.core.messages import Params, RequestId
 from defserve.errors import LimitExceeded
-from defserve.serve.http.exchange import Exchange, OutboundMessage
+from defserve.serve.http.exchange import Exchange, WritableMessage
 from defserve.serve.http.sessions import HttpSession
 from defserve.serve.http.shared.interrupted import encode_interrupted_reply
 from defserve.serve.http.shared.owned import OwnedSessions
-from defserve.serve.http.shared.reading import STANDALONE, StoredMessage, StreamReader, standing
-from defserve.serve.http.shared.streams import SharedStandalone
+from defserve.serve.http.shared.reading import (
+    SHARED_STANDALONE_STREAM_NAME,
+    StoredMessage,
+    StreamReader,
+    decode_read_position,
+)
+from defserve.serve.http.shared.streams import SharedStandaloneStream
 from defserve.stores.shared import lua_scripts
-from defserve.stores.shared.worker_link import Delivery, SharedLink
+from defserve.stores.shared.worker_link import SharedStoreLink, UpdateDelivery
 from defserve.stores.store import StoreUnavailable
 
 MAX_RECORD_BYTES = 1024 * 1024
 # More news than this is not kept for a session that cannot be loaded.
-MAX_DEFERRED_NEWS = 1024
+MAX_DEFERRED_UPDATES = 1024
 MAX_ID_LENGTH = 256
 CREDENTIAL = "credential:"
 # Seconds that an answer waits for the store, and if the store is known to be away.
@@ -35,7 +40,7 @@ WORKER = re.compile(r"[0-9a-f]{12}")
 _EVENT = re.compile(r"([0-9a-z.]{1,40})-([0-9]{1,15})")
 
 
-class NothingLeft(Exception):
+class StreamFullyRead(Exception):
     """A client continues a stream that is over, and has all of it."""
 
 
@@ -49,11 +54,11 @@ class SharedSession(HttpSession):
     reading: dict[str, StreamReader]
 
     def __init__(
-        self, id: str, opener: Principal, link: SharedLink, idle: float, owned: OwnedSessions[SharedSession]
+        self, id: str, opener: Principal, link: SharedStoreLink, idle: float, owned: OwnedSessions[SharedSession]
     ) -> None:
         super().__init__(id, opener)
         self.link, self.ttl = link, int(idle * 1250)
-        self.standalone = SharedStandalone(self)
+        self.standalone = SharedStandaloneStream(self)
         self.known: dict[str, str] = {}
         self.credentials: dict[str, Principal] = {}
         self._owned, self._owner = owned, ""
@@ -127,7 +132,7 @@ class SharedSession(HttpSession):
 
     def defer_news(self, id: str, fields: dict[str, bytes]) -> None:
         """Tell it this news later: what it wants to hear of is not known now."""
-        if len(self.missed) < MAX_DEFERRED_NEWS:
+        if len(self.missed) < MAX_DEFERRED_UPDATES:
             self.missed.append((id, fields))
         self.link.behind.add(self)
 
@@ -144,7 +149,7 @@ class SharedSession(HttpSession):
     def drain_deferred(self) -> list[tuple[str, dict[str, bytes]]] | None:
         """The news that it has missed; None if that is no longer known."""
         found, self.missed = self.missed, []
-        is_all = len(found) < MAX_DEFERRED_NEWS and not self._has_lost_news
+        is_all = len(found) < MAX_DEFERRED_UPDATES and not self._has_lost_news
         self._has_lost_news = False
         self.link.behind.discard(self)
         return found if is_all else None
@@ -185,7 +190,7 @@ class SharedSession(HttpSession):
 
     # -- events ------------------------------------------------------------------------------------------
 
-    def append(self, name: str, message: OutboundMessage, *, delivery: Delivery | None = None) -> None:
+    def append(self, name: str, message: WritableMessage, *, delivery: UpdateDelivery | None = None) -> None:
         """Add a message to a stream. When the store has it, it goes to who reads the stream.
 
         A message of a `delivery` is added once, whichever process adds it.
@@ -220,7 +225,7 @@ class SharedSession(HttpSession):
             record_value=record[1],
             kind=kind,
             replaces=key,
-            audience=_audience(message) if name == STANDALONE else "",
+            audience=_audience(message) if name == SHARED_STANDALONE_STREAM_NAME else "",
             question=question,
             asker=json.dumps(encode_principal(asker)) if question else "",
             ttl=self.ttl,
@@ -230,7 +235,7 @@ class SharedSession(HttpSession):
             self.streams.pop(name, None)
             self._numbers.pop(name, None)
 
-    def _on_event_appended(self, name: str, message: OutboundMessage, reply: Any) -> None:
+    def _on_event_appended(self, name: str, message: WritableMessage, reply: Any) -> None:
         reader = self.reading.get(name)
         outcome = reply[0] if reply else lua_scripts.SESSION_OVER
         is_unread = reader is None or outcome != lua_scripts.EVENT_ADDED or not message.data
@@ -262,18 +267,18 @@ class SharedSession(HttpSession):
             if looked is None or place > int(looked[0][4]):
                 return None
             fields, after = looked[0], place
-            if name == STANDALONE:
-                reader = StreamReader(self, name, exchange, after=after, left=standing(fields)[1])
+            if name == SHARED_STANDALONE_STREAM_NAME:
+                reader = StreamReader(self, name, exchange, after=after, left=decode_read_position(fields)[1])
             elif fields[2] is None or not exchange.principal.covers(decode_principal(json.loads(fields[2]))):
                 return None
             elif fields[3] and place == int(fields[4]):
-                raise NothingLeft
+                raise StreamFullyRead
             else:
                 reader = StreamReader(self, name, exchange, after=after)
             with reader.release_on_failure():
                 if await self._attach(reader, fields[5]):
                     reader.prime()
-                    if name != STANDALONE and not looked[1]:
+                    if name != SHARED_STANDALONE_STREAM_NAME and not looked[1]:
                         await self.interrupt_if_dead(name)
                     await reader.fetch()
                     return reader
@@ -282,12 +287,12 @@ class SharedSession(HttpSession):
     async def listen_shared(self, exchange: Exchange) -> StreamReader | None:
         """The reader of the session's own stream. None if another client reads it that cannot be replaced."""
         for _ in range(TRIES):
-            looked = await self.link.run(lua_scripts.LOOK_UP_STREAM, self.id, STANDALONE)
+            looked = await self.link.run(lua_scripts.LOOK_UP_STREAM, self.id, SHARED_STANDALONE_STREAM_NAME)
             fields: list[bytes | None] = looked[0] if looked is not None else [None] * 9
             if looked is not None and looked[2] and self._is_taken(fields, exchange.principal):
                 return None
-            read, left = standing(fields)
-            reader = StreamReader(self, STANDALONE, exchange, after=read, left=left)
+            read, left = decode_read_position(fields)
+            reader = StreamReader(self, SHARED_STANDALONE_STREAM_NAME, exchange, after=read, left=left)
             with reader.release_on_failure():
                 if await self._attach(reader, fields[5]):
                     reader.prime()
@@ -297,7 +302,7 @@ class SharedSession(HttpSession):
 
     def _is_taken(self, fields: list[bytes | None], principal: Principal) -> bool:
         token = (fields[5] or b"").decode()
-        here = self.reading.get(STANDALONE)
+        here = self.reading.get(SHARED_STANDALONE_STREAM_NAME)
         if token.startswith(f"{self.link.worker}/") and (here is None or here.token != token or here.is_over):
             return False
         current = decode_principal(json.loads(fields[6])) if fields[6] else self.opener
@@ -307,7 +312,7 @@ class SharedSession(HttpSession):
         rights = json.dumps(encode_principal(reader.exchange.principal))
         old = self.reading.get(reader.name)
         # Where it begins is all that its client has. It may come back without an id.
-        begins = reader.standing() if reader.name == STANDALONE else ()
+        begins = reader.standing() if reader.name == SHARED_STANDALONE_STREAM_NAME else ()
         if not await self.link.run(
             *(lua_scripts.ATTACH_READER, self.id, reader.name, before or b"", reader.token, rights, self.ttl, *begins)
         ):
@@ -332,27 +337,27 @@ class SharedSession(HttpSession):
 
     # -- elsewhere ---------------------------------------------------------------------------------------
 
-    def notify_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> bool:
+    def notify_elsewhere(self, question: RequestId, method: str, params: Params, identity: Any) -> bool:
         if not self.is_elsewhere(question) or identity is None or self.link.is_full:
             return False
         self.link.write_once(lua_scripts.SEND_MAIL, *self._letter(question, method, params, identity))
         return True
 
-    def is_elsewhere(self, question: Id) -> bool:
+    def is_elsewhere(self, question: RequestId) -> bool:
         worker = question.partition(".")[0] if isinstance(question, str) else ""
         return WORKER.fullmatch(worker) is not None and worker != self.link.worker
 
-    async def tell_elsewhere(self, question: Id, method: str, params: Params, identity: Any) -> bool:
+    async def tell_elsewhere(self, question: RequestId, method: str, params: Params, identity: Any) -> bool:
         asked = await self.link.run(lua_scripts.FIND_QUESTION, self.id, str(question))
         if asked is None or not identity.covers(decode_principal(json.loads(asked.split(b"\n", 2)[2]))):
             return False
         letter = self._letter(question, method, params, identity)
-        sent = await self.link.run(lua_scripts.TELL_ASKER, self.id, str(question), *letter)
+        sent = await self.link.run(lua_scripts.NOTIFY_ASKER, self.id, str(question), *letter)
         if sent == lua_scripts.MAILBOX_FULL:
             raise StoreUnavailable("The process that asks is behind with its answers; try again")
         return bool(sent)
 
-    def _letter(self, question: Id, method: str, params: Params, identity: Any) -> tuple[str, ...]:
+    def _letter(self, question: RequestId, method: str, params: Params, identity: Any) -> tuple[str, ...]:
         worker, data, who = (
             str(question).partition(".")[0],
             json.dumps([method, params]),
@@ -360,7 +365,7 @@ class SharedSession(HttpSession):
         )
         return worker, "t", "notification", "s", self.id, "d", data, "p", who
 
-    def cancel_elsewhere(self, id: Id, identity: Any) -> None:
+    def cancel_elsewhere(self, id: RequestId, identity: Any) -> None:
         text = json.dumps(id)
         if len(text) <= MAX_ID_LENGTH and identity is not None and not self.link.is_full:
             who = json.dumps(encode_principal(identity))
@@ -407,7 +412,7 @@ class SharedSession(HttpSession):
         super().close()
 
 
-def _audience(message: OutboundMessage) -> str:
+def _audience(message: WritableMessage) -> str:
     if message.audience is None:
         return ""
     return json.dumps([encode_principal(each) for each in message.audience]) if message.audience else "*"

@@ -17,11 +17,11 @@ from defserve.core.messages import Notification, Reply, decode
 from defserve.errors import LimitExceeded, Refused
 from defserve.serve.http.sessions import HttpSession, HttpSessions
 from defserve.serve.http.shared.owned import OwnedSessions
-from defserve.serve.http.shared.ownership import SessionOwnership, record_of
+from defserve.serve.http.shared.ownership import SessionOwnership, decode_session_record
 from defserve.serve.http.shared.session import SharedSession
-from defserve.serve.sockets import network_of
+from defserve.serve.sockets import get_client_network
 from defserve.stores.shared import lua_scripts
-from defserve.stores.shared.worker_link import SharedLink, before, is_before
+from defserve.stores.shared.worker_link import SharedStoreLink, is_earlier_id, make_preceding_id
 from defserve.stores.store import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ log = logging.getLogger("defserve")
 class SharedSessions(HttpSessions):
     """A session that is known is found without asking anybody. `load` asks the store for others."""
 
-    def __init__(self, provider: SessionOpener, link: SharedLink, primed: frozenset[str]) -> None:
+    def __init__(self, provider: SessionOpener, link: SharedStoreLink, primed: frozenset[str]) -> None:
         super().__init__(provider.limits.idle)
         self._provider, self._link, self._primed = provider, link, primed
         self._owned = OwnedSessions[SharedSession]()
@@ -144,7 +144,7 @@ class SharedSessions(HttpSessions):
             if known is not None:
                 self.drop_session(known)
             return
-        record = record_of(found)
+        record = decode_session_record(found)
         if known is not None and (known.has_changed or known.changes != changes):
             await self._load(id, principal)  # it was changed here meanwhile, and that must not be lost
             return
@@ -214,7 +214,7 @@ class SharedSessions(HttpSessions):
 
     async def load_all(self, principal: str) -> None:
         """Ask the store for all sessions of a principal, so that it can be spoken to from here."""
-        for id in await self._link.run(lua_scripts.LIST_ACCOUNT, _account(principal)):
+        for id in await self._link.run(lua_scripts.LIST_ACCOUNT_SESSIONS, _account(principal)):
             if not self.is_current(id.decode()):
                 await self.load(id.decode(), principal)
 
@@ -224,7 +224,7 @@ class SharedSessions(HttpSessions):
         if not self._link.follows_news:
             raise StoreUnavailable("The store cannot be reached")
         if opener.kind == "anonymous":
-            account, most = f"at {network_of(opener.id.partition(':')[2])}", limits.sessions_per_address
+            account, most = f"at {get_client_network(opener.id.partition(':')[2])}", limits.sessions_per_address
         else:
             account, most = _account(opener.id), limits.sessions_per_principal
         record = session.record()
@@ -252,7 +252,7 @@ class SharedSessions(HttpSessions):
     def _release(self, session: SharedSession) -> None:
         """Forget a session that goes on. If this process owns it, the next one that serves it will."""
         if session.is_owner or session in self._link.behind:  # or perhaps, if the reply to a claim was lost
-            told = before(session.missed[0][0]) if session.missed else self._link.handled_news
+            told = make_preceding_id(session.missed[0][0]) if session.missed else self._link.handled_news
             self._link.write(lua_scripts.RELEASE_SESSION, session.id, self._link.worker, told)
         self.drop_session(session)
 
@@ -327,7 +327,7 @@ class SharedSessions(HttpSessions):
         if not owners or not self._link.knows_who_lives:
             return
         with suppress(Refused):
-            found: list[int] = await self._link.run(lua_scripts.FIND_ALIVE, *owners)
+            found: list[int] = await self._link.run(lua_scripts.FIND_LIVE_WORKERS, *owners)
             dead = {owner for owner, is_alive in zip(owners, found, strict=True) if not is_alive}
             for session in [each for each in map(_to_shared_session, self) if each.owner in dead]:
                 await self._reload_session(session)
@@ -340,7 +340,7 @@ class SharedSessions(HttpSessions):
         owner = fields["w"].decode()
         session = self._hear(fields)
         # What comes late may be older than a claim that this process has made since.
-        if session is None or owner == self._link.worker or is_before(id, session.claim):
+        if session is None or owner == self._link.worker or is_earlier_id(id, session.claim):
             return
         was_owner, session.owner = session.is_owner, owner
         # What it did for the session by itself ends; or there is no owner, and somebody here waits for news.

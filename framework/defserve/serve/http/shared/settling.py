@@ -8,7 +8,7 @@ from typing import Any
 from defserve.serve.sockets import FinalReply, WaitingCall
 
 
-class SettledCall:
+class PersistedCall:
     """A call that waits, and then for `settle`. Until that is done nobody gets its reply."""
 
     __slots__ = ("_call", "_settle", "_is_wanted", "rest", "reply")

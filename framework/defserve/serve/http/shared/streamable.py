@@ -9,31 +9,31 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from defserve.auth.principals import decode_principal, encode_principal
-from defserve.core.messages import INVALID_REQUEST, Id, Malformed, Message, Reply, Request, encode
+from defserve.core.messages import INVALID_REQUEST, MalformedMessage, Message, Reply, Request, RequestId, encode
 from defserve.errors import LimitExceeded, Refused
 from defserve.serve.http.exchange import Exchange
 from defserve.serve.http.sessions import HttpSession, HttpSessions
-from defserve.serve.http.shared.session import NothingLeft, SharedSession
+from defserve.serve.http.shared.session import SharedSession, StreamFullyRead
 from defserve.serve.http.shared.sessions import SharedSessions
-from defserve.serve.http.shared.settling import SettledCall
-from defserve.serve.http.shared.streams import SharedStream
+from defserve.serve.http.shared.settling import PersistedCall
+from defserve.serve.http.shared.streams import SharedResponseStream
 from defserve.serve.http.streamable import (
-    ALREADY_OPEN,
     INTERNAL_ERROR,
     NOTHING_TO_RESUME,
-    RETRY,
-    Attached,
-    HttpRules,
+    RETRY_AFTER_HEADERS,
+    STREAM_ALREADY_OPEN,
+    ClientWatch,
+    HttpProtocolRules,
     ResponseRoute,
-    Streamable,
-    answer,
-    refuse,
-    run,
-    stream,
+    StreamableEndpoint,
+    answer_call,
+    run_call,
+    send_jsonrpc_error,
+    stream_events,
 )
-from defserve.serve.sockets import BegunCall, FinalReply
+from defserve.serve.sockets import CallOrReply, FinalReply
 from defserve.stores.shared import lua_scripts
-from defserve.stores.shared.worker_link import SharedLink
+from defserve.stores.shared.worker_link import SharedStoreLink
 from defserve.stores.store import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ TOLD_SECONDS = 30.0
 log = logging.getLogger("defserve")
 
 
-class SharedStreamable(Streamable):
-    """As `Streamable`, with one step before: a session that is not known here is looked for in the store.
+class SharedStreamableEndpoint(StreamableEndpoint):
+    """As `StreamableEndpoint`, with one step before: a session that is not known here is looked for in the store.
 
     What needs the store while it is away is refused with 503. Calls of known sessions do not need it.
     """
 
-    def __init__(self, provider: SessionOpener, rules: HttpRules, link: SharedLink) -> None:
+    def __init__(self, provider: SessionOpener, rules: HttpProtocolRules, link: SharedStoreLink) -> None:
         self.link, self._published = link, 0
         """How often all processes were told something before the call that begins now."""
         super().__init__(provider, rules)
@@ -85,13 +85,13 @@ class SharedStreamable(Streamable):
 
     async def get(self, exchange: Exchange) -> None:
         if self._must_load(exchange):
-            await self._after_loading(exchange, lambda: super(SharedStreamable, self).get(exchange))
+            await self._after_loading(exchange, lambda: super(SharedStreamableEndpoint, self).get(exchange))
         else:
             await super().get(exchange)
 
     async def delete(self, exchange: Exchange) -> None:
         if self._must_load(exchange):
-            await self._after_loading(exchange, lambda: super(SharedStreamable, self).delete(exchange))
+            await self._after_loading(exchange, lambda: super(SharedStreamableEndpoint, self).delete(exchange))
         else:
             await super().delete(exchange)
 
@@ -112,7 +112,7 @@ class SharedStreamable(Streamable):
         self._published = self.link.published
         return super()._call_alone(exchange, request, offer)
 
-    def _fail_question(self, exchange: Exchange, malformed: Malformed) -> None:
+    def _fail_question(self, exchange: Exchange, malformed: MalformedMessage) -> None:
         """A broken answer may be meant for a question of another process. Its question fails there when it is late."""
         if not self._must_load(exchange):
             super()._fail_question(exchange, malformed)
@@ -123,7 +123,7 @@ class SharedStreamable(Streamable):
         session = self._session(exchange)
         if not isinstance(session, SharedSession):
             return cast("Awaitable[None]", session)
-        route = SharedStream(session, exchange, request.id)
+        route = SharedResponseStream(session, exchange, request.id)
         self._published = self.link.published
         begun = session.conversation.start_call(request, route, offer, exchange.principal)
         if isinstance(begun, tuple) and session.has_changed:
@@ -131,14 +131,14 @@ class SharedStreamable(Streamable):
         return self.run(exchange, route, begun, session)
 
     def run(
-        self, exchange: Exchange, route: ResponseRoute, begun: BegunCall, session: SharedSession | None = None
+        self, exchange: Exchange, route: ResponseRoute, begun: CallOrReply, session: SharedSession | None = None
     ) -> Awaitable[None] | None:
         """As `answering.run`. A call that has told all processes something is answered when the store has that."""
         if not isinstance(begun, tuple):
-            return run(exchange, route, SettledCall(begun, partial(self._settle, session, self._published)))
+            return run_call(exchange, route, PersistedCall(begun, partial(self._settle, session, self._published)))
         if self.link.published != self._published:
             return self._answer_told(exchange, route, begun)
-        return run(exchange, route, begun)
+        return run_call(exchange, route, begun)
 
     async def _settle(self, session: SharedSession | None, published: int) -> None:
         """What a call has changed and told is in the store before it is answered, if the store can take it.
@@ -156,11 +156,11 @@ class SharedStreamable(Streamable):
 
     async def _answer_told(self, exchange: Exchange, route: ResponseRoute, reply: FinalReply) -> None:
         await self.link.wait_until_written(TOLD_SECONDS)
-        if (left := run(exchange, route, reply)) is not None:
+        if (left := run_call(exchange, route, reply)) is not None:
             await left
 
     async def _answer_kept(
-        self, exchange: Exchange, session: SharedSession, route: SharedStream, reply: FinalReply
+        self, exchange: Exchange, session: SharedSession, route: SharedResponseStream, reply: FinalReply
     ) -> None:
         """Answer when the store has what the call has changed."""
         try:
@@ -182,9 +182,9 @@ class SharedStreamable(Streamable):
         try:
             for each in message if isinstance(message, list) else [message]:
                 if isinstance(each, Reply) and not await self._hand_over(session, exchange, each):
-                    await refuse(exchange, 403, INVALID_REQUEST, FORBIDDEN)
+                    await send_jsonrpc_error(exchange, 403, INVALID_REQUEST, FORBIDDEN)
                     return
-            route = SharedStream(session, exchange, _ids(message))
+            route = SharedResponseStream(session, exchange, _ids(message))
             session.conversation.feed_message(message, route, exchange.principal)
             # A notification may have changed what is kept, without saying so.
             await session.save_changes()
@@ -192,7 +192,7 @@ class SharedStreamable(Streamable):
             await _away(exchange, error)
             return
         if isinstance(message, list):
-            await answer(exchange, route)
+            await answer_call(exchange, route)
         else:
             await exchange.respond(202)
 
@@ -251,7 +251,7 @@ class SharedStreamable(Streamable):
                 reader = await shared.resume_shared(last, exchange)
             else:
                 reader = await shared.listen_shared(exchange)
-        except NothingLeft:
+        except StreamFullyRead:
             # Some clients take an error for a stream that was cut, and come back for ever. This tells them not to.
             await exchange.respond(204)
             return
@@ -259,13 +259,13 @@ class SharedStreamable(Streamable):
             await _away(exchange, error)
             return
         if reader is None and last is not None:
-            await refuse(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
+            await send_jsonrpc_error(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
         elif reader is None:
-            await refuse(exchange, 409, INVALID_REQUEST, ALREADY_OPEN)
+            await send_jsonrpc_error(exchange, 409, INVALID_REQUEST, STREAM_ALREADY_OPEN)
         else:
-            with Attached(exchange, reader) as attached:
+            with ClientWatch(exchange, reader) as attached:
                 attached.watch()
-                await stream(exchange, reader, b"")
+                await stream_events(exchange, reader, b"")
 
     async def _end(self, exchange: Exchange, session: HttpSession) -> None:
         self.sessions.end(session)
@@ -284,10 +284,10 @@ class SharedStreamable(Streamable):
                     reader.exchange.drop()
 
 
-async def _away(exchange: Exchange, error: Refused, id: Id | None = None) -> None:
+async def _away(exchange: Exchange, error: Refused, id: RequestId | None = None) -> None:
     text = error.message if isinstance(error, LimitExceeded) else f"{error.message}; try again"
-    await refuse(exchange, 503, INTERNAL_ERROR, text, id, RETRY)
+    await send_jsonrpc_error(exchange, 503, INTERNAL_ERROR, text, id, RETRY_AFTER_HEADERS)
 
 
-def _ids(message: Message | list[Message]) -> list[Id]:
+def _ids(message: Message | list[Message]) -> list[RequestId]:
     return [each.id for each in message if isinstance(each, Request)] if isinstance(message, list) else []

@@ -8,17 +8,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from defserve.auth.principals import encode_principal
-from defserve.core.messages import Id
-from defserve.serve.http.exchange import Exchange, OutboundMessage
-from defserve.serve.http.sessions import RETRY_MS, ResponseStream, StandaloneStream
-from defserve.serve.http.shared.reading import STANDALONE, StreamReader
+from defserve.core.messages import RequestId
+from defserve.serve.http.exchange import Exchange, WritableMessage
+from defserve.serve.http.sessions import SSE_RETRY_MS, ResponseStream, StandaloneStream
+from defserve.serve.http.shared.reading import SHARED_STANDALONE_STREAM_NAME, StreamReader
 from defserve.stores.shared import lua_scripts
 
 if TYPE_CHECKING:
     from defserve.serve.http.shared.session import SharedSession
 
 
-class SharedStream(ResponseStream):
+class SharedResponseStream(ResponseStream):
     """As long as it has no name, nothing of it is in the store: a plain answer costs nothing.
 
     A response that becomes a stream while the store is away has no name either, and cannot be resumed.
@@ -28,11 +28,13 @@ class SharedStream(ResponseStream):
 
     session: SharedSession
 
-    def __init__(self, session: SharedSession, exchange: Exchange, request: Id | list[Id] | None = None) -> None:
+    def __init__(
+        self, session: SharedSession, exchange: Exchange, request: RequestId | list[RequestId] | None = None
+    ) -> None:
         super().__init__(session, exchange)
         self.request = request
 
-    def push(self, message: OutboundMessage) -> None:
+    def push(self, message: WritableMessage) -> None:
         self.answered = self.answered or message.answers
         if self.name:
             self.session.append(self.name, message)
@@ -46,7 +48,7 @@ class SharedStream(ResponseStream):
         if not self.name and not self.answered and self.session.link.is_up:
             self._take_name()
         # The rest of this event is its id, which comes when the store knows the stream.
-        return b"retry: %d\n" % RETRY_MS if self.name and self.session.primed else b""
+        return b"retry: %d\n" % SSE_RETRY_MS if self.name and self.session.primed else b""
 
     def _take_name(self) -> None:
         session, exchange = self.session, self.exchange
@@ -101,15 +103,15 @@ class SharedStream(ResponseStream):
             del self.session.reading[self.name]
 
 
-class SharedStandalone(StandaloneStream):
+class SharedStandaloneStream(StandaloneStream):
     """The messages that belong to no request. All processes add to it; the store has their order."""
 
     __slots__ = ()
 
     session: SharedSession
 
-    def push(self, message: OutboundMessage) -> None:
-        self.session.append(STANDALONE, message, delivery=self.session.link.delivering)
+    def push(self, message: WritableMessage) -> None:
+        self.session.append(SHARED_STANDALONE_STREAM_NAME, message, delivery=self.session.link.delivering)
 
     def drop_waiting(self) -> None:
         """Nothing waits here."""
