@@ -28,18 +28,18 @@ TABLES: dict[tuple[str, str], tuple[Any, ...]] = {
     ("client", "Option of `Client`"): (Client,),
     ("client", "`Answers(…)`"): (Answers,),
     ("code-mode", "Option"): (CodeMode,),
-    ("composing", "Option of `mount`"): (Server.mount, MountFields),
-    ("composing", "Option of `Command(…)`"): (Command,),
+    ("mounting", "Option of `mount`"): (Server.mount, MountFields),
+    ("mounting", "Option of `Command(…)`"): (Command,),
     ("inference", "Option of `infer`"): (FeatureSet.infer, InferenceOptions),
-    ("live", "Option of `feature_set`"): (FeatureSetFields,),
+    ("hooks", "Option of `feature_set`"): (FeatureSetFields,),
     ("openapi", "Option"): (ImportFields,),
     ("permissions", "`Mgp(…)`"): (Mgp,),
-    ("push", "Option of `push`"): (FeatureSet.push, EventOptions),
+    ("push-events", "Option of `push`"): (FeatureSet.push, EventOptions),
     ("resources-and-prompts", "Option"): (ResourceOptions,),
     ("search", "`Search(…)`"): (Search,),
     ("security", "`Shell(…)`"): (Shell,),
     ("state", "`set.state(Model, …)`"): (FeatureSet.state,),
-    ("tasks", "Option"): (ToolOptions,),
+    ("background-tasks", "Option"): (ToolOptions,),
     ("tools", "Option"): (ToolOptions,),
     ("transforms", "`Transform(…)`"): (Transform,),
     ("transforms", "`Argument(…)`"): (Argument,),
@@ -72,7 +72,7 @@ def test_every_permission_is_in_the_table_with_its_risk() -> None:
 
 
 def test_everything_that_a_context_has_is_in_the_table() -> None:
-    text = (DOCS / "context.md").read_text("utf-8")
+    text = (DOCS / "context-and-dependencies.md").read_text("utf-8")
     cells = re.findall(r"^\| (`[^|]*)\|", text.partition("## Everything")[2].partition("\n## ")[0], re.MULTILINE)
     named = {name for cell in cells[1:] for name in re.findall(r"`(?:await )?(\w+)", cell)}
     assert named == {name for name in vars(Context) if not name.startswith("_")} - {"call"}

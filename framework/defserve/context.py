@@ -94,10 +94,10 @@ class Log:
     if not TYPE_CHECKING:  # checkers complain of what does not exist
 
         def __getattr__(self, name):
-            from defserve.errors import no_attribute
+            from defserve.errors import make_attribute_error
             from defserve.protocols.mcp.asking.client_requests import LOG_METHOD_HINTS
 
-            raise no_attribute("ctx.log", name, LOG_METHOD_HINTS, dir(type(self)))
+            raise make_attribute_error("ctx.log", name, LOG_METHOD_HINTS, dir(type(self)))
 
         def __call__(self, *_, **__):
             from defserve.protocols.mcp.asking.client_requests import LOG_METHOD_HINTS
@@ -169,7 +169,7 @@ class Context:
 
         Raises ValueError for a type that is not standard and not in reverse-domain notation.
         """
-        self._mgp.audit.report(self.call, event_type, tool=self.call.subject_name, details=details)
+        self._mgp.audit.report_call_event(self.call, event_type, tool=self.call.subject_name, details=details)
 
     def drop_connection(self) -> None:
         """End the HTTP response of this call, so that its client polls for the rest. From any thread.
@@ -272,7 +272,7 @@ class Context:
         """The contents of one of this server's own resources, as the peer of this call would read them."""
         from defserve.protocols.mcp.extension import MCP
 
-        return await self._extension(MCP).resources.read_within(self.call, uri)
+        return await self._extension(MCP).resources.read_contents_for_call(self.call, uri)
 
     @property
     def _mgp(self) -> MGP:
@@ -291,10 +291,10 @@ class Context:
             """Only for what does not exist: names of other frameworks are met with ours."""
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # a property failed; this raises its error again
-            from defserve.errors import no_attribute
+            from defserve.errors import make_attribute_error
             from defserve.protocols.mcp.asking.client_requests import CONTEXT_ATTRIBUTE_HINTS
 
-            raise no_attribute("Context", name, CONTEXT_ATTRIBUTE_HINTS, dir(type(self)))
+            raise make_attribute_error("Context", name, CONTEXT_ATTRIBUTE_HINTS, dir(type(self)))
 
     def can(self, feature: str) -> bool:
         """Whether this peer can be asked for `feature`: one of ask, ask_url, confirm, choose, sample, roots.
@@ -324,7 +324,7 @@ class Context:
             return False
         from defserve.protocols.mcpl.extension import MCPL
 
-        return self._extension(MCPL).can(self.call, feature)
+        return self._extension(MCPL).can_use(self.call, feature)
 
     @property
     def cancelled(self) -> bool:

@@ -71,7 +71,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"did you mean {close[0]!r}?" if close else otherwise or f"use one of {', '.join(names)}"
 
 
-def no_attribute(owner: str, name: str, elsewhere: Mapping[str, str], known: Iterable[str]) -> AttributeError:
+def make_attribute_error(owner: str, name: str, elsewhere: Mapping[str, str], known: Iterable[str]) -> AttributeError:
     """The error about an attribute that does not exist, with what to write instead."""
     public = [each for each in known if not each.startswith("_")]
     fix = elsewhere.get(name) or did_you_mean(name, public, " ") if not name.startswith("_") else ""

@@ -58,9 +58,9 @@ def test_a_key_may_have_a_tighter_rate_of_its_own() -> None:
 
 def test_peeking_says_what_a_take_would_and_takes_nothing() -> None:
     buckets = TokenBuckets(Rate(per_second=1, burst=1), clock=Clock())
-    assert [buckets.peek("a"), buckets.peek("a"), len(buckets)] == [0, 0, 0]
+    assert [buckets.get_wait_seconds("a"), buckets.get_wait_seconds("a"), len(buckets)] == [0, 0, 0]
     buckets.take_token("a")
-    assert buckets.peek("a") == pytest.approx(1.0)
+    assert buckets.get_wait_seconds("a") == pytest.approx(1.0)
 
 
 def test_rest_fills_a_bucket_no_further_than_its_burst() -> None:

@@ -37,7 +37,7 @@ def test_a_body_comes_back_whole_and_in_small_pieces(
 ) -> None:
     coding, pack = how
     packed, decompressor = pack(text * times), Decompressor(coding)
-    pieces = [piece for at in range(0, len(packed), step) for piece in decompressor.unpack(packed[at : at + step])]
+    pieces = [piece for at in range(0, len(packed), step) for piece in decompressor.decompress(packed[at : at + step])]
     assert b"".join(pieces) == text * times
     assert all(0 < len(piece) <= MAX_PIECE_BYTES for piece in pieces)
 
@@ -45,8 +45,8 @@ def test_a_body_comes_back_whole_and_in_small_pieces(
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 def test_what_is_not_compressed_is_an_error(coding: str) -> None:
     with pytest.raises(zlib.error):
-        list(Decompressor(coding).unpack(b"\xff plain text"))
+        list(Decompressor(coding).decompress(b"\xff plain text"))
 
 
 def test_what_follows_the_end_of_a_body_is_not_unpacked() -> None:
-    assert b"".join(Decompressor("gzip").unpack(gzip.compress(b"one") + b"more")) == b"one"
+    assert b"".join(Decompressor("gzip").decompress(gzip.compress(b"one") + b"more")) == b"one"

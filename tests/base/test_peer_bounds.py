@@ -42,12 +42,12 @@ def test_an_item_that_alone_takes_too_much_is_not_kept_and_pushes_nothing_out():
 def test_a_table_never_holds_more_than_it_may(puts: list[tuple[str, int]]):
     table: BoundedTable[str] = BoundedTable(5, 2_000)
     for name, length in puts:
-        was_put = table.put(name, "x" * length)
+        was_put = table.store_value(name, "x" * length)
         assert (name in table) is was_put and table.get(name) == ("x" * length if was_put else None)
         assert len(table) <= 5 and sum(map(len, table.values())) <= 2_000
     for name in "abcdefgh":
         table.drop(name)
-    assert table.put("a", "x" * 1_000)
+    assert table.store_value("a", "x" * 1_000)
 
 
 def test_many_small_values_weigh_what_they_take_in_memory():

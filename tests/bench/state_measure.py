@@ -222,7 +222,7 @@ async def _visit(path: Path, depth: int) -> tuple[float, float]:
         # One that knows nothing yet, as after a restart.
         trees, id = CheckpointStore(store, secret=SECRET), ids[-1 - at % min(len(ids), TRIES)]
         began = perf_counter()
-        await trees.content(key, id)
+        await trees.load_content(key, id)
         between = perf_counter()
         await CheckpointStore(store, secret=SECRET).rollback(key, id)
         reads.append(between - began)
@@ -233,7 +233,7 @@ async def _visit(path: Path, depth: int) -> tuple[float, float]:
 
 async def _grown(store: SqliteStore, key: TreeKey, depth: int) -> list[str]:
     """The last ids of a tree of this depth, which is made, many checkpoints at a time, if it is not there."""
-    if (await CheckpointStore(store, secret=SECRET).load(key)).head is None:
+    if (await CheckpointStore(store, secret=SECRET).load_tree(key)).head is None:
         await _grow(store, key, depth)
     return [id async for id in _last(store, key, depth)]
 
@@ -256,7 +256,7 @@ async def _grow(store: SqliteStore, key: TreeKey, depth: int) -> None:
 
 
 async def _last(store: SqliteStore, key: TreeKey, depth: int) -> AsyncIterator[str]:
-    id = (await CheckpointStore(store, secret=SECRET).load(key)).head
+    id = (await CheckpointStore(store, secret=SECRET).load_tree(key)).head
     for _ in range(min(depth, TRIES)):
         if id is None:
             return

@@ -47,7 +47,7 @@ def find_provider(annotation: Any) -> Callable[[Any], Any] | None:
 
 
 def plan(function: Any) -> InjectionPlan:
-    made = InjectionPlan.of(read_signature(function, find_provider).injected)
+    made = InjectionPlan.from_parameters(read_signature(function, find_provider).injected)
     assert made is not None
     return made
 
@@ -107,7 +107,7 @@ class Factory:
 def test_nothing_injected_is_no_plan() -> None:
     def tool(a: int) -> None: ...
 
-    assert InjectionPlan.of(read_signature(tool, find_provider).injected) is None
+    assert InjectionPlan.from_parameters(read_signature(tool, find_provider).injected) is None
 
 
 def test_what_needs_no_await_is_direct() -> None:

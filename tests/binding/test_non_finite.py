@@ -35,7 +35,7 @@ def packed(annotation: Any) -> Callable[[Any], Any]:
     def f() -> Any: ...
 
     f.__annotations__["return"] = annotation
-    return ResultPacker.of(read_signature(f, lambda _: None)).pack
+    return ResultPacker.from_signature(read_signature(f, lambda _: None)).pack
 
 
 FIX = "has no JSON form: return None, and declare float | None"

@@ -110,7 +110,7 @@ def returns(annotation: Any, structured: bool | None = None, *, generator: bool 
     function = yielding if generator else tool
     if annotation is not empty:
         function.__annotations__["return"] = annotation
-    return ResultPacker.of(read_signature(function, lambda _: None), structured)
+    return ResultPacker.from_signature(read_signature(function, lambda _: None), structured)
 
 
 def text_of(outcome: PackedResult) -> list[str]:
@@ -197,7 +197,7 @@ def test_without_an_annotation_the_value_decides(
     annotation: Any, value: Any, texts: list[str], structured: Any
 ) -> None:
     made = returns(annotation)
-    assert (made.schema, made.scalar) == (None, None)
+    assert (made.schema, made.scalar_schema) == (None, None)
     outcome = made.pack(value)
     assert text_of(outcome) == texts
     assert outcome.structured == structured
@@ -225,7 +225,7 @@ def test_without_an_annotation_the_value_decides(
 )
 def test_schemas_are_published_where_they_help(annotation: Any, schema: Any, scalar: Any) -> None:
     made = returns(annotation)
-    assert (made.schema, made.scalar) == (schema, scalar)
+    assert (made.schema, made.scalar_schema) == (schema, scalar)
 
 
 @for_each_row(
@@ -269,7 +269,7 @@ class TestStructured:
         made = returns(annotation, structured=True)
         outcome = made.pack(value)
         assert (text_of(outcome), outcome.structured) == (texts, value)
-        assert made.schema is not None and made.scalar is None
+        assert made.schema is not None and made.scalar_schema is None
 
     @pytest.mark.parametrize("annotation", [Report, empty])
     def test_false_leaves_only_the_text(self, annotation: Any) -> None:
@@ -343,7 +343,7 @@ def test_a_return_type_without_a_json_form_is_refused(annotation: Any, said: str
 class TestGenerators:
     def test_adjacent_text_is_merged(self) -> None:
         made = returns(Iterator[str | Text | Image], generator=True)
-        assert made.join(["a", "b", PICTURE, "c", Text("d"), Text("e", meta={"k": 1})]) == PackedResult(
+        assert made.join_yielded_values(["a", "b", PICTURE, "c", Text("d"), Text("e", meta={"k": 1})]) == PackedResult(
             [Text("ab"), PICTURE, Text("cd"), Text("e", meta={"k": 1})]
         )
 
@@ -352,26 +352,30 @@ class TestGenerators:
 
     def test_structured_values_become_a_list(self) -> None:
         made = returns(Iterator[Point], generator=True)
-        assert made.join([Point(1), Point(2)]) == PackedResult([Text('{"x":1}'), Text('{"x":2}')], [{"x": 1}, {"x": 2}])
-        assert made.join([]) == PackedResult([], [])
+        assert made.join_yielded_values([Point(1), Point(2)]) == PackedResult(
+            [Text('{"x":1}'), Text('{"x":2}')], [{"x": 1}, {"x": 2}]
+        )
+        assert made.join_yielded_values([]) == PackedResult([], [])
         assert made.schema is not None and made.schema["type"] == "array"
 
     def test_scalars_stay_apart(self) -> None:
         made = returns(Iterator[int], generator=True)
-        assert made.join([1, 2]) == PackedResult([Text("1"), Text("2")])
-        assert (made.schema, made.scalar) == (None, None)
+        assert made.join_yielded_values([1, 2]) == PackedResult([Text("1"), Text("2")])
+        assert (made.schema, made.scalar_schema) == (None, None)
 
     def test_without_an_annotation_the_values_decide(self) -> None:
         made = returns(empty, generator=True)
-        assert made.join(["a", {"k": 1}]) == PackedResult([Text("a"), Text('{"k":1}')])
-        assert made.join([{"k": 1}]) == PackedResult([Text('{"k":1}')], [{"k": 1}])
-        assert made.join([]) == PackedResult([])
+        assert made.join_yielded_values(["a", {"k": 1}]) == PackedResult([Text("a"), Text('{"k":1}')])
+        assert made.join_yielded_values([{"k": 1}]) == PackedResult([Text('{"k":1}')], [{"k": 1}])
+        assert made.join_yielded_values([]) == PackedResult([])
 
     def test_asynchronous_generators_are_read_alike(self) -> None:
         async def tool() -> AsyncIterator[Embedded | str]:
             yield "a"
 
-        assert ResultPacker.of(read_signature(tool, lambda _: None)).join(["a", "b"]) == PackedResult([Text("ab")])
+        assert ResultPacker.from_signature(read_signature(tool, lambda _: None)).join_yielded_values(
+            ["a", "b"]
+        ) == PackedResult([Text("ab")])
 
 
 @for_each_row(
@@ -388,14 +392,14 @@ def test_keys_of_which_nothing_is_said_become_texts_as_in_json(annotation: Any, 
     def f() -> Any: ...
 
     f.__annotations__["return"] = annotation
-    assert ResultPacker.of(read_signature(f, lambda _: None)).pack(value).structured == structured
+    assert ResultPacker.from_signature(read_signature(f, lambda _: None)).pack(value).structured == structured
 
 
 def test_a_key_that_is_no_text_where_texts_are_promised_is_named_with_what_to_write():
     def f() -> dict[str, dict[str, str]]: ...
 
     with pytest.raises(TypeError) as refused:
-        ResultPacker.of(read_signature(f, lambda _: None)).pack({"a": {7: "x"}})
+        ResultPacker.from_signature(read_signature(f, lambda _: None)).pack({"a": {7: "x"}})
     assert str(refused.value) == (
         "dict was returned where dict[str, dict[str, str]] was promised: a: the key 7 is no text: "
         "use str(7), or declare dict[int, …]"
@@ -434,7 +438,7 @@ def in_bare_list() -> list:  # pyright: ignore
 )
 def test_a_function_that_yields_has_the_return_type_of_an_iterator(function: Any, problem: str, fix: str):
     with pytest.raises(UsageError) as refused:
-        ResultPacker.of(read_signature(function, lambda _: None))
+        ResultPacker.from_signature(read_signature(function, lambda _: None))
     name = function.__name__
     assert refused.value.problem == f"{name}: return: {name} yields, so it returns an iterator, {problem}"
     assert refused.value.fix == fix
@@ -450,4 +454,6 @@ def of_nothing():  # pyright: ignore
 
 @for_each_row("function", [of_any, of_nothing])
 def test_a_generator_that_promises_nothing_may_yield_anything(function: Any):
-    assert ResultPacker.of(read_signature(function, lambda _: None)).join(["a", "b"]).said == [Text("ab")]
+    assert ResultPacker.from_signature(read_signature(function, lambda _: None)).join_yielded_values(
+        ["a", "b"]
+    ).said == [Text("ab")]

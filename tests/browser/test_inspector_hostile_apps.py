@@ -194,7 +194,7 @@ def test_a_view_calls_no_tool_that_is_not_for_views_and_none_without_a_yes(brows
 
 
 async def waiting(inspection: Inspection) -> int:
-    return len(inspection.questions.open)
+    return len(inspection.questions.waiting)
 
 
 NOTE = "{jsonrpc: '2.0', method: 'x', params: {}}"

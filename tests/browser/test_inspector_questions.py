@@ -126,7 +126,7 @@ def test_an_address_is_judged_before_it_is_opened(browser: Browser, inspector: I
 
     async def ask(inspection: Inspection) -> asyncio.Task[Any]:
         url = "javascript:alert(document.cookie)"
-        return asyncio.create_task(inspection.questions.ask("url", "stateless", message="Open it", url=url))
+        return asyncio.create_task(inspection.questions.ask_person("url", "stateless", message="Open it", url=url))
 
     asked = inspector.run(ask)
     assert has(browser, "not opened from here")

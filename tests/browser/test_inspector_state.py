@@ -200,7 +200,7 @@ def test_twenty_thousand_checkpoints(browser: Browser):
                 # Every seventh is the end of a branch, so that most rows cannot be folded.
                 parent = None if number == 0 else number - (2 if number % 7 == 1 and number > 2 else 1)
                 change = StateChange(BEDS, f"id{number}", None if parent is None else f"id{parent}", None, "add_bed")
-                inspection.states.heard("stateless", change)
+                inspection.states.record_change("stateless", change)
 
         inspector.run(many)
         show(browser, inspector)

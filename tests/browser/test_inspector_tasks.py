@@ -163,7 +163,7 @@ def test_it_fits_every_window_in_both_themes(browser: Browser, bench: Bench):
             inspection.tasks.start("stateless", tool, arguments)
 
     async def over(inspection: Inspection) -> None:
-        for each in inspection.tasks.wire():
+        for each in inspection.tasks.to_wire():
             await inspection.tasks[each["task"]].cancel()
 
     bench.inspector.run(start)

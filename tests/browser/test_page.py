@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-# The picture in docs/serving.md: `DEFSERVE_PICTURES=1 make apps` takes it again.
+# The picture in docs/transports.md: `DEFSERVE_PICTURES=1 make apps` takes it again.
 PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "landing.png"
 
 SERVER = """

@@ -308,7 +308,7 @@ def test_a_question_with_one_field_takes_its_value_alone(defserve: Run, todo: st
 
 def test_one_value_does_not_answer_a_form_with_several_fields(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sys.stdin", StringIO())
-    ask = PreparedAnswers([True], yes=False).answers().ask
+    ask = PreparedAnswers([True], yes=False).make_client_answers().ask
     form = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
     assert ask is not None
     with pytest.raises(UsageError, match=r"has 2 fields, and true is one value\n  fix: write --answer .*name.*age"):

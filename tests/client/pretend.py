@@ -36,7 +36,7 @@ async def forward(
 ) -> RawReply:
     """Pass on one request, as a proxy does for somebody else."""
     follower = Forward(params.get("_meta", {}).get("progressToken"), on_notification, on_request)
-    return await conversation.follow(method, params, follower, within)
+    return await conversation.forward_request(method, params, follower, within)
 
 
 class Fail(Exception):

@@ -32,7 +32,7 @@ class Person(BaseModel):
 )
 async def test_a_question_is_accepted_declined_or_dismissed(answer: Any, result: dict[str, Any]):
     answers = Answers(ask=lambda message, schema: answer)
-    assert await answers.answer("elicitation/create", QUESTION) == result
+    assert await answers.answer_request("elicitation/create", QUESTION) == result
 
 
 @for_each_row(
@@ -50,21 +50,24 @@ async def test_a_question_is_accepted_declined_or_dismissed(answer: Any, result:
 async def test_a_field_that_is_left_out_has_its_default(answer: Any, result: dict[str, Any]):
     fields = {"name": {"default": "Ann"}, "age": {"default": 0}, "sure": {"default": False}, "note": {}, "odd": 7}
     question = {"message": "Who?", "requestedSchema": {"type": "object", "properties": fields}}
-    assert await Answers(ask=lambda message, schema: answer).answer("elicitation/create", question) == result
+    assert await Answers(ask=lambda message, schema: answer).answer_request("elicitation/create", question) == result
 
 
 async def test_an_asynchronous_handler_is_awaited_with_message_and_schema():
     async def ask(message: str, schema: dict[str, Any]) -> dict[str, Any]:
         return {"heard": message, "fields": list(schema["properties"])}
 
-    result = await Answers(ask=ask).answer("elicitation/create", QUESTION)
+    result = await Answers(ask=ask).answer_request("elicitation/create", QUESTION)
     assert result["content"] == {"heard": "Who?", "fields": ["name"]}
 
 
 @for_each_row("value", ["Ann", True, 0, ["a"]])
 async def test_a_value_alone_is_that_of_the_only_field(value: Any):
     answers = Answers(ask=lambda message, schema: value)
-    assert await answers.answer("elicitation/create", QUESTION) == {"action": "accept", "content": {"name": value}}
+    assert await answers.answer_request("elicitation/create", QUESTION) == {
+        "action": "accept",
+        "content": {"name": value},
+    }
 
 
 @for_each_row(
@@ -78,7 +81,7 @@ async def test_a_value_alone_is_that_of_the_only_field(value: Any):
 async def test_an_answer_of_another_type_is_the_handlers_mistake(answer: Any, fields: list[str], told: str):
     question = {"message": "Who?", "requestedSchema": {"properties": {key: {"type": "string"} for key in fields}}}
     with pytest.raises(UsageError, match=told):
-        await Answers(ask=lambda m, s: answer).answer("elicitation/create", question)
+        await Answers(ask=lambda m, s: answer).answer_request("elicitation/create", question)
 
 
 async def test_a_url_is_opened_by_its_own_handler():
@@ -89,12 +92,12 @@ async def test_a_url_is_opened_by_its_own_handler():
         return Accept
 
     params = {"mode": "url", "message": "Sign in", "url": "https://example.org/in"}
-    assert await Answers(ask_url=open_url).answer("elicitation/create", params) == {"action": "accept"}
+    assert await Answers(ask_url=open_url).answer_request("elicitation/create", params) == {"action": "accept"}
     assert seen == [("Sign in", "https://example.org/in")]
 
 
 async def test_text_from_the_model_becomes_an_assistant_message():
-    result = await Answers(sample=lambda params: params["messages"][0]).answer(
+    result = await Answers(sample=lambda params: params["messages"][0]).answer_request(
         "sampling/createMessage", {"messages": ["hello"], "maxTokens": 5}
     )
     assert result["role"] == "assistant"
@@ -104,8 +107,8 @@ async def test_text_from_the_model_becomes_an_assistant_message():
 async def test_roots_are_uris_or_objects_or_a_function():
     given = ["file:///a", {"uri": "file:///b", "name": "b"}]
     wire = {"roots": [{"uri": "file:///a"}, {"uri": "file:///b", "name": "b"}]}
-    assert await Answers(roots=given).answer("roots/list", {}) == wire
-    assert await Answers(roots=lambda: given).answer("roots/list", {}) == wire
+    assert await Answers(roots=given).answer_request("roots/list", {}) == wire
+    assert await Answers(roots=lambda: given).answer_request("roots/list", {}) == wire
 
 
 @for_each_row(
@@ -120,7 +123,7 @@ async def test_roots_are_uris_or_objects_or_a_function():
 )
 async def test_what_was_not_offered_is_method_not_found(method: str, params: dict[str, Any]):
     with pytest.raises(MethodNotFound):
-        await Answers().answer(method, params)
+        await Answers().answer_request(method, params)
 
 
 def asks_until(rounds: int) -> Any:

@@ -126,13 +126,13 @@ def test_a_proposal_with_members_that_its_method_does_not_need_is_not_done(metho
 async def test_nothing_of_a_proposers_meta_is_sent_in_the_name_of_who_approves(method: str):
     sent: list[bytes] = []
     me = Participant()
-    me.attach(sent.append)
+    me.attach_gateway(sent.append)
     people: list[dict[str, Any]] = [{"id": name, "capabilities": []} for name in ("payments", "guest-1")]
     you = {"id": "me", "capabilities": ["mcp/*"]}
-    me.hear(Envelope("system/welcome", GATEWAY_SENDER, {"you": you, "participants": people}).encode())
+    me.receive_frame(Envelope("system/welcome", GATEWAY_SENDER, {"you": you, "participants": people}).encode())
     params: dict[str, Any] = dict.fromkeys(REQUEST_MEMBERS.get(method, ()), "x")
     payload = {"method": method, "params": {**params, "_meta": HOSTILE}}
-    proposal = me.hear(Envelope(f"mcp/proposal:{method}", "guest-1", payload, to=["payments"]).encode())
+    proposal = me.receive_frame(Envelope(f"mcp/proposal:{method}", "guest-1", payload, to=["payments"]).encode())
     assert isinstance(proposal, Proposal)
     with pytest.raises(Exception, match="did not answer"):
         await me.fulfil(proposal, within=0)
@@ -176,9 +176,11 @@ def test_an_id_is_not_taken_again_while_its_proposal_could_still_be_on_a_screen(
 
 def test_a_proposal_that_gave_way_cannot_be_decided_even_if_another_has_its_id():
     me = Participant()
-    me.hear(Envelope("system/welcome", GATEWAY_SENDER, {"you": {"id": "me", "capabilities": ["mcp/*"]}}).encode())
+    me.receive_frame(
+        Envelope("system/welcome", GATEWAY_SENDER, {"you": {"id": "me", "capabilities": ["mcp/*"]}}).encode()
+    )
     payload: dict[str, Any] = {"method": "x", "params": {}}
     old = Proposal("same", "guest-1", (), "x", {"a": 1}, created=0)
-    assert isinstance(me.hear(Envelope("mcp/proposal:x", "guest-1", payload, id="same").encode()), Proposal)
+    assert isinstance(me.receive_frame(Envelope("mcp/proposal:x", "guest-1", payload, id="same").encode()), Proposal)
     with pytest.raises(ProposalNotPending, match="forgotten"):
-        me.must_be_pending(old)
+        me.require_pending(old)

@@ -76,11 +76,11 @@ async def test_a_task_is_heard_of_and_found_again_by_its_id():
             assert news.honoured["taskIds"] == [task.id]
             go_on.set()
             async for each in news:
-                task.hear(each.params)
+                task.apply_status(each.params)
                 if task.is_over:
                     break
         assert task.told["result"]["structuredContent"] == {"a": 1} == await again.result()
-        task.hear({"status": "working"})
+        task.apply_status({"status": "working"})
         assert task.status == "completed", "what is over stays so"
         with pytest.raises(PeerError):
             await client.task("unknown")

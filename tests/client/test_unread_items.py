@@ -67,7 +67,7 @@ async def test_a_listener_of_a_topic_that_does_not_read_keeps_large_messages_up_
     def hear(frame: bytes) -> Any:
         return Presence(str(next(number)), True, True)
 
-    client.hear = hear
+    client.receive_frame = hear
     client.feed_frames([b"x" * 1_000_000] * 40)
     client.on_connection_closed()
     assert [each.participant async for each in heard if isinstance(each, Presence)] == list(map(str, range(24, 40)))

@@ -312,7 +312,7 @@ async def test_code_that_finds_no_worker_in_its_time_is_not_run():
     server = shop(CodeMode(workers=1, seconds=0.2))
     (mode,) = [extension for extension in server.extensions if isinstance(extension, CodeModeExtension)]
     async with raw(server) as peer:
-        await mode.place().slots.acquire_slot("somebody else", None)
+        await mode.get_shared_state().slots.acquire_slot("somebody else", None)
         text = failure(await run(peer, "add(1)"))
     assert "within 0.2 s no worker was free" in text and "No tool had been called" in text
 

@@ -242,7 +242,7 @@ def _run(
     with log.open("wb") as output, ProgressDisplay(f"Running {run}") as work:
         for number, command in enumerate(commands):
             if len(commands) > 1:
-                work.progress(number, len(commands))
+                work.show_progress(number, len(commands))
             try:
                 told = [*command, "--output-dir", str(results)]
                 done = subprocess.run(told, stdout=output, stderr=output, timeout=RUN_SECONDS, cwd=ROOT)

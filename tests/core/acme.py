@@ -267,7 +267,7 @@ class Depot(SectionedExtension):
         if section.agreed_as != "lockers" or state.level < 1:
             raise MethodNotFound(f"Method not found: {call.method}")
 
-    def hears(self, section: Section[Any], session: Session, method: str, params: Any) -> bool:
+    def is_notified(self, section: Section[Any], session: Session, method: str, params: Any) -> bool:
         return params.get("how") != "softly"
 
 

@@ -97,7 +97,7 @@ class SteppedEngine:
         for task in self.tasks:
             task.step()
 
-    def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+    def start_call(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         async def settle() -> None:
             call.task = task
             try:
@@ -117,7 +117,7 @@ class SteppedEngine:
         self.tasks.append(SteppedTask(work))
         return self.tasks[-1]
 
-    def soon(self, action: Callable[[], None]) -> None:
+    def call_soon(self, action: Callable[[], None]) -> None:
         self.soons.append(action)
 
     def time(self) -> float:
@@ -127,16 +127,16 @@ class SteppedEngine:
         self.timers.append(Timer(seconds, action))
         return self.timers[-1]
 
-    def pending(self) -> Gate:
+    def create_future(self) -> Gate:
         return Gate()
 
-    async def wait(self, pending: Gate, timeout: float | None) -> Any:
+    async def wait_for(self, pending: Gate, timeout: float | None) -> Any:
         return await pending
 
-    async def within(self, call: Call, seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
+    async def run_with_timeout(self, call: Call, seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
         return await work
 
-    def on_loop(self) -> bool:
+    def is_on_loop(self) -> bool:
         return True
 
 

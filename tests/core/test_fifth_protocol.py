@@ -501,7 +501,7 @@ async def test_a_section_is_made_by_the_first_message_that_may_use_it(version: s
         assert (await high.ask("acme/vault/open"))["error"]["code"] == -32601
         assert depot.sections() == [depot.counter]
         assert (await high.ask("acme/locker/fill", {"thing": "hat"}))["result"]["filled"] == "depot"
-        assert depot.sections() == [depot.counter, Depot.locker.peek(depot)]
+        assert depot.sections() == [depot.counter, Depot.locker.get_existing_section(depot)]
     async with raw(server, version) as plain:
         assert (await plain.ask("acme/locker/look"))["error"]["code"] == -32601
 
@@ -512,7 +512,7 @@ async def test_a_section_hears_of_its_session_and_of_the_server():
     async with raw(server, "2025-11-25", offer("2025-11-25", 1)) as peer:
         (session,) = server.composition.sessions
         session.end_credential("unheard: there is no section yet")
-        assert Depot.locker.peek(depot) is None
+        assert Depot.locker.get_existing_section(depot) is None
         await peer.ask("acme/locker/fill", {"thing": "hat"})
         await peer.tell("notifications/acme/locker/shake", {"how": "softly"})
         await peer.tell("notifications/acme/locker/shake")
@@ -529,7 +529,7 @@ async def test_what_a_section_keeps_is_taken_up_where_there_was_no_section_yet()
         kept = one.export_state(session)
         assert kept == {"locker:thing": "hat"}
         other.import_state(session, {"unknown": 1})
-        assert Depot.locker.peek(other) is None
+        assert Depot.locker.get_existing_section(other) is None
         other.import_state(session, kept)
         assert other.export_state(session) == kept
 
@@ -546,7 +546,7 @@ def test_every_section_serves_what_is_declared_of_it():
     server.mgp.discovery = DiscoverySection(cast("Any", None))
     for extension in (server.mgp, server.mcpl, Depot()):
         for each in vars(type(extension)).values():
-            if isinstance(each, Section) and (made := each.of(extension)) is not None:
+            if isinstance(each, Section) and (made := each.get_section(extension)) is not None:
                 declared = [*each.methods, *each.at_once], [*each.notifications]
                 assert tuple(map(sorted, declared)) == (sorted(made.methods()), sorted(made.notifications()))
 

@@ -77,5 +77,5 @@ def test_whole_and_in_pieces_give_the_same_lines(data: bytes, size: int):
 def test_what_is_one_whole_line_is_the_line_that_feeding_it_gives(chunks: list[bytes]):
     quick, slow = LineSplitter(8), LineSplitter(8)
     for chunk in chunks:
-        line = quick.only(chunk)
+        line = quick.take_single_line(chunk)
         assert ([line] if line is not None else quick.feed(chunk)) == slow.feed(chunk)

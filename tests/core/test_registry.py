@@ -49,7 +49,7 @@ def test_a_duplicate_of_unknown_origin_is_refused_without_a_place() -> None:
 def test_replacing_keeps_the_position() -> None:
     registry = letters("abc")
     registry.add("b", "new", replace=True)
-    assert registry.after(0, 9) == [(1, "A"), (2, "new"), (3, "C")]
+    assert registry.list_after(0, 9) == [(1, "A"), (2, "new"), (3, "C")]
 
 
 def test_replace_adds_a_name_that_is_new() -> None:
@@ -63,7 +63,7 @@ def test_removing_returns_the_item_and_frees_the_name() -> None:
     assert registry.remove("a") == "A"
     assert list(registry) == ["B"]
     registry.add("a", "again")
-    assert registry.after(0, 9) == [(2, "B"), (3, "again")]
+    assert registry.list_after(0, 9) == [(2, "B"), (3, "again")]
 
 
 def test_removing_an_unknown_name_suggests_close_ones() -> None:
@@ -80,17 +80,17 @@ def test_removing_an_unknown_name_suggests_close_ones() -> None:
 
 def test_pages_follow_one_another() -> None:
     registry = letters("abcde")
-    assert registry.after(0, 2) == [(1, "A"), (2, "B")]
-    assert registry.after(2, 2) == [(3, "C"), (4, "D")]
-    assert registry.after(4, 2) == [(5, "E")]
-    assert registry.after(5, 2) == registry.after(0, 0) == registry.after(0, -1) == []
+    assert registry.list_after(0, 2) == [(1, "A"), (2, "B")]
+    assert registry.list_after(2, 2) == [(3, "C"), (4, "D")]
+    assert registry.list_after(4, 2) == [(5, "E")]
+    assert registry.list_after(5, 2) == registry.list_after(0, 0) == registry.list_after(0, -1) == []
 
 
 def test_a_cursor_outlives_the_item_it_points_at() -> None:
     registry = letters("abcd")
     registry.remove("b")
     registry.remove("c")
-    assert registry.after(2, 2) == [(4, "D")]
+    assert registry.list_after(2, 2) == [(4, "D")]
 
 
 def test_the_version_grows_with_every_change_and_only_then() -> None:
@@ -169,7 +169,7 @@ def test_no_change_is_lost_between_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    positions = [position for position, _ in registry.after(0, 10_000)]
+    positions = [position for position, _ in registry.list_after(0, 10_000)]
     assert len(registry) == 400 and registry.version == 1200
     assert positions == sorted(set(positions))
 
@@ -228,7 +228,7 @@ def test_a_replaced_item_keeps_its_position_in_a_mirror_and_is_never_missing_the
     source, target = letters("ab"), letters("")
     source.mirror(target, prefixed)
     seen: list[list[tuple[int, str]]] = []
-    target.watch(lambda: seen.append(target.after(0, 9)))
+    target.watch(lambda: seen.append(target.list_after(0, 9)))
     source.add("a", "A2", replace=True)
     assert seen == [[(1, "A2"), (2, "B")]]
 
@@ -238,7 +238,7 @@ def test_a_touched_item_is_touched_in_every_mirror() -> None:
     source.mirror(middle, prefixed)
     middle.mirror(target, prefixed)
     before = target.version
-    source.touch()
+    source.notify_watchers()
     assert target.version > before
 
 
@@ -265,7 +265,7 @@ def test_many_threads_may_change_a_source_and_its_mirrors_while_others_read() ->
     def read() -> None:
         while running:
             for registry in registries:
-                positions = [position for position, _ in registry.after(0, 10_000)]
+                positions = [position for position, _ in registry.list_after(0, 10_000)]
                 assert positions == sorted(set(positions))
 
     switch = sys.getswitchinterval()

@@ -109,7 +109,7 @@ class Acknowledged:
             if wrong := await store.check() + await trees.verify(key):
                 raise Broken(f"the store is damaged: {wrong}")
             for id in self._retained():
-                if _texts(await trees.content(key, id)) != self.contents[id]:
+                if _texts(await trees.load_content(key, id)) != self.contents[id]:
                     raise Broken(f"the checkpoint {id} has changed")
         finally:
             await store.close()

@@ -17,14 +17,14 @@ class Ear:
         self.ended: int | None = None
         self.unsent = 0
 
-    def offer(self, frame: bytes, limit: float) -> bool:
+    def queue_frame(self, frame: bytes, limit: float) -> bool:
         self.heard.append(frame)
         return True
 
-    def waiting(self) -> int:
+    def count_waiting_bytes(self) -> int:
         return self.unsent
 
-    def end(self, code: int, reason: str) -> None:
+    def start_closing(self, code: int, reason: str) -> None:
         self.ended = code
 
 
@@ -38,7 +38,7 @@ def topic_of_three() -> tuple[Gateway, dict[str, TopicMember], dict[str, Ear]]:
     ears = {name: Ear() for name in CAPABILITIES}
     members: dict[str, TopicMember] = {}
     for name, held in CAPABILITIES.items():
-        member = made.join("demo", Admission(name, held), ears[name])
+        member = made.join_topic("demo", Admission(name, held), ears[name])
         assert isinstance(member, TopicMember)
         members[name] = member
     for ear in ears.values():

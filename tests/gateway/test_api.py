@@ -296,7 +296,7 @@ async def test_tokens_expire_are_bounded_and_those_of_idle_guests_give_way(monke
     policy = IssuedTokenPolicy(FirstMatchPolicy(()), GuestRules(), seconds=10, clock=lambda: now[0])
 
     def issue(name: str, *, is_guest: bool = True, connected: Callable[[str, str], bool] = lambda _, __: False):
-        return policy.issue(name, "demo", ("chat",), is_guest=is_guest, is_connected=connected)
+        return policy.issue_token(name, "demo", ("chat",), is_guest=is_guest, is_connected=connected)
 
     monkeypatch.setattr(issued, "MAX_TOKENS", 2)
     kept, first = issue("a", is_guest=False), issue("guest-b")

@@ -53,7 +53,7 @@ async def test_a_token_that_is_good_for_more_goes_on():
         running.gateway.policy = policy
         async with running.joined("a") as one:
             policy.admissions["t-a"] = Admission("a", ("chat", "mcp/*", "*"))
-            await running.site.live.sweep()
+            await running.site.live.verify_credentials()
             await one.is_well()
 
 

@@ -69,14 +69,14 @@ def test_only_what_its_sender_may_say_is_passed_on_and_unchanged(said: list[tupl
     made, members, ears = topic_of_three()
     for name, frame in said:
         before = {who: len(ear.heard) for who, ear in ears.items()}
-        made.receive(members[name], frame)
+        made.relay_frame(members[name], frame)
         fresh = {who: ear.heard[before[who] :] for who, ear in ears.items()}
         passed = all(heard == [frame] for heard in fresh.values())
         if passed:
             whole: dict[str, Any] = json.loads(frame)
             assert whole["from"] == name and whole["protocol"] == MCPX_PROTOCOL
             assert not whole["kind"].startswith("system") and isinstance(whole["payload"], dict)
-            assert members[name].capabilities.allow(whole["kind"])
+            assert members[name].capabilities.allows_kind(whole["kind"])
         else:
             refusal = json.loads(fresh[name][0])
             assert len(fresh[name]) == 1 and ("error" in refusal or refusal["kind"] == "system/error")

@@ -32,13 +32,15 @@ class Topic:
         self.ears: dict[str, Ear] = {}
         self.members: dict[str, TopicMember] = {}
         for name in ("guest", "worker", "admin"):
-            member = self.gateway.join("demo", Admission(name, ("chat",)), ear := Ear())
+            member = self.gateway.join_topic("demo", Admission(name, ("chat",)), ear := Ear())
             assert isinstance(member, TopicMember)
             self.members[name], self.ears[name] = member, ear
 
     def send(self, name: str, size: int) -> float:
         text = json.dumps(envelope("chat", name, {"text": ""}))
-        return self.gateway.receive(self.members[name], text.replace('"text": ""', f'"text": "{"x" * size}"').encode())
+        return self.gateway.relay_frame(
+            self.members[name], text.replace('"text": ""', f'"text": "{"x" * size}"').encode()
+        )
 
     def heard(self, name: str) -> int:
         return sum(b'"chat"' in frame and b"system" not in frame for frame in self.ears[name].heard)

@@ -138,7 +138,7 @@ async def test_a_server_that_wants_a_sign_in_is_said_how_and_tried_again(do: Run
                 await do(inspection, "connection.retry")
                 await until(lambda: inspection.connection().state == "open")
                 assert len((await do(inspection, "tools.list"))["tools"]) == 1
-            shown = [inspection.recorder.message(entry.seq) for entry in inspection.recorder.slice(0, 99)]
+            shown = [inspection.recorder.describe_message(entry.seq) for entry in inspection.recorder.slice(0, 99)]
             assert "authorization" in str(shown) and "access-1" not in str(shown)
 
 

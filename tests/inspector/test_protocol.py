@@ -54,9 +54,13 @@ def test_no_text_breaks_the_reader(text: str):
 
 def test_arguments_are_checked_for_their_type():
     request = PageRequest({"name": "a", "number": 3, "yes": True, "object": {"b": 1}}, _nowhere)
-    assert (request.text("name"), request.whole("number"), request.object("object")) == ("a", 3, {"b": 1})
-    assert (request.text("other", ""), request.whole("other", 0), request.object("other")) == ("", 0, {})
-    for wrong in (lambda: request.text("number"), lambda: request.whole("yes"), lambda: request.object("name")):
+    assert (request.get_text("name"), request.get_integer("number"), request.get_object("object")) == ("a", 3, {"b": 1})
+    assert (request.get_text("other", ""), request.get_integer("other", 0), request.get_object("other")) == ("", 0, {})
+    for wrong in (
+        lambda: request.get_text("number"),
+        lambda: request.get_integer("yes"),
+        lambda: request.get_object("name"),
+    ):
         with pytest.raises(BadMessage):
             wrong()
 
@@ -67,11 +71,11 @@ HUGE = (10**400, -(10**400), 2**53 + 1)
 @for_each_row("number", [*HUGE, 1e300, float("inf"), float("nan"), True, "1", [1]])
 def test_a_number_is_one_that_a_page_can_have(number: object):
     request = PageRequest({"it": number}, _nowhere)
-    for read_it in (request.whole, request.number):
+    for read_it in (request.get_integer, request.get_number):
         with pytest.raises(BadMessage):
             read_it("it")
-    assert PageRequest({"it": 1.5}, _nowhere).number("it") == 1.5 and request.number("other") is None
-    assert PageRequest({"it": -(2**53)}, _nowhere).whole("it") == -(2**53)
+    assert PageRequest({"it": 1.5}, _nowhere).get_number("it") == 1.5 and request.get_number("other") is None
+    assert PageRequest({"it": -(2**53)}, _nowhere).get_integer("it") == -(2**53)
 
 
 @for_each_row("id", HUGE)

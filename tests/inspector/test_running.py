@@ -27,7 +27,7 @@ async def fetched(
 ) -> tuple[int, dict[str, str], str]:
     endpoint = HttpEndpoint(address, {})
     response = await endpoint.send(method, headers or {})
-    body = await response.start(100_000)
+    body = await response.read_start(100_000)
     await endpoint.aclose()
     return response.status, dict(response.headers), body.decode()
 

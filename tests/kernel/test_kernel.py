@@ -33,7 +33,7 @@ def main_process(here: Running, id: str) -> int:
 
 
 def texts(here: Running, id: str | None = None) -> list[str]:
-    return [line.text for line in here.kernel.journal.lines(id)]
+    return [line.text for line in here.kernel.journal.list_lines(id)]
 
 
 async def test_the_tools_of_all_servers_are_served_as_one(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ async def test_a_stopped_server_stays_stopped_whatever_its_policy(tmp_path: Path
             os.kill(process, 0)
         backend = here.kernel.members["a"].backend
         assert backend is not None
-        assert backend.policy.after(ServerExit.STOPPED)
+        assert backend.policy.plan_restart(ServerExit.STOPPED)
         await here.kernel.start("a")
         await here.connected("a")
 

@@ -84,7 +84,7 @@ async def test_a_server_is_not_registered_while_its_predecessor_ends(
         await kernel.access.set_entry("deny", "eve", "r")
         assert "r_add" in kernel.server.mcp.tools.registry
         assert len(await kernel.access.list_entries("r")) == 2
-        assert kernel.journal.lines("r")
+        assert kernel.journal.list_lines("r")
 
 
 async def test_a_reload_does_not_take_an_id_whose_server_is_ending(

@@ -131,7 +131,7 @@ async def test_what_a_new_command_says_before_it_fails_has_no_secret(tmp_path: P
         here.write(OFF, entry("a", "--refuse", "${NEW_ONE}"))
         done = await here.kernel.reload()
         assert "cannot start with ${NEW_ONE}" in done["failed"]["a"]
-        shown = str(done) + str(here.kernel.journal.lines()) + str(here.kernel.ps())
+        shown = str(done) + str(here.kernel.journal.list_lines()) + str(here.kernel.ps())
         assert "hunter2" not in shown
 
 

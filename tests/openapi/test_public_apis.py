@@ -106,7 +106,7 @@ def big(count: int) -> dict[str, Any]:
 @pytest.mark.slow
 async def test_a_thousand_operations_load_without_making_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("defserve.openapi.schemas.Schemas.convert", None)
+        patched.setattr("defserve.openapi.schemas.SchemaConverter.convert", None)
         server = Server.from_openapi(big(500))
     tools = [tool for tool in server.mcp.tools.registry if tool.name.startswith("put_thing")]
     assert len(tools) == 500

@@ -270,7 +270,7 @@ async def test_a_parked_call_whose_child_died_is_not_run_again() -> None:
     [backend] = server.mounts.backends.values()
 
     async def ask(message: str, schema: Any) -> Any:
-        [channel] = backend.conversations.pool.all()
+        [channel] = backend.conversations.pool.list_channels()
         os.kill(children[0], signal.SIGKILL)
         await until(lambda: channel.gone is not None)
         return {"value": 5}

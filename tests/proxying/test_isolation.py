@@ -178,7 +178,7 @@ async def test_an_address_without_sessions_is_reached_by_one_conversation() -> N
             async with one as ann, other as bo:
                 assert [await ann.call("e_add", a=1, b=2), await bo.call("e_add", a=3, b=4)] == [3, 7]
                 conversations = backend_of(server).conversations
-                assert (conversations.per, len(conversations.pool)) == ("shared", 0)
+                assert (conversations.sharing, len(conversations.pool)) == ("shared", 0)
 
 
 def offering(number: int) -> dict[str, Any]:
@@ -311,5 +311,5 @@ async def test_the_idle_child_of_a_client_without_a_session_ends_with_its_key(mo
         # Nothing is verified any more when nothing is left of it.
         await server.mounts.backends["e"].conversations.pool.aclose()
         live = app.live
-        await until(lambda: live.idle)
+        await until(lambda: live.is_idle)
         await app.provider.stop()

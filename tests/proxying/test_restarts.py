@@ -52,7 +52,7 @@ TABLE = {
 @pytest.mark.req("MGP-11.5p")
 @for_each_row(("strategy", "exit"), TABLE)
 def test_the_policy_says_which_ends_are_followed_by_a_restart(strategy: str, exit: ServerExit) -> None:
-    verdict = restarts(strategy=strategy)[0].after(exit)
+    verdict = restarts(strategy=strategy)[0].plan_restart(exit)
     expected = TABLE[strategy, exit]
     assert verdict == 1.0 if expected is None else isinstance(verdict, RestartRefusal) and verdict.reason is expected
 
@@ -61,9 +61,9 @@ def test_the_policy_says_which_ends_are_followed_by_a_restart(strategy: str, exi
 def test_the_sixth_restart_within_the_window_is_refused_even_if_each_start_succeeded() -> None:
     counted, clock = restarts()
     for _ in range(5):
-        assert isinstance(counted.after(ServerExit.FAILED), float)
+        assert isinstance(counted.plan_restart(ServerExit.FAILED), float)
         clock.now += 50
-    refusal = counted.after(ServerExit.FAILED)
+    refusal = counted.plan_restart(ServerExit.FAILED)
     assert isinstance(refusal, RestartRefusal)
     assert refusal.reason is RefusalReason.LIMIT
     assert refusal.reason == "restart_limit_exceeded"
@@ -72,48 +72,48 @@ def test_the_sixth_restart_within_the_window_is_refused_even_if_each_start_succe
 @pytest.mark.req("MGP-11.5w")
 def test_restarts_fall_out_of_the_window_one_by_one() -> None:
     counted, clock = restarts(max_restarts=2, window=100)
-    counted.after(ServerExit.FAILED)
+    counted.plan_restart(ServerExit.FAILED)
     clock.now = 60
-    counted.after(ServerExit.FAILED)
+    counted.plan_restart(ServerExit.FAILED)
     clock.now = 99
-    assert isinstance(counted.after(ServerExit.FAILED), RestartRefusal)
+    assert isinstance(counted.plan_restart(ServerExit.FAILED), RestartRefusal)
     clock.now = 100
     assert counted.recent == 1
-    assert isinstance(counted.after(ServerExit.FAILED), float)
-    assert isinstance(counted.after(ServerExit.FAILED), RestartRefusal)
+    assert isinstance(counted.plan_restart(ServerExit.FAILED), float)
+    assert isinstance(counted.plan_restart(ServerExit.FAILED), RestartRefusal)
 
 
 @pytest.mark.req("MGP-11.5b")
 def test_the_wait_doubles_up_to_the_cap() -> None:
     counted, _ = restarts(max_restarts=8)
-    assert [counted.after(ServerExit.FAILED) for _ in range(8)] == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert [counted.plan_restart(ServerExit.FAILED) for _ in range(8)] == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
 def test_the_wait_is_short_again_when_the_window_is_empty() -> None:
     counted, clock = restarts()
-    counted.after(ServerExit.FAILED)
-    counted.after(ServerExit.FAILED)
+    counted.plan_restart(ServerExit.FAILED)
+    counted.plan_restart(ServerExit.FAILED)
     clock.now = 300
-    assert counted.after(ServerExit.FAILED) == 1
+    assert counted.plan_restart(ServerExit.FAILED) == 1
 
 
 def test_an_operators_start_clears_the_count() -> None:
     counted, _ = restarts(max_restarts=1)
-    counted.after(ServerExit.FAILED)
-    assert isinstance(counted.after(ServerExit.FAILED), RestartRefusal)
+    counted.plan_restart(ServerExit.FAILED)
+    assert isinstance(counted.plan_restart(ServerExit.FAILED), RestartRefusal)
     counted.clear()
-    assert counted.after(ServerExit.FAILED) == 1
+    assert counted.plan_restart(ServerExit.FAILED) == 1
 
 
 def test_a_refused_restart_is_not_counted() -> None:
     counted, _ = restarts(max_restarts=0)
-    counted.after(ServerExit.FAILED)
+    counted.plan_restart(ServerExit.FAILED)
     assert counted.recent == 0
 
 
 def test_without_a_limit_it_waits_at_most_the_cap_for_ever() -> None:
     counted, _ = restarts(max_restarts=None)
-    waits = [counted.after(ServerExit.FAILED) for _ in range(3 * MAX_RESTARTS)]
+    waits = [counted.plan_restart(ServerExit.FAILED) for _ in range(3 * MAX_RESTARTS)]
     assert waits[-1] == 30
     assert counted.recent == MAX_RESTARTS
 
@@ -148,7 +148,7 @@ def test_no_window_ever_holds_more_restarts_than_allowed_and_no_wait_leaves_its_
     granted: list[float] = []
     for passed, exit in steps:
         clock.now += passed
-        verdict = counted.after(exit)
+        verdict = counted.plan_restart(exit)
         inside = [moment for moment in granted if moment > clock.now - window]
         if isinstance(verdict, float):
             backoff = min(30, 2 ** len(inside))

@@ -114,7 +114,7 @@ def test_targets_do_not_show_their_secrets() -> None:
         assert SECRET not in repr(target)
         assert "t" * 40 not in repr(target)
         assert SECRET not in repr(target.secrets)
-        assert target.secrets.hidden(f"it said {SECRET}!") == "it said [redacted]!"
+        assert target.secrets.redact_text(f"it said {SECRET}!") == "it said [redacted]!"
     assert repr(remote) == "Remote('https://wiki.example.org/mcp')"
 
 

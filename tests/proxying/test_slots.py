@@ -62,10 +62,10 @@ async def test_every_call_is_timed_and_what_fails_is_counted() -> None:
 @pytest.mark.anyio
 async def test_all_who_wait_until_no_call_runs_are_told() -> None:
     room = CallSlots("e", 4)
-    room.enter("a")
-    waiting = [asyncio.create_task(room.empty(60)) for _ in range(2)]
+    room.begin_call("a")
+    waiting = [asyncio.create_task(room.wait_until_idle(60)) for _ in range(2)]
     await asyncio.sleep(0)
-    room.leave("a")
+    room.end_call("a")
     async with asyncio.timeout(10):
         await asyncio.gather(*waiting)
 
@@ -84,8 +84,8 @@ async def _try(limit: int, steps: list[tuple[str, str]]) -> None:
 
     async def one(caller: str, end: asyncio.Event) -> None:
         try:
-            if (turn := room.enter(caller)) is not None:
-                await room.turn(caller, turn)
+            if (turn := room.begin_call(caller)) is not None:
+                await room.wait_for_turn(caller, turn)
         except DefserveError:
             return
         running[caller] += 1
@@ -95,7 +95,7 @@ async def _try(limit: int, steps: list[tuple[str, str]]) -> None:
             await end.wait()
         finally:
             running[caller] -= 1
-            room.leave(caller)
+            room.end_call(caller)
 
     for caller, step in steps:
         if step == "enter":
@@ -112,4 +112,4 @@ async def _try(limit: int, steps: list[tuple[str, str]]) -> None:
     await asyncio.gather(*ends, return_exceptions=True)
     assert not [task for task in ends if not task.cancelled() and task.exception()]
     assert room.running == 0
-    assert room.enter("a") is None
+    assert room.begin_call("a") is None

@@ -190,7 +190,7 @@ async def test_a_task_whose_child_dies_has_failed():
     front = proxy(jobs())
     async with callers(front, None) as (client,):
         id = (await client.call_raw("b_wait", {"seconds": 60}))["taskId"]
-        (channel,) = front.mounts.backends["b"].conversations.pool.all()
+        (channel,) = front.mounts.backends["b"].conversations.pool.list_channels()
         assert channel.pid is not None
         os.kill(channel.pid, signal.SIGKILL)
         task = await ended(client, id)

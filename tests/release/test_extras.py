@@ -10,20 +10,17 @@ from .artifacts import ROOT
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
     "optional-dependencies"
 ]
-# What one does with it. `all` is the sum of them, `test` is for those who change defserve.
+# What one does with it. `all` is the sum of them.
 TASKS = {
     "http": "serve over HTTP and WebSocket",
-    "client": "call other servers and APIs over HTTP",
+    "client": "call other servers and APIs over HTTP, and keep their tokens",
     "auth": "verify signatures of issuers, and sign for them",
-    "keyring": "keep tokens in the keyring of the system",
     "redis": "share state between processes",
     "sandbox": "run code of strangers",
     "semantic": "find tools by meaning",
-    "telemetry": "send traces",
-    "dev": "make, reload and package projects",
-    "migrate": "rewrite servers of other frameworks",
+    "dev": "make, reload, migrate and package projects",
 }
-MOST = 5
+MOST = 6
 
 
 def names(extra: str) -> set[str]:
@@ -31,7 +28,7 @@ def names(extra: str) -> set[str]:
 
 
 def test_each_extra_has_a_task() -> None:
-    assert set(EXTRAS) - {"all", "test"} == set(TASKS)
+    assert set(EXTRAS) - {"all"} == set(TASKS)
 
 
 def test_each_extra_is_small() -> None:

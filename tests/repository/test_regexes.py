@@ -33,8 +33,8 @@ MADE: Mapping[str, Callable[[Any], Iterable[str | re.Pattern[Any]]]] = {
         f"[gpiImM0-9]*{module._SED_END}",
     ],
     "kernel/config/settings.py": lambda module: [".+", *_keywords("pattern", "kernel/config/settings.py")],
-    "kernel/client_import.py": lambda module: [module.VARIABLE, module.HEADER],
-    "protocols/mcp/numbered_errors.py": lambda module: [rule for rule, _ in module.RULES],
+    "kernel/client_import.py": lambda module: [module.VARIABLE_NAME_PATTERN, module.HEADER_NAME_PATTERN],
+    "protocols/mcp/numbered_errors.py": lambda module: [rule for rule, _ in module.SUGGESTION_RULES],
     "search/ranking.py": lambda module: [pattern for pattern, _ in module._DATA_PATTERNS],
     "tooling/lint/wording_rules.py": lambda module: [pattern for _, pattern in (*module.ORDERS, *module.INJECTIONS)],
     "tooling/packaging/privacy.py": lambda module: [

@@ -65,14 +65,14 @@ def test_call_tool_is_always_awaited():
 @for_each_row("newline", ["\n", "\r\n", "\r"])
 def test_the_line_of_a_position(newline: str):
     source = newline.join(["a = 1", "b = 2", "add(1)"])
-    assert [AwaitedCalls(source).line(at) for at in (0, source.index("b"), source.index("add"))] == [1, 2, 3]
+    assert [AwaitedCalls(source).find_line(at) for at in (0, source.index("b"), source.index("add"))] == [1, 2, 3]
 
 
 @given(st.text(), st.integers(0, 300))
 def test_any_source_and_any_position_can_be_asked_about(source: str, start: int):
     calls = AwaitedCalls("gather(" + source)
     assert calls.is_deferred(start, "add") in (True, False)
-    assert calls.line(start) >= 1
+    assert calls.find_line(start) >= 1
 
 
 @pytest.mark.parametrize("count", [24, 30_000])

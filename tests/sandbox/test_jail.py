@@ -310,7 +310,7 @@ class TestTheRunItself:
     @pytest.mark.usefixtures("descriptors")
     def test_stopping_ends_it_at_once(self, jailed: Program) -> None:
         stop, began = RunStopper(), time.monotonic()
-        threading.Timer(0.2, stop.now).start()
+        threading.Timer(0.2, stop.stop_run).start()
         outcome = jail.run_in_jail(
             make_sandbox_job("while True: pass", "unrestricted", None, SandboxLimits(seconds=50)), probe(), stop
         )
@@ -318,7 +318,7 @@ class TestTheRunItself:
 
     def test_stopped_before_it_began_it_does_not_run(self, jailed: Program) -> None:
         stop = RunStopper()
-        stop.now()
+        stop.stop_run()
         outcome = jail.run_in_jail(make_sandbox_job("print('ran')", "unrestricted", None, None), probe(), stop)
         assert outcome.status == "killed" and outcome.stdout == ""
 

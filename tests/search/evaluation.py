@@ -87,7 +87,7 @@ def rankers(*, semantic: bool = True) -> dict[str, Ranker]:
     found: dict[str, Ranker] = {"FTS5": fts5()}
     vectors = ToolVectors(PackagedEmbedder)
     strategies: tuple[Any, ...] = ("keyword",)
-    if semantic and vectors.wait(60):
+    if semantic and vectors.wait_until_loaded(60):
         strategies = ("keyword", "semantic", "hybrid")
     index = ToolIndex(entries(), weigh_stems, vectors)
 

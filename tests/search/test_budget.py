@@ -31,13 +31,13 @@ def test_never_more_than_the_limit_and_never_without_what_runs(steps: list[tuple
     for step, name, tokens in steps:
         before = set(loaded.names)
         if step == "load":
-            fits = loaded.load(name, tokens, limit)
+            fits = loaded.load_tool(name, tokens, limit)
             assert fits == (name in loaded) and (not fits or loaded.names[-1] == name)
         elif step == "begin":
-            loaded.begin(name)
+            loaded.begin_call(name)
             running[name] += 1
         elif step == "end" and running[name]:
-            loaded.end(name)
+            loaded.end_call(name)
             running[name] -= 1
         elif step == "evict":
             loaded.evict([name])
@@ -49,23 +49,23 @@ def test_never_more_than_the_limit_and_never_without_what_runs(steps: list[tuple
 def test_the_least_recently_used_goes_first():
     loaded = LoadedTools()
     for name in ("a", "b", "c", "a"):
-        loaded.load(name, 10, 30)
+        loaded.load_tool(name, 10, 30)
     assert loaded.names == ("b", "c", "a")
-    loaded.load("d", 15, 30)
+    loaded.load_tool("d", 15, 30)
     assert loaded.names == ("a", "d")
 
 
 def test_a_tool_larger_than_the_limit_is_not_loaded_and_evicts_nobody():
     loaded = LoadedTools()
-    loaded.load("a", 10, 30)
-    assert not loaded.load("huge", 31, 30)
+    loaded.load_tool("a", 10, 30)
+    assert not loaded.load_tool("huge", 31, 30)
     assert loaded.names == ("a",)
 
 
 def test_evicting_gives_back_what_each_one_cost():
     loaded = LoadedTools()
-    loaded.load("a", 10, 30)
-    loaded.load("b", 5, 30)
+    loaded.load_tool("a", 10, 30)
+    loaded.load_tool("b", 5, 30)
     assert loaded.evict(["a", "a", "x"]) == {"a": 10}
     assert loaded.tokens == 5
 

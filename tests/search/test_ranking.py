@@ -128,7 +128,7 @@ def test_a_misspelt_word_is_compared_with_few_however_many_words_a_server_has(mo
     compared: list[str] = []
     monkeypatch.setattr("defserve.search.scores.is_misspelling", lambda one, other: compared.append(other) or False)
     words = KeywordIndex([{f"w{at:05}": 1.0 for at in range(1_000)}])
-    assert words.near("wrong0") == ()
+    assert words.find_similar_stems("wrong0") == ()
     assert len(compared) == 10
 
 
@@ -152,7 +152,7 @@ def test_somebodys_name_is_not_embedded_unless_tools_have_it():
     pytest.importorskip("numpy")
     own = Letters()
     vectors = ToolVectors(lambda: own)
-    assert vectors.wait(60)
+    assert vectors.wait_until_loaded(60)
     index([entry("read", "Reads Slack.")], vectors).search("what did Dana's friend say on Slack", "hybrid", NO_FILTER)
     assert "Dana" not in own.asked[-1]
     assert own.asked[-1].endswith("Slack")
@@ -202,7 +202,7 @@ def test_the_lists_that_an_index_keeps_are_bounded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("defserve.search.scores.MAX_MERGED_POSTINGS", 100)
     words = KeywordIndex([{f"w{at % 7}": 1.0, "common": 0.5} for at in range(20)])
     for at in range(200):
-        words.scores([(f"w{at % 7}", ("common", f"x{at}"))])
+        words.compute_scores([(f"w{at % 7}", ("common", f"x{at}"))])
     assert sum(len(places) for places, _ in words._merged.values()) <= 100 < MAX_MERGED_POSTINGS
 
 
@@ -228,7 +228,7 @@ def test_the_embedder_can_be_the_operators_own():
     pytest.importorskip("numpy")
     own = Letters()
     vectors = ToolVectors(lambda: own)
-    assert vectors.wait(60)
+    assert vectors.wait_until_loaded(60)
     tools = [entry("aaa", "aaa"), entry("zzz", "zzz")]
     found = index(tools, vectors).search("zz zz", "semantic", NO_FILTER)
     assert (names(found)[0], found.strategy) == ("zzz", "semantic")
@@ -245,7 +245,7 @@ def test_an_embedder_that_gives_nonsense_leaves_keywords(made: Any):
             return made
 
     vectors = ToolVectors(Odd)
-    assert vectors.wait(60)
+    assert vectors.wait_until_loaded(60)
     found = index(TOOLS, vectors).search("read a file", "hybrid", NO_FILTER)
     assert (names(found)[0], found.strategy) == ("read_file", "keyword")
     assert vectors.failed
@@ -270,7 +270,7 @@ def test_weights_are_read_from_the_package_and_nothing_is_asked_of_a_network(mon
 def test_without_the_extra_nobody_is_warned(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "defserve"):
         vectors = ToolVectors(PackagedEmbedder)
-        assert not vectors.wait(10)
+        assert not vectors.wait_until_loaded(10)
     (record,) = caplog.records
     assert record.levelname == "INFO"
     assert "pip install 'defserve[semantic]'" in record.getMessage()

@@ -21,10 +21,10 @@ KINDS = ("keyword", "sentence", "paraphrase")
 
 def measured(index: ToolIndex, query: str) -> Any:
     """A row for each tool, a column for each weight."""
-    signals = index.signals(query, index._by_meaning(without_data(query)))  # pyright: ignore[reportPrivateUsage]
+    signals = index.compute_signals(query, index._by_meaning(without_data(query)))  # pyright: ignore[reportPrivateUsage]
     none = [0.0] * len(index.entries)
     rows = numpy.array([signals.get(name, none) for name in Weights._fields]).T
-    return rows * numpy.array(index.fitting(query))[:, None]
+    return rows * numpy.array(index.compute_action_factors(query))[:, None]
 
 
 def fitted(rows: Any, right: Any) -> Any:
@@ -57,7 +57,7 @@ def servers_of(query: Query) -> set[str]:
 
 def main() -> None:
     vectors = ToolVectors(PackagedEmbedder)
-    if not vectors.wait(60):
+    if not vectors.wait_until_loaded(60):
         raise SystemExit(vectors.failed)
     index = ToolIndex(entries(), weigh_stems, vectors)
     asked = [(split, each) for split in SPLITS for each in queries(split) if each.kind in KINDS]

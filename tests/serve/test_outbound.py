@@ -107,7 +107,7 @@ async def test_who_is_told_to_stop_does_not_wait_for_a_place_that_says_nothing()
     server = Server("calculator", "1")
     async with enter_lifespans(server.composition) as engine:
         place = OutboundRunner(server.composition, server.mcpx.new_carrier(), url)
-        staying = asyncio.create_task(place.stay(engine))
+        staying = asyncio.create_task(place.stay_connected(engine))
         await came.wait()
         place.stop(0)
         await asyncio.wait_for(staying, 10)
@@ -128,17 +128,17 @@ def test_who_is_replaced_again_and_again_stays_out_for_longer_each_time():
     for bound in (8, 16, 32):
         backoff.reset()
         now += FIGHT_SECONDS  # this one was out for an hour, then the other
-        backoff.lose_place()
+        backoff.on_replaced()
         assert bound / 2 <= backoff.next_wait() <= bound
     for _ in range(20):
-        backoff.lose_place()
+        backoff.on_replaced()
     assert MAX_BACKOFF_SECONDS / 2 <= backoff.next_wait() <= MAX_BACKOFF_SECONDS
 
 
 def test_an_outage_after_replacements_is_waited_out_like_any_other():
     backoff = ReplacedBackoff(1, 8)
     for _ in range(5):
-        backoff.lose_place()
+        backoff.on_replaced()
     backoff.next_wait()
     for _ in range(3):  # it comes back, and finds nobody there
         assert backoff.next_wait() <= 8
@@ -151,10 +151,10 @@ def test_replacements_are_forgotten_when_the_place_was_kept_for_longer_than_anyb
     now = 0.0
     backoff = ReplacedBackoff(1, 8, clock=lambda: now)
     for _ in range(5):
-        backoff.lose_place()
+        backoff.on_replaced()
     backoff.reset()
     now += FIGHT_SECONDS + 1
-    backoff.lose_place()
+    backoff.on_replaced()
     assert backoff.next_wait() <= 8
-    backoff.lose_place()
+    backoff.on_replaced()
     assert 8 <= backoff.next_wait() <= 16

@@ -34,7 +34,7 @@ def short(provider: SessionOpener, principal: Any = ALICE) -> Any:
 async def test_a_short_conversation_that_nothing_is_left_in_serves_the_same_caller_again(provider: SessionOpener):
     first = short(provider)
     assert provider.composition.short_sessions == {first}
-    provider.end(first)
+    provider.release_session(first)
     assert provider.composition.short_sessions == set()
     assert short(provider) is first
     assert provider.composition.short_sessions == {first}
@@ -42,7 +42,7 @@ async def test_a_short_conversation_that_nothing_is_left_in_serves_the_same_call
 
 async def test_nobody_else_is_given_it(provider: SessionOpener):
     first = short(provider)
-    provider.end(first)
+    provider.release_session(first)
     other = short(provider, BOB)
     assert other is not first and other.principal == BOB.id
     assert provider.open(nowhere, principal=ALICE, counted=True) is not first
@@ -55,20 +55,20 @@ async def test_one_that_is_in_use_is_not_shared(provider: SessionOpener):
 async def test_one_that_something_was_kept_in_is_over(provider: SessionOpener):
     used = short(provider)
     used.local(list).append("mine")
-    provider.end(used)
+    provider.release_session(used)
     assert used.closed and short(provider).peek(list) is None
 
 
 async def test_only_so_many_wait(provider: SessionOpener):
     many = [short(provider) for _ in range(SPARE + 10)]
     for each in many:
-        provider.end(each)
+        provider.release_session(each)
     assert sum(each.closed for each in many) == 10
 
 
 async def test_none_outlives_the_desk(provider: SessionOpener):
     first = short(provider)
-    provider.end(first)
+    provider.release_session(first)
     await provider.stop()
     await provider.start(lambda: None)
     assert short(provider) is not first

@@ -141,6 +141,6 @@ def test_without_opentelemetry_it_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "defserve.server.telemetry")
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     names: dict[str, Any] = {}
-    exec("from defserve import *", names)
+    exec("from defserve.server import *", names)
     with pytest.raises(UsageError, match="needs OpenTelemetry"):
         names["Telemetry"]()

@@ -222,7 +222,7 @@ async def every_purpose_of_a_seal(one: Process, other: Process) -> bool:
     purposes = {found for text in texts for found in re.findall(r"\.seal\(\s*\"([^\"]+)\"", text)}
     assert len(purposes) > 6
     opened = {seals[1].open(purpose, seals[0].seal(purpose, "value")) for purpose in purposes}
-    marks = {seals[1].has_marked(purpose, "text", seals[0].mark(purpose, "text")) for purpose in purposes}
+    marks = {seals[1].is_valid_mac(purpose, "text", seals[0].compute_mac(purpose, "text")) for purpose in purposes}
     assert len(opened) == len(marks) == 1
     return opened == {"value"} and marks == {True}
 
@@ -237,7 +237,7 @@ async def grant(one: Process, other: Process) -> bool:
         process.given(auth)
         found.append(auth._tokens)
     id = found[0]._seals.open("access", tokens["access_token"])[0]
-    return await found[1]._grants.find(id) is not None
+    return await found[1]._grants.find_grant(id) is not None
 
 
 # -- other credentials -----------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ async def checkpoint_id(one: Process, other: Process) -> bool:
     trees, others = await one.trees(), await other.trees()
     id = (await trees.commit(await trees.load_checkpoint(ALICE), {"text": "mine"})).checkpoint.id
     try:
-        return (await others.adopt(ALICE, {"text": "mine"}, checkpoint=id)).verified
+        return (await others.adopt_content(ALICE, {"text": "mine"}, checkpoint=id)).verified
     except StateTampered:
         return False
 
@@ -399,10 +399,10 @@ async def access_entry(one: Process, other: Process) -> bool:
 @kind
 async def news(one: Process, other: Process) -> bool:
     links, heard = [await each.linked() for each in (one, other)], list[str]()
-    links[1].receive("said", lambda fields, id: heard.append(fields["d"].decode()))
-    links[0].publish("t", "said", "d", "first")
+    links[1].set_receiver("said", lambda fields, id: heard.append(fields["d"].decode()))
+    links[0].publish_update("t", "said", "d", "first")
     await until(lambda: links[0].is_written)
-    links[1].publish("t", "said", "d", "last")
+    links[1].publish_update("t", "said", "d", "last")
     await until(lambda: "last" in heard)
     return "first" in heard
 
@@ -450,9 +450,9 @@ async def work_that_is_done_once(one: Process, other: Process) -> bool:
         return text, True
 
     links = [await each.linked() for each in (one, other)]
-    await SharedOnceRunner(links[0]).run("key", 60, lambda: outcome("mine"))
+    await SharedOnceRunner(links[0]).run_once("key", 60, lambda: outcome("mine"))
     await until(lambda: links[0].is_written)
-    return await SharedOnceRunner(links[1]).run("key", 60, lambda: outcome("other")) == "mine"
+    return await SharedOnceRunner(links[1]).run_once("key", 60, lambda: outcome("other")) == "mine"
 
 
 @kind

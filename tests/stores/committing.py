@@ -51,7 +51,7 @@ def committing_to(address: str, calls: int, name: str) -> subprocess.Popen[str]:
 async def assert_one_line(trees: CheckpointStore, outputs: list[str]) -> None:
     """Every acknowledged commit is on the one branch there is, and in the head's content."""
     marks = {line.split()[1] for output in outputs for line in output.splitlines()}
-    (end,) = await trees.branches(KEY)
+    (end,) = await trees.list_branches(KEY)
     head = (await trees.load_checkpoint(KEY)).content()
     assert end.depth + 1 == len(head["marks"]) == len(marks) == 120
     assert set(head["marks"]) == marks

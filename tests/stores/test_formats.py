@@ -130,11 +130,11 @@ async def test_what_0_1_0_kept_is_the_server_s_to_whom_it_is_given_and_nobody_el
         assert ((await trees.load_checkpoint(STEPS)).content() == {"step": 2}) is is_known
         # An id that a host has from 0.1.0 is known; it proves nothing until an operator trusts what 0.1.0 kept.
         if is_known:
-            assert not (await trees.adopt(STEPS, {"step": 1}, checkpoint=told["ids"][1])).verified
+            assert not (await trees.adopt_content(STEPS, {"step": 1}, checkpoint=told["ids"][1])).verified
             assert await trees.verify(STEPS) == []
         else:
             with pytest.raises(StateTampered):
-                await trees.adopt(STEPS, {"step": 1}, checkpoint=told["ids"][1])
+                await trees.adopt_content(STEPS, {"step": 1}, checkpoint=told["ids"][1])
         assert (await ApiKeys(store, pepper=PEPPER).verify(told["token"]) is not None) is is_known
         assert await DeniedTokens(store).accepts({"jti": "a denied token"}) is not is_known
         assert await StoreNonces(store).spend("a spent nonce", ttl=60) is not is_known
@@ -219,9 +219,9 @@ async def test_servers_to_whom_copies_of_one_store_were_given_do_not_know_each_o
     (one, other), secret = copies
     ours, theirs = await trees_of(one, secret), await trees_of(other, secret, OTHER)
     made = (await ours.commit(await ours.load_checkpoint(NEW), {"text": "mine"})).checkpoint
-    assert made.proved and (await ours.adopt(NEW, {"text": "mine"}, checkpoint=made.id)).verified
+    assert made.proved and (await ours.adopt_content(NEW, {"text": "mine"}, checkpoint=made.id)).verified
     with pytest.raises(StateTampered):
-        await theirs.adopt(NEW, {"text": "mine"}, checkpoint=made.id)
+        await theirs.adopt_content(NEW, {"text": "mine"}, checkpoint=made.id)
 
 
 async def test_what_0_1_0_made_ids_with_proves_nothing_and_makes_nothing(copies: tuple[list[Store], bytes | None]):
@@ -234,9 +234,9 @@ async def test_what_0_1_0_made_ids_with_proves_nothing_and_makes_nothing(copies:
         )
         if is_proved:
             with pytest.raises(StateTampered):
-                await trees.adopt(NEW, {"forged": 1}, checkpoint=id)
+                await trees.adopt_content(NEW, {"forged": 1}, checkpoint=id)
         else:
-            assert not (await trees.adopt(NEW, {"forged": 1}, checkpoint=id)).verified
+            assert not (await trees.adopt_content(NEW, {"forged": 1}, checkpoint=id)).verified
     made = (await trees.commit(await trees.load_checkpoint(NEW), {"a": 1})).checkpoint
     assert not verify_checkpoint_id(old, made.id, NEW.owner, NEW.feature_set, canonical({"a": 1}), is_proved=True)
 
@@ -249,8 +249,8 @@ async def test_another_secret_of_the_server_ends_the_ids_that_were_made_with_the
     id = (await before.commit(await before.load_checkpoint(NEW), {"a": 1})).checkpoint.id
     after = await trees_of(store, b"another secret, because the first became known")
     with pytest.raises(StateTampered):
-        await after.adopt(NEW, {"a": 1}, checkpoint=id)
-    assert not (await after.adopt(STEPS, {"step": 1}, checkpoint=told["ids"][1])).verified
+        await after.adopt_content(NEW, {"a": 1}, checkpoint=id)
+    assert not (await after.adopt_content(STEPS, {"step": 1}, checkpoint=told["ids"][1])).verified
     await store.close()
 
 
@@ -258,13 +258,13 @@ async def test_checkpoints_are_read_at_every_depth(old: tuple[Store, Any]):
     store, told = old
     trees = await trees_of(store)
     assert await trees.list_trees() == sorted([SMALL, LARGE])
-    contents = [await trees.content(SMALL, id) for id in told["small"]]
+    contents = [await trees.load_content(SMALL, id) for id in told["small"]]
     steps: list[Any] = [{"step": step, "on": True} for step in range(5)]
     assert contents == [*steps, {"step": "after the rollback"}, None]
     for step, id in enumerate(told["large"]):
-        notes = (await trees.content(LARGE, id))["notes"]
+        notes = (await trees.load_content(LARGE, id))["notes"]
         assert notes[: step + 2] == [*(f"changed {n}" for n in range(step + 1)), f"note {step + 1} " + "x" * 80]
-    assert [at.id for at in await trees.history(SMALL)] == [told["small"][place] for place in (6, 5, 2, 1, 0)]
+    assert [at.id for at in await trees.list_ancestors(SMALL)] == [told["small"][place] for place in (6, 5, 2, 1, 0)]
     assert await trees.verify(SMALL) == await trees.verify(LARGE) == await store.check() == []
 
 
@@ -279,7 +279,7 @@ async def test_checkpoints_are_written_on(old: tuple[Store, Any]):
     await trees.rollback(SMALL, told["small"][4])
     assert (await trees.commit(await trees.load_checkpoint(SMALL), {"step": 5})).checkpoint.depth == 5
     again = await trees_of(store)
-    assert await again.content(LARGE, made.checkpoint.id) == content
+    assert await again.load_content(LARGE, made.checkpoint.id) == content
     assert await again.verify(SMALL) == await again.verify(LARGE) == []
 
 
@@ -297,17 +297,17 @@ async def test_what_0_1_0_kept_is_not_proved_and_neither_is_what_follows(old: tu
     store, told = old
     trees = await trees_of(store)
     for key, ids in ((SMALL, told["small"]), (LARGE, told["large"])):
-        assert not any(at.proved for at in await trees.checkpoints(key))
+        assert not any(at.proved for at in await trees.list_checkpoints(key))
         for id in ids:
             held = await trees.load_checkpoint(key, id)
             content = held.content()
             assert not held.verified
             if content is not None:
-                assert not (await trees.adopt(key, content, checkpoint=id)).verified
+                assert not (await trees.adopt_content(key, content, checkpoint=id)).verified
                 assert await trees.find_proved(key, held.before.encoded if held.before else b"") is None
     made = await trees.commit(await trees.load_checkpoint(LARGE), {"notes": []})
     assert not made.checkpoint.proved
-    assert not (await trees.adopt(LARGE, {"notes": []}, checkpoint=made.checkpoint.id)).verified
+    assert not (await trees.adopt_content(LARGE, {"notes": []}, checkpoint=made.checkpoint.id)).verified
 
 
 async def test_keys_nonces_and_leases_hold(old: tuple[Store, Any]):

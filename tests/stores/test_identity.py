@@ -95,7 +95,7 @@ async def test_servers_in_one_store_see_only_their_own_part():
     raw = MemoryStore()
     notes, payroll = ServerStore(raw, NOTES), ServerStore(raw, PAYROLL)
     assert await notes.change(StoreChange(API_KEYS_SPACE, {"a": b"1"}))
-    assert await notes.change(StoreChange(CHECKPOINT_SPACES.of("x"), {"a": b"1"}))
+    assert await notes.change(StoreChange(CHECKPOINT_SPACES.make_space("x"), {"a": b"1"}))
     assert await notes.get(API_KEYS_SPACE, ["a"]) == {"a": b"1"} and await payroll.get(API_KEYS_SPACE, ["a"]) == {}
     assert [each async for each in notes.scan(API_KEYS_SPACE)] == [("a", b"1")]
     assert [each async for each in payroll.scan(API_KEYS_SPACE)] == []

@@ -65,7 +65,7 @@ def test_nothing_acknowledged_is_lost_when_redis_is_killed(own_redis: RedisServe
         store = open_store(own_redis.address)
         trees = CheckpointStore(store, secret=SECRET)
         for id, mark in said:
-            assert (await trees.content(KEY, id))["marks"][-1] == mark
+            assert (await trees.load_content(KEY, id))["marks"][-1] == mark
         assert await trees.verify(KEY) == []
         await store.close()
 

@@ -23,7 +23,7 @@ from defserve.auth.oauth import (
     AuthDenial,
     BearerError,
     ProofError,
-    check_url,
+    check_oauth_url,
     get_origin,
     list_resource_metadata_paths,
     make_bearer_denial,
@@ -267,7 +267,7 @@ def _resource(
         )
     servers = servers or tuple(filter(_is_url, issuers))
     if url and not servers:
-        check_url(url, "the resource")
+        check_oauth_url(url, "the resource")
     if not url or not servers:
         return None
     return ProtectedResource(url, servers, supported, _dpop_fields(dpop))
@@ -286,7 +286,7 @@ def _dpop_fields(dpop: DPoP | None) -> dict[str, Any]:
 
 def _is_url(text: str) -> bool:
     try:
-        check_url(text, "it")
+        check_oauth_url(text, "it")
     except UsageError:
         return False
     return True
@@ -319,7 +319,7 @@ class ProtectedResource:
     """Further fields of the document."""
 
     def __post_init__(self) -> None:
-        check_url(self.url, "the resource")
+        check_oauth_url(self.url, "the resource")
         if self.url.endswith("/"):
             raise UsageError(
                 f"the resource {self.url!r} ends in a slash",
@@ -329,7 +329,7 @@ class ProtectedResource:
         if not self.authorization_servers:
             raise UsageError("the resource has no authorization servers", fix="give the issuer URL of at least one")
         for server in self.authorization_servers:
-            check_url(server, "an authorization server")
+            check_oauth_url(server, "an authorization server")
         object.__setattr__(self, "scopes_supported", parse_scopes(self.scopes_supported))
         if "offline_access" in self.scopes_supported:
             raise UsageError(

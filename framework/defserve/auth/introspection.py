@@ -22,7 +22,7 @@ from defserve.auth.issuers import (
     SendHttpRequest,
     send_http_request,
 )
-from defserve.auth.oauth import check_url, encode_client_basic_auth
+from defserve.auth.oauth import check_oauth_url, encode_client_basic_auth
 from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim
 from defserve.base.peer_bounds import ByteCache
 from defserve.core.json_values import as_list, is_object
@@ -69,7 +69,7 @@ class Introspection:
         send: SendHttpRequest = send_http_request,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        check_url(url, "the introspection endpoint", query=True)
+        check_oauth_url(url, "the introspection endpoint", query=True)
         self.audiences = (audience,) if isinstance(audience, str) else tuple(audience)
         if not self.audiences or not all(self.audiences) or not client_id or not client_secret:
             raise UsageError(

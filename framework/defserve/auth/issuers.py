@@ -19,7 +19,7 @@ from defserve.auth.bearer_tokens import (
     check_verifier_settings,
     is_well_formed_token,
 )
-from defserve.auth.oauth import check_url, list_issuer_metadata_urls
+from defserve.auth.oauth import check_oauth_url, list_issuer_metadata_urls
 from defserve.auth.principals import Principal, is_token_principal_id
 from defserve.core import json_values
 from defserve.core.json_values import is_object
@@ -123,7 +123,7 @@ def read_claimed_issuer(token: str) -> str | None:
 
 def list_metadata_urls_openid_first(issuer: str) -> tuple[str, ...]:
     """Where an issuer's metadata may be: below its path first, because nearly every OpenID provider has it there."""
-    check_url(issuer, "the issuer")
+    check_oauth_url(issuer, "the issuer")
     *others, below = list_issuer_metadata_urls(issuer)
     return (below, *others)
 
@@ -152,7 +152,7 @@ def get_endpoint_url(metadata: Mapping[str, Any], name: str) -> str:
     url = metadata.get(name)
     try:
         if isinstance(url, str):
-            check_url(url, name, query=True)
+            check_oauth_url(url, name, query=True)
             return url
     except UsageError as error:
         raise IssuerUnavailable(f"{metadata['issuer']}: {error.problem}") from None

@@ -38,7 +38,7 @@ class ShownCredential(Protocol):
         """What the credential proves now. May raise anything."""
         ...
 
-    def holds(self, found: Any) -> bool:
+    def is_still_valid(self, found: Any) -> bool:
         """Whether what `verify` found is still good for what was opened with it."""
         ...
 
@@ -69,11 +69,11 @@ class KeptCredential:
     def list_credentials(self) -> Sequence[ShownCredential]:
         if self._is_kept():
             return self._shown
-        self._live.release(self)
+        self._live.unwatch_holder(self)
         return ()
 
     def credential_ended(self, key: Any) -> None:
-        self._live.release(self)
+        self._live.unwatch_holder(self)
         self._ended()
 
 
@@ -107,12 +107,12 @@ class LiveCredentials:
         if shown:
             self.watch_holder(KeptCredential(self, shown, is_kept, ended))
 
-    def release(self, holder: CredentialHolder) -> None:
+    def unwatch_holder(self, holder: CredentialHolder) -> None:
         """It is closed."""
         self._holders.discard(holder)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing is open, so that nothing runs."""
         return self._sweeping is None
 
@@ -133,7 +133,7 @@ class LiveCredentials:
         async with aclosing(revocations()) as revoked:
             async for key in revoked:
                 try:
-                    await self.sweep(key or None)
+                    await self.verify_credentials(key or None)
                 except Exception:
                     log.exception("a credential that was revoked could not be ended")
 
@@ -149,12 +149,12 @@ class LiveCredentials:
 
     async def _sweep_and_go_on(self) -> None:
         try:
-            await self.sweep()
+            await self.verify_credentials()
         except Exception:
             log.exception("credentials in use could not be verified")
         self._sweep_later()
 
-    async def sweep(self, only: Hashable = None) -> None:
+    async def verify_credentials(self, only: Hashable = None) -> None:
         """Verify every credential once, or `only` that one, and end what was opened with those no longer good."""
         uses: dict[Hashable, list[tuple[ShownCredential, CredentialHolder]]] = {}
         for holder in tuple(self._holders):
@@ -180,7 +180,7 @@ class LiveCredentials:
                 return
             found = None
         for shown, holder in uses:
-            if holder in self._holders and not shown.holds(found):
+            if holder in self._holders and not shown.is_still_valid(found):
                 self._end(shown, holder)
 
     def _end(self, shown: ShownCredential, holder: CredentialHolder) -> None:
@@ -208,7 +208,7 @@ class BearerCredential:
     async def verify(self) -> Any:
         return await self._auth.still_holds(self._authorization)
 
-    def holds(self, found: Any) -> bool:
+    def is_still_valid(self, found: Any) -> bool:
         """A token that has lost a scope is no longer what it was."""
         known = self.principal
         return isinstance(found, Principal) and found.id == known.id and found.scopes >= known.scopes

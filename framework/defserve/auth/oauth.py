@@ -53,7 +53,7 @@ class AuthDenial:
     text: str
     more: tuple[tuple[str, str], ...] = ()
 
-    def naming(self, known: str, reached: str) -> AuthDenial:
+    def with_metadata_address(self, known: str, reached: str) -> AuthDenial:
         """The same, with the metadata at the address where clients reach it."""
         return replace(self, **{name: getattr(self, name).replace(known, reached) for name in ("challenge", "text")})
 
@@ -167,7 +167,7 @@ def parse_oauth_challenge(header: str) -> OAuthChallenge:
 _HTTP: Final = {"ws": "http", "wss": "https"}
 
 
-def check_url(url: str, what: str, *, query: bool = False) -> SplitResult:
+def check_oauth_url(url: str, what: str, *, query: bool = False) -> SplitResult:
     """The parts of an absolute URL that is safe and plain. Raises UsageError, with the URL called `what`."""
     try:
         parts = urlsplit(url)

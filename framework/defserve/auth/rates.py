@@ -72,7 +72,7 @@ class TokenBuckets:
         self._full_at[key] = full_at + amount / rate.per_second
         return 0.0
 
-    def peek(self, key: Hashable, rate: Rate | None = None, *, amount: int = 1) -> float:
+    def get_wait_seconds(self, key: Hashable, rate: Rate | None = None, *, amount: int = 1) -> float:
         """What `take` would return, without taking."""
         now = self._clock()
         return _wait(rate or self.rate, self._full_at.get(key, now) - now, amount)
@@ -112,7 +112,7 @@ class FailedTokens:
         self._trusted_proxy, self._counted_as = trusted_proxy, counted_as
         self._failures = TokenBuckets(FAILED_AUTH, clock=clock)
 
-    def count(self, address: str, forwarded_for: Iterable[bytes]) -> float:
+    def count_failure(self, address: str, forwarded_for: Iterable[bytes]) -> float:
         """A token was bad. Returns how many seconds its sender has to wait, if it had too many of them.
 
         `forwarded_for` are the X-Forwarded-For headers of the request.

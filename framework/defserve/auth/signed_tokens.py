@@ -133,7 +133,7 @@ class JWT:
         digest = digest_token(token)
         known = self._good.get(digest) or self._bad.get(digest)
         # The key must still be one of the issuer's.
-        if known is not None and await self._keys.find(known.kid, known.algorithm) is known.key:
+        if known is not None and await self._keys.find_key(known.kid, known.algorithm) is known.key:
             return json.loads(known.claims) if known.claims else None
         import jwt
 
@@ -147,7 +147,7 @@ class JWT:
             or len(kid or "") > MAX_KID_LENGTH
         ):
             return None
-        key = await self._keys.find(kid, algorithm)
+        key = await self._keys.find_key(kid, algorithm)
         if key is None:
             return None
         try:
@@ -350,7 +350,7 @@ class IdTokenVerifier:
 
         try:
             header: dict[str, Any] = jwt.get_unverified_header(token)
-            key = await self._keys.find(header.get("kid"), str(header.get("alg")))
+            key = await self._keys.find_key(header.get("kid"), str(header.get("alg")))
             if not self._keys.has_keys:
                 raise IssuerUnavailable(f"the keys of {self._issuer} cannot be read")
             if key is None or "crit" in header:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from defserve.auth.issuers import ISSUER_TIMEOUT_SECONDS, MAX_ISSUER_RESPONSE_BYTES, FetchUrl, download_document
-from defserve.auth.oauth import check_url
+from defserve.auth.oauth import check_oauth_url
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
 
@@ -58,7 +58,7 @@ class FixedKey(NamedTuple):
 
     key: VerificationKey
 
-    async def find(self, kid: str | None, algorithm: str) -> VerificationKey | None:
+    async def find_key(self, kid: str | None, algorithm: str) -> VerificationKey | None:
         return self.key if algorithm in self.key.algorithms else None
 
 
@@ -203,14 +203,14 @@ class KeySet:
         ttl: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        check_url(url, "jwks_url", query=True)
+        check_oauth_url(url, "jwks_url", query=True)
         self.url, self.ttl = url, ttl
         self._algorithms, self._fetch, self._clock = algorithms, fetch or download_document, clock
         self._keys: list[PublishedKey] = []
         self._fetched = self._tried = -math.inf
         self._loading: asyncio.Task[None] | None = None
 
-    async def find(self, kid: str | None, algorithm: str) -> VerificationKey | None:
+    async def find_key(self, kid: str | None, algorithm: str) -> VerificationKey | None:
         """The key of that id, for that algorithm. Without an id: the only key for the algorithm."""
         if self._age() >= self.ttl:
             await self._refresh()

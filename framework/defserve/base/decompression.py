@@ -25,7 +25,7 @@ class Decompressor:
         self._codec = zlib.decompressobj(_ZLIB if self._may_be_bare else _GZIP)
         self._begin: bytes = b""
 
-    def unpack(self, data: bytes) -> Iterator[bytes]:
+    def decompress(self, data: bytes) -> Iterator[bytes]:
         """The pieces that `data` gives, one at a time. Raises `zlib.error` if the body is not encoded as it says."""
         if self._may_be_bare:
             # The header of zlib is two bytes: one alone does not tell what this is.

@@ -111,9 +111,9 @@ class RecentItems(deque[T]):
         self.bytes = 0
 
     def append(self, item: T, /) -> None:
-        self.keep(item, self._measure(item))
+        self.append_with_size(item, self._measure(item))
 
-    def keep(self, item: T, size: int) -> None:
+    def append_with_size(self, item: T, size: int) -> None:
         """Append an item whose size is known."""
         if size > self._most_bytes:
             return
@@ -164,7 +164,7 @@ class BoundedTable(Generic[T]):
     def values(self) -> list[T]:
         return [value for value, _ in self._kept.values()]
 
-    def put(self, name: str, value: T) -> bool:
+    def store_value(self, name: str, value: T) -> bool:
         """Keep a value instead of the one that has its name. False: there is no room, and none of that name now."""
         size, was = estimate_value_bytes((name, value)), self._kept.get(name, (None, 0))[1]
         if (name not in self._kept and len(self._kept) >= self._most) or self._bytes - was + size > self._most_bytes:

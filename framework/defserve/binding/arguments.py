@@ -61,11 +61,11 @@ class AnnotationSchemas:
             self.json = self.output = json
 
     @property
-    def by_pydantic(self) -> bool:
+    def is_made_by_pydantic(self) -> bool:
         return self._adapter is not None
 
     @property
-    def described(self) -> CoreSchema:
+    def pydantic_core_schema(self) -> CoreSchema:
         """As `core`, but pydantic's own: `core` only calls a validator that pydantic has made."""
         return self.core if self._adapter is None else self._adapter.core_schema
 
@@ -86,7 +86,7 @@ class AnnotationSchemas:
         return compact_schema(self.output)
 
     @cached_property
-    def stopping(self) -> CoreSchema:
+    def fail_fast_schema(self) -> CoreSchema:
         """As `core`, but sequences and mappings stop at their first bad item."""
         made = self._adapter
         return (
@@ -94,7 +94,7 @@ class AnnotationSchemas:
         )
 
     @property
-    def complete(self) -> CoreSchema:
+    def all_errors_schema(self) -> CoreSchema:
         """As `stopping`, but every error is collected. Made when first needed, to say all that is wrong."""
         made = self._adapter
         return (
@@ -204,10 +204,10 @@ class ArgumentsSchema:
     @property
     def may_annotate(self) -> bool:
         """Whether an author could have put keywords of their own into the schema."""
-        return any(made.by_pydantic for made in self._fragments)
+        return any(made.is_made_by_pydantic for made in self._fragments)
 
     @classmethod
-    def of(cls, signature: Signature) -> ArgumentsSchema:
+    def from_signature(cls, signature: Signature) -> ArgumentsSchema:
         """Raises UsageError for a parameter whose type has no JSON form."""
         seen: set[str] = set()
         for parameter in signature.parameters:
@@ -248,7 +248,7 @@ class ArgumentsSchema:
             raise BadArguments((Problem("", f"arguments cannot be read: {error}"),)) from None
 
     def _build(self) -> _Validate:
-        self._validate = self._validator([made.stopping for made in self._fragments])
+        self._validate = self._validator([made.fail_fast_schema for made in self._fragments])
         return self._validate
 
     def _validator(self, cores: list[CoreSchema]) -> _Validate:
@@ -275,7 +275,9 @@ class ArgumentsSchema:
         if holds_more_than(given, _FULLY_REPORTED):
             raise BadArguments((*explain_validation_error(error, given, self.schema), MORE_PROBLEMS)) from None
         try:
-            self._validate_all = self._validate_all or self._validator([made.complete for made in self._fragments])
+            self._validate_all = self._validate_all or self._validator(
+                [made.all_errors_schema for made in self._fragments]
+            )
             return self._validate_all(given)
         except ValidationError as full:
             raise BadArguments(explain_validation_error(full, given, self.schema)) from None
@@ -303,7 +305,7 @@ def _fragment_of(parameter: Parameter, signature: Signature) -> AnnotationSchema
         annotation = Optional[annotation]  # noqa: UP045
     try:
         made = get_annotation_schemas(annotation)
-        check_core_schema_patterns(made.described)
+        check_core_schema_patterns(made.pydantic_core_schema)
         # Made here, so that a type without a JSON Schema fails at registration, not at the first listing.
         assert made.json is not None
     except Exception as error:
@@ -332,7 +334,7 @@ def _is_valid_default(default: Any, made: AnnotationSchemas) -> bool:
     """Whether a caller could send the default. Checked for scalars only, to keep start-up fast."""
     kind = _JSON_TYPES.get(get_class(default))
     wanted = made.json.get("type")
-    if kind is None or made.by_pydantic or wanted in _CONTAINERS or made.json == {"type": kind}:
+    if kind is None or made.is_made_by_pydantic or wanted in _CONTAINERS or made.json == {"type": kind}:
         return True
     try:
         made.validator.validate_python(default)
@@ -356,15 +358,15 @@ def _property(parameter: Parameter, made: AnnotationSchemas, schema: JsonSchema)
         schema = schema | {"description": description}
     if parameter.required or parameter.default_factory is not None:
         return schema
-    if type(parameter.default) in _SCALARS and not made.by_pydantic:
+    if type(parameter.default) in _SCALARS and not made.is_made_by_pydantic:
         return schema | {"default": parameter.default}
-    if parameter.default is not None and made.by_pydantic:
+    if parameter.default is not None and made.is_made_by_pydantic:
         from defserve.binding.problems import is_secret_path
 
         if is_secret_path(schema, ()):
             return schema
     made_schema = schema | _default(parameter.default)
-    if made.by_pydantic and "format" in made_schema:
+    if made.is_made_by_pydantic and "format" in made_schema:
         from defserve.binding.models import has_valid_default
 
         if not has_valid_default(made_schema):

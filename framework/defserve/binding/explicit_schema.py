@@ -77,14 +77,14 @@ class ExplicitArgumentsSchema:
         self._made = _get_validator(schema, wrong)
 
     @classmethod
-    def of_our_own(cls, schema: JsonSchema) -> ExplicitArgumentsSchema:
+    def from_trusted_schema(cls, schema: JsonSchema) -> ExplicitArgumentsSchema:
         """A schema that this framework has written. It is checked at the first call: jsonschema takes 5 MB."""
         made = cls.__new__(cls)
         made.schema, made._names, made._otherwise, made._made = schema, None, None, None
         return made
 
     @classmethod
-    def of(cls, signature: Signature, schema: JsonSchema) -> ExplicitArgumentsSchema:
+    def from_signature(cls, signature: Signature, schema: JsonSchema) -> ExplicitArgumentsSchema:
         """The schema for a function. Raises UsageError if the schema and the parameters do not match."""
         required = {parameter.name: parameter.required for parameter in signature.parameters}
         names = None if signature.takes_rest else list(required)

@@ -77,37 +77,37 @@ class Dependency:
         self.flow: FunctionKind = flow
         self.direct, self.needs = direct, needs
 
-    async def provide(self, call: ThreadRunner, stack: AsyncExitStack, known: dict[Any, Any]) -> Any:
+    async def resolve_value(self, call: ThreadRunner, stack: AsyncExitStack, known: dict[Any, Any]) -> Any:
         """The value for this call. Its teardown is put on the stack."""
         if self.use_cache and self.function in known:
             return known[self.function]
         kwargs: dict[str, Any] = dict(known[self]) if self.direct else {}
         for name, dependency in self.needs:
-            kwargs[name] = await dependency.provide(call, stack, known)
+            kwargs[name] = await dependency.resolve_value(call, stack, known)
         value = await _OPENERS[self.flow](call, stack, partial(self.opened, **kwargs))
         if self.use_cache:
             known[self.function] = value
         return value
 
     @property
-    def blocks(self) -> bool:
+    def is_blocking(self) -> bool:
         """Whether it is called in a worker thread."""
         return self.flow in ("sync", "generator")
 
-    def overridden(self, overrides: Mapping[Any, Dependency]) -> Dependency:
+    def with_overrides(self, overrides: Mapping[Any, Dependency]) -> Dependency:
         """This dependency with the functions in `overrides` replaced. A replacement may need what it replaces."""
         found = overrides.get(self.function)
         if found is not None:
             overrides = {function: other for function, other in overrides.items() if function != self.function}
         one = found or self
-        needs = tuple((name, dependency.overridden(overrides)) for name, dependency in one.needs)
+        needs = tuple((name, dependency.with_overrides(overrides)) for name, dependency in one.needs)
         return Dependency(one.function, one.opened, one.flow, self.use_cache, one.direct, needs)
 
-    def with_needs(self) -> Iterator[Dependency]:
+    def list_with_dependencies(self) -> Iterator[Dependency]:
         """This dependency and everything it needs."""
         yield self
         for _, dependency in self.needs:
-            yield from dependency.with_needs()
+            yield from dependency.list_with_dependencies()
 
 
 class InjectedParameter:
@@ -131,11 +131,11 @@ class InjectionPlan:
         self, direct: tuple[tuple[str, ParameterProvider], ...], dependencies: tuple[tuple[str, Dependency], ...]
     ) -> None:
         self.direct, self.dependencies = direct, dependencies
-        self._every = tuple(one for _, dependency in dependencies for one in dependency.with_needs())
-        self.blocking = tuple(one for one in self._every if one.blocks)
+        self._every = tuple(one for _, dependency in dependencies for one in dependency.list_with_dependencies())
+        self.blocking = tuple(one for one in self._every if one.is_blocking)
 
     @classmethod
-    def of(cls, parameters: Sequence[InjectedParameter]) -> InjectionPlan | None:
+    def from_parameters(cls, parameters: Sequence[InjectedParameter]) -> InjectionPlan | None:
         """The plan for these parameters of a function; None when nothing is injected."""
         if not parameters:
             return None
@@ -145,10 +145,10 @@ class InjectionPlan:
             tuple((name, provider) for name, provider in providers if isinstance(provider, Dependency)),
         )
 
-    def overridden(self, overrides: Mapping[Any, Dependency]) -> InjectionPlan:
+    def with_overrides(self, overrides: Mapping[Any, Dependency]) -> InjectionPlan:
         """The plan with the functions in `overrides` replaced."""
         return InjectionPlan(
-            self.direct, tuple((name, dependency.overridden(overrides)) for name, dependency in self.dependencies)
+            self.direct, tuple((name, dependency.with_overrides(overrides)) for name, dependency in self.dependencies)
         )
 
     def needs_one_thread(self, function_blocks: bool) -> bool:
@@ -157,7 +157,7 @@ class InjectionPlan:
         return pieces > 1 or any(one.flow == "generator" for one in self.blocking)
 
     @property
-    def only_blocks(self) -> bool:
+    def is_all_blocking(self) -> bool:
         """Whether every dependency is blocking code."""
         return len(self.blocking) == len(self._every)
 
@@ -173,7 +173,7 @@ class InjectionPlan:
         `known` is what `call_providers` gave. Every dependency's value is kept there.
         """
         for name, dependency in self.dependencies:
-            kwargs[name] = await dependency.provide(call, stack, known)
+            kwargs[name] = await dependency.resolve_value(call, stack, known)
 
 
 async def _enter_in_thread(call: ThreadRunner, stack: AsyncExitStack, function: partial[Any]) -> Any:

@@ -49,7 +49,7 @@ class ResultPacker:
         self.wraps = False
 
     @classmethod
-    def of(cls, signature: Signature, structured: StructuredOption = None) -> ResultPacker:
+    def from_signature(cls, signature: Signature, structured: StructuredOption = None) -> ResultPacker:
         """Raises UsageError for a return type that has no JSON form."""
         made = _Planner(signature, structured).plan()
         made._streams = signature.flow in _ITERATORS
@@ -58,7 +58,7 @@ class ResultPacker:
         return made
 
     @property
-    def published(self) -> JsonSchema | None:
+    def published_schema(self) -> JsonSchema | None:
         """The schema of the structured content as it is sent: `schema`, wrapped where the content is."""
         if (schema := self.schema) is None or not self.wraps:
             return None if schema is None else _root(schema)
@@ -84,7 +84,7 @@ class ResultPacker:
         return self._output
 
     @property
-    def scalar(self) -> JsonSchema | None:
+    def scalar_schema(self) -> JsonSchema | None:
         """The JSON Schema for decoding the text of a bare scalar; None for everything else.
 
         A union of strings and other scalars has none, because its text does not tell them apart.
@@ -96,7 +96,7 @@ class ResultPacker:
         kinds = find_json_types(self._output) - {"null"}
         return None if "string" in kinds and len(kinds) > 1 else self._output
 
-    def join(self, values: list[Any]) -> PackedResult:
+    def join_yielded_values(self, values: list[Any]) -> PackedResult:
         """The result of a generator: everything it yielded and emitted, with adjacent text merged."""
         parts: list[ContentPart] = []
         structured: list[Any] = []

@@ -197,7 +197,7 @@ class _Reader:
             raise self.wrong(f"dependencies form a circle: {names}", fix="let one of them do without the other")
         reader = _Reader(function, self.find_provider, chain)
         dependency = reader.dependency(depends.use_cache)
-        if dependency.blocks and detect_function_kind(self.function) in ("async", "async_generator"):
+        if dependency.is_blocking and detect_function_kind(self.function) in ("async", "async_generator"):
             self.warn_of_other_thread(reader, annotated, parameter)
         return dependency
 

@@ -240,7 +240,7 @@ def get_first_description_line(item: Mapping[str, Any]) -> str:
 # -- A file that is only checked, as JSON: `kernel --check --json`, `gateway --check --json`.
 
 
-def show_file_check(options: Namespace, file: str, check: Callable[[], dict[str, Any]]) -> int:
+def print_file_check(options: Namespace, file: str, check: Callable[[], dict[str, Any]]) -> int:
     """Print whether a file is valid: with what `check` tells of it, or the problem that it raises. The exit code.
 
     Raises UsageError if the options do not ask for a check.

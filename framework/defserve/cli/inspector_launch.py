@@ -114,7 +114,7 @@ def _tracebacks(target: ServerTarget, options: Namespace) -> str:
 def _find_states(server: Server | None) -> FindStoredState | None:
     """The states of a server in this process, which the inspector may read where they are kept."""
     live = next((each for each in server.extensions if isinstance(each, MCPL)), None) if server is not None else None
-    state = MCPL.state.peek(live) if live is not None else None
+    state = MCPL.state.get_existing_section(live) if live is not None else None
     return make_state_finder(state) if state is not None else None
 
 

@@ -67,9 +67,9 @@ class CommandParser(CommandLineParser):
         self.add_arguments(*arguments)
         return self.parse_args(argv)
 
-    def unknown(self, words: Sequence[str]) -> tuple[str, str]:
+    def describe_unknown_words(self, words: Sequence[str]) -> tuple[str, str]:
         """As in any command line. For what belongs to an address, the fix has the address that was meant."""
-        problem, fix = super().unknown(words)
+        problem, fix = super().describe_unknown_words(words)
         if not self.get_default("on"):
             return problem, fix
         if "://" in words[0]:

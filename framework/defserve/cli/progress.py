@@ -61,13 +61,13 @@ class ProgressDisplay:
         if self._held is not None:
             show_stderr(self._held)
 
-    def step(self, what: str) -> None:
+    def show_step(self, what: str) -> None:
         """Say what is being done now."""
         self._what = what
         if self._bar is not None:
             self._bar.update(self._task, description=StyledLine(what))
 
-    def progress(self, value: float, total: float | None = None, message: str | None = None) -> None:
+    def show_progress(self, value: float, total: float | None = None, message: str | None = None) -> None:
         """How far it has come; for `on_progress` of a client."""
         if not self.is_drawn:
             self._progress_line(value, total, message)
@@ -77,7 +77,7 @@ class ProgressDisplay:
             self._bar.columns = _columns(with_bar=total is not None)
             self._bar.update(self._task, completed=value, total=total, description=StyledLine(message or self._what))
 
-    def log(self, params: dict[str, Any]) -> None:
+    def show_log(self, params: dict[str, Any]) -> None:
         """A log message, above what is drawn; for `on_log` of a client."""
         level, data = str(params.get("level", "info")), params.get("data")
         rest = dict(data) if is_object(data) else {"message": data}

@@ -76,7 +76,7 @@ async def connect_target(
         "answers": answers or _answers(),
         "apps": True,
         **({"capabilities": offer} if offer else {}),
-        **({"on_progress": work.progress, "on_log": work.log} if work is not None else {}),
+        **({"on_progress": work.show_progress, "on_log": work.show_log} if work is not None else {}),
     }
     SILENT_SERVERS.use_file(get_silent_server_cache_path())
     try:
@@ -234,7 +234,7 @@ def parse_subject_options(
     )
     options, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
-        problem, fix = parser.unknown(unknown)
+        problem, fix = parser.describe_unknown_words(unknown)
         meant = f"{fix} For an argument of the {subject}, " if fix.startswith("did you mean") else ""
         raise UsageError(problem, fix=meant + instead(unknown[0], argv, command))
     return options

@@ -63,7 +63,7 @@ class PreparedAnswers:
     def can_answer(self) -> bool:
         return self._yes or bool(self._left) or self._terminal.ask is not None
 
-    def answers(self) -> Answers:
+    def make_client_answers(self) -> Answers:
         """What we offer the server: no answers if nobody can be asked."""
         url = self._terminal.ask_url
 

@@ -89,7 +89,7 @@ class TopSnapshot:
             return {str(row["id"]): int(row.get("calls_total") or 0) for row in self.servers}
         return {name: figures.calls for name, figures in (self.tools or {}).items()}
 
-    def wire(self, before: TopSnapshot | None) -> dict[str, Any]:
+    def to_wire(self, before: TopSnapshot | None) -> dict[str, Any]:
         """For `--json`."""
         rates = self.rates(before)
         said: dict[str, Any] = {"name": self.name, **self.facts}

@@ -67,7 +67,8 @@ else:
             "defserve.client.links.stdio": "ProcessLink",
             "defserve.client.links.websocket": "WebSocketLink",
             "defserve.client.mcpl.channels": (
-                "LiveChannels Acknowledgement ChannelMessage Delivery MessageAnswer OpenedChannel Outgoing"
+                "LiveChannels Acknowledgement ChannelMessage Delivery MessageAnswer OpenedChannel "
+                "OutgoingChannelMessage"
             ),
             "defserve.client.mcpl.feature_sets": "DeclaredFeatureSet FeatureSets",
             "defserve.client.mcpl.hooks": "HookRunner ServerInjection ReviewedAnswer RewrittenAnswer",

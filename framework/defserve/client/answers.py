@@ -79,9 +79,9 @@ class Answers(ClientExtension):
         return offer
 
     def requests(self) -> dict[str, RequestHandler]:
-        return dict.fromkeys(ANSWERERS, lambda request: self.answer(request.method, request.params))
+        return dict.fromkeys(ANSWERERS, lambda request: self.answer_request(request.method, request.params))
 
-    async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def answer_request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """The result of one request of the server. Raises MethodNotFound for a request that was not offered."""
         answerer = ANSWERERS.get(method)
         if answerer is None:
@@ -155,7 +155,7 @@ async def answer_input_requests(result: dict[str, Any], answers: Answers) -> dic
         request = object_or_empty(asked)
         method = str(request.get("method"))
         try:
-            responses[key] = await answers.answer(method, object_or_empty(request.get("params")))
+            responses[key] = await answers.answer_request(method, object_or_empty(request.get("params")))
         except MethodNotFound as unoffered:
             raise PeerError(f"the server asks for {method}, which this client did not offer: {unoffered}") from None
     return responses

@@ -213,7 +213,7 @@ class McplAuditTrail(HostAuditTrail):
         self.append_record(method, {name: value for name, value in record.items() if value is not None})
 
     @contextmanager
-    def watching(self, method: str, **about: Any) -> Generator[dict[str, Any]]:
+    def record_outcome(self, method: str, **about: Any) -> Generator[dict[str, Any]]:
         """Record how the block ended. The block may add to the record."""
         try:
             yield about

@@ -454,7 +454,7 @@ class Client(ServerRequests):
             hear(method, params)
         news = ServerUpdate(method, params)
         for events in tuple(self._listeners):
-            events.hear(news)
+            events.receive_update(news)
         if self._on_notification:
             self._on_notification(method, params)
 

@@ -155,10 +155,10 @@ class ClientConversation:
         leaves. If the deadline passes or our task is cancelled, the peer is sent `notifications/cancelled`, unless
         the request is not `cancellable`.
         """
-        pending = self._new(method, on_progress, None, observer.begins() if observer else None)
+        pending = self._new(method, on_progress, None, observer.assign_request_id() if observer else None)
         return unwrap_reply(await self._exchange(pending, params, within, cancellable, observer))
 
-    async def follow(
+    async def forward_request(
         self, method: str, params: Params, follower: ForwardedRequestListener, within: float | None = None
     ) -> RawReply:
         """Pass on a request for somebody else, and give back the whole reply, also one that is an error.
@@ -173,11 +173,11 @@ class ClientConversation:
         return reply if isinstance(reply, RawReply) else RawReply(reply.id, reply.result, reply.error)
 
     @property
-    def posts(self) -> bool:
+    def can_start_forwarding(self) -> bool:
         """Whether the link can do what `post` needs."""
         return self._pushing is not None
 
-    def post(
+    def start_forwarding(
         self, method: str, params: Params | EncodedJson, follower: ForwardedRequestListener
     ) -> PendingRequest | None:
         """Like `follow`, without a frame of its own: a proxy does it for every call. None if the link cannot do that.
@@ -201,23 +201,23 @@ class ClientConversation:
                 data = encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
             pending.unsent = link.write(data)
         except BaseException as reason:
-            self.give_up(pending, reason)
+            self.abandon_request(pending, reason)
             raise
         return pending
 
-    def follower(self, id: Any) -> ForwardedRequestListener | None:
+    def find_follower(self, id: Any) -> ForwardedRequestListener | None:
         """Who follows the request with this number, or progress token."""
         pending = self._pending.get(id) if is_request_id(id) else None
         return pending.follower if pending is not None else None
 
-    def give_up(self, pending: PendingRequest, reason: BaseException) -> None:
+    def abandon_request(self, pending: PendingRequest, reason: BaseException) -> None:
         """Nobody waits for the reply of what was posted. The peer is told, unless it is the peer who failed."""
         if isinstance(reason, asyncio.CancelledError):
             self._call_off(pending, "no longer needed")
-        pending.settle()
+        pending.stop_waiting()
         self._pending.pop(pending.id, None)
 
-    def begin(self, method: str, params: Params) -> PendingRequest:
+    def start_request(self, method: str, params: Params) -> PendingRequest:
         """Send a request soon, without waiting for its reply. The caller keeps the deadline."""
         pending = self._new(method, None, None)
         pending.reply.add_done_callback(mark_error_retrieved)
@@ -256,7 +256,7 @@ class ClientConversation:
                 lambda: (
                     self._answering.is_working
                     or (isinstance(self._link, SigningInLink) and self._link.is_signing_in)
-                    or (observer and observer.waits())
+                    or (observer and observer.should_keep_waiting())
                 ),
             )
         message = _message(pending, params)
@@ -264,10 +264,12 @@ class ClientConversation:
             if self._sessions is None:
                 data = encode(message)
                 if waits := self._link.send(data) if self._pushing is None else self._pushing.write(data):
-                    await pending.unless_settled(waits)
+                    await pending.await_unless_settled(waits)
                 return await pending.reply
             request = Request(pending.id, pending.method, message.get("params", {}), message)
-            reply = await pending.unless_settled(self._sessions.ask(request, encode(message), self._hears(pending)))
+            reply = await pending.await_unless_settled(
+                self._sessions.send_request(request, encode(message), self._hears(pending))
+            )
             self._incoming.malformed = 0
             return pending.reply.result() if reply is None else reply
         except PeerGone:
@@ -280,7 +282,7 @@ class ClientConversation:
                 self._call_off(pending, "timed out" if isinstance(reason, PeerTimeout) else "no longer needed")
             raise
         finally:
-            pending.settle()
+            pending.stop_waiting()
             self._pending.pop(pending.id, None)
 
     async def _exchange_alone(self, pending: PendingRequest, params: Params) -> None:
@@ -357,7 +359,7 @@ class ClientConversation:
                     self._feed_bytes(data)
                 elif awaited := self._pending.pop_future(data.id):
                     awaited.set_exception(data.error)
-                await turns.spend(began)
+                await turns.charge_time(began)
         except PeerGone as gone:
             reason = gone
         except Exception as error:
@@ -450,16 +452,16 @@ class Sessions:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
 
-    async def ask(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
+    async def send_request(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
         """The answer to a request. One that was refused for want of a session is sent again in a new one."""
         if self._lost:
             await self._open_again()
         session = self._link.session_id
         try:
-            reply = await self._link.ask(request, message, hear)
+            reply = await self._link.send_request(request, message, hear)
         except SessionLost:
             await self._recover(session)
-            reply = await self._link.ask(request, message, hear)
+            reply = await self._link.send_request(request, message, hear)
         if request.method in SETTINGS and reply.error is None:
             self._store_setting(request.method, request.params)
         return reply

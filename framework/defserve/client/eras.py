@@ -49,7 +49,7 @@ class ClientOffer(NamedTuple):
     capabilities: Json
     by_era: Mapping[str, Mapping[str, Any]]
 
-    def of_era(self, era: str) -> Json:
+    def capabilities_for_era(self, era: str) -> Json:
         return merge_objects(self.by_era.get(era, {}), self.capabilities)
 
 
@@ -65,7 +65,7 @@ class SessionTerms:
         self.capabilities: Json = object_or_empty(result.get("capabilities"))
         self.instructions: str | None = result.get("instructions")
 
-    def offering(self, extension: str) -> Json:
+    def make_extension_meta(self, extension: str) -> Json:
         """The `_meta` of a request that offers one more extension of MCP than the others do."""
         key = MCP_KEY_PREFIX + "clientCapabilities"
         return {
@@ -195,7 +195,7 @@ async def _discover_once(
 ) -> SessionTerms:
     envelope: Json = {
         MCP_KEY_PREFIX + "protocolVersion": version,
-        MCP_KEY_PREFIX + "clientCapabilities": offer.of_era("stateless"),
+        MCP_KEY_PREFIX + "clientCapabilities": offer.capabilities_for_era("stateless"),
         MCP_KEY_PREFIX + "clientInfo": offer.info,
     }
     # Never cancelled: a server of the handshake era may fail on a notification before `initialize`.
@@ -218,7 +218,7 @@ async def _initialize(
     version = pinned or HANDSHAKE_VERSIONS[-1]
     params = {
         "protocolVersion": version,
-        "capabilities": _capabilities_for(version, offer.of_era("handshake")),
+        "capabilities": _capabilities_for(version, offer.capabilities_for_era("handshake")),
         "clientInfo": offer.info,
     }
     # The specification forbids cancelling `initialize`.
@@ -290,7 +290,7 @@ class UpdateFilter(NamedTuple):
     tasks: tuple[str, ...] = ()
     is_read: bool = True
 
-    def wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Any]:
         wanted: dict[str, Any] = {LIST_CHANGE_NOTIFICATIONS[kind][1]: True for kind in self.kinds}
         named = {"resourceSubscriptions": list(self.uris), "taskIds": list(self.tasks)}
         return {**wanted, **{name: ids for name, ids in named.items() if ids}}
@@ -309,7 +309,7 @@ class UpdateStream(ABC, Generic[NewsT]):
 
     def __init__(self, wanted: UpdateFilter, listeners: set[UpdateStream[Any]]) -> None:
         self.wanted, self._listeners = wanted, listeners
-        self.honoured: dict[str, Any] = wanted.wire()
+        self.honoured: dict[str, Any] = wanted.to_wire()
         self._unread: UnreadItems[NewsT] = UnreadItems(MAX_QUEUED_NEWS)
 
     async def __aenter__(self) -> Self:
@@ -342,7 +342,7 @@ class UpdateStream(ABC, Generic[NewsT]):
         """Tell the server that we no longer listen, where it has to know."""
 
     @abstractmethod
-    def hear(self, news: ServerUpdate) -> None:
+    def receive_update(self, news: ServerUpdate) -> None:
         """Take a notification of the server, if it is one of ours."""
 
     def _queue_news(self, news: NewsT) -> None:
@@ -385,7 +385,7 @@ class ClientSessionUpdates(UpdateStream[ServerUpdate]):
             except PeerError:
                 return
 
-    def hear(self, news: ServerUpdate) -> None:
+    def receive_update(self, news: ServerUpdate) -> None:
         if self.wanted.matches(news):
             self._queue_news(news)
 
@@ -407,9 +407,9 @@ class SubscribedUpdates(UpdateStream[ServerUpdate]):
         self._acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def _begin(self) -> None:
-        meta = self._agreement.offering("tasks") if self.wanted.tasks else {}
-        params = self._agreement.with_envelope({"notifications": self.wanted.wire(), "_meta": meta}, None)
-        pending = self._pending = self._conversation.begin("subscriptions/listen", params)
+        meta = self._agreement.make_extension_meta("tasks") if self.wanted.tasks else {}
+        params = self._agreement.with_envelope({"notifications": self.wanted.to_wire(), "_meta": meta}, None)
+        pending = self._pending = self._conversation.start_request("subscriptions/listen", params)
         pending.reply.add_done_callback(self._on_subscription_ended)
         await asyncio.wait(
             (self._acknowledged, pending.reply), timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
@@ -425,7 +425,7 @@ class SubscribedUpdates(UpdateStream[ServerUpdate]):
         if self._pending is not None and (sent := self._conversation.cancel(self._pending, "no longer listening")):
             await asyncio.shield(sent)
 
-    def hear(self, news: ServerUpdate) -> None:
+    def receive_update(self, news: ServerUpdate) -> None:
         if self._pending is None or object_or_empty(news.params.get("_meta")).get(SUBSCRIPTION) != self._pending.id:
             return
         if news.method != ACKNOWLEDGED:

@@ -42,16 +42,16 @@ T = TypeVar("T")
 class RequestObserver(Protocol):
     """Follows one request, which may be sent several times."""
 
-    def begins(self) -> RequestId:
+    def assign_request_id(self) -> RequestId:
         """The request is about to be sent. Gives its id, which must be new."""
         ...
 
-    def waits(self) -> bool:
+    def should_keep_waiting(self) -> bool:
         """The deadline has passed. Whether to wait once more."""
         ...
 
     @property
-    def repeatable(self) -> bool:
+    def is_repeatable(self) -> bool:
         """Whether the request may be sent again after a failure."""
         ...
 
@@ -98,7 +98,7 @@ class PendingRequest(OutgoingRequest):
         self.task: asyncio.Task[None] | None = None
         self.unsent: Awaitable[None] | None = None
 
-    async def unless_settled(self, work: Awaitable[T]) -> T | None:
+    async def await_unless_settled(self, work: Awaitable[T]) -> T | None:
         """Await `work`. Gives it up, for None, once there is a reply, the deadline has passed or the peer has left."""
 
         task, is_over, is_given_up = asyncio.current_task(), False, False
@@ -190,7 +190,7 @@ class IncomingMessages:
             log.debug("skipped a request: too many are being answered already: %.200r", self._shown(data))
         elif isinstance(message, Request):
             answer = follower.on_request if follower else None
-            work = self._answering.answer(message, answer or self._on_request)
+            work = self._answering.answer_request(message, answer or self._on_request)
             self._answering.start(work, message.id, size=estimate_decoded_bytes(data))
         else:
             self._handle_malformed(message, data, beside)
@@ -319,7 +319,7 @@ class IncomingRequests:
         if task := self.tasks.get(id):
             task.cancel()
 
-    async def answer(self, request: Request, handler: RequestHandler) -> None:
+    async def answer_request(self, request: Request, handler: RequestHandler) -> None:
         reply: dict[str, Any] = {"jsonrpc": "2.0", "id": request.id}
         try:
             work = handler(request)

@@ -139,7 +139,7 @@ class ExchangingLink(ClientLink, Protocol):
         """The id of the session, if the server opened one."""
         ...
 
-    async def ask(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
+    async def send_request(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
         """Send a request (`message` has its bytes) and wait for its answer. Cancelling it closes the exchange.
 
         Raises SessionLost, PeerGone if the answer is lost, PeerError if the server refuses the request.
@@ -215,7 +215,7 @@ class LoopTimeBudget:
     def __init__(self) -> None:
         self._spent = 0.0
 
-    async def spend(self, since: float) -> None:
+    async def charge_time(self, since: float) -> None:
         """Count the time since then, as `monotonic` gives it."""
         self._spent += monotonic() - since
         if self._spent > TURN_SECONDS:

@@ -76,7 +76,7 @@ class ServerTask(StartedCall):
         """The task as the server told it last."""
         self._answered: set[str] = set()
         self.id = str(created.get("taskId"))
-        self.hear(created)
+        self.apply_status(created)
 
     @property
     def is_over(self) -> bool:
@@ -89,7 +89,7 @@ class ServerTask(StartedCall):
         seconds = given / 1000 if isinstance(given, int | float) else POLL_SECONDS
         return min(max(seconds, MIN_POLL_SECONDS), MAX_POLL_SECONDS)
 
-    def hear(self, told: Json) -> None:
+    def apply_status(self, told: Json) -> None:
         """Take what the server tells of the task, such as in a `notifications/tasks`. What is over stays so."""
         if not self.is_over:
             self.told, self.status = told, str(told.get("status"))
@@ -97,7 +97,7 @@ class ServerTask(StartedCall):
 
     async def refresh(self) -> str:
         if not self.is_over:
-            self.hear(await self._ask("tasks/get"))
+            self.apply_status(await self._ask("tasks/get"))
         return self.status
 
     async def answer(self, given: Mapping[str, Any]) -> None:
@@ -173,7 +173,7 @@ async def start_tool_call(
     if not terms.stateless:
         work = client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout)
         return PlainCall(client, tool, asyncio.create_task(work))
-    meta = terms.offering(TASKS)
+    meta = terms.make_extension_meta(TASKS)
     result = await client.call_raw(tool, arguments, on_progress=on_progress, timeout=timeout, meta=meta)
     if result.get("resultType") == "task":
         return ServerTask(client, tool, meta, result)
@@ -184,5 +184,5 @@ async def start_tool_call(
 
 async def resume_task(client: Client, terms: SessionTerms, id: str, tool: str) -> ServerTask:
     """A task by its id."""
-    meta = terms.offering(TASKS)
+    meta = terms.make_extension_meta(TASKS)
     return ServerTask(client, tool, meta, await client.request("tasks/get", {"taskId": id, "_meta": meta}))

@@ -68,7 +68,7 @@ class TopicClient(Participant):
 
         Raises ProposalNotPending for a proposal that is over, and NotCapable.
         """
-        self.must_be_pending(proposal)
+        self.require_pending(proposal)
         params = build_request_params(proposal)
         kinds = [make_message_kind(base, proposal.method, params) for base in (REQUEST_KIND, RESPONSE_KIND)]
         if missing := next((kind for kind in kinds if not self.may(kind)), None):
@@ -110,7 +110,7 @@ class TopicClient(Participant):
     def feed_frames(self, frames: list[bytes | None]) -> None:
         """Take frames from the gateway: answer requests, and pass everything on to the listeners."""
         for frame in frames:
-            if frame is None or (heard := self.hear(frame)) is None:
+            if frame is None or (heard := self.receive_frame(frame)) is None:
                 continue
             if isinstance(heard, TopicRequest):
                 self._answer(heard)
@@ -122,7 +122,7 @@ class TopicClient(Participant):
     def on_connection_closed(self, reason: str = "") -> None:
         """The connection is gone."""
         self.end_reason = reason
-        self.detach()
+        self.detach_gateway()
         self.over.set()
         for unread in self._heard:
             unread.end()
@@ -177,7 +177,7 @@ async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[To
     transport = await WebSocketClient.open(url.removeprefix("mcpx+"), token=token, longest=MAX_MESSAGE_BYTES)
     client = TopicClient()
     client.topic.place = format_topic_address(url.removeprefix("mcpx+"))
-    client.attach(transport.send)
+    client.attach_gateway(transport.send)
     try:
         transport.start(
             asyncio.get_running_loop(), client.feed_frames, lambda: client.on_connection_closed(transport.end[1])

@@ -28,7 +28,7 @@ class UnreadItems(Generic[T]):
     def put(self, item: T, size: int) -> None:
         """Take an item that takes so many bytes. After the end, none is taken."""
         if not self._ended:
-            self._items.keep(item, size)
+            self._items.append_with_size(item, size)
             self._news.set()
 
     def put_if_room(self, item: T, size: int) -> bool:

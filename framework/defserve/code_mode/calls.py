@@ -82,7 +82,7 @@ async def run_tool_call(inner: InnerCall, tool: Tool) -> ProgramCallAnswer:
         )
     try:
         return ProgramCallAnswer(
-            to_jsonable_python(extract_result_value(result, tool.returns.scalar or tool.returns.schema))
+            to_jsonable_python(extract_result_value(result, tool.returns.scalar_schema or tool.returns.schema))
         )
     except (PydanticSerializationError, ValueError) as error:
         return ProgramCallAnswer(error="RuntimeError", message=f"the result of {tool.name} has no JSON form: {error}")

@@ -97,13 +97,13 @@ class CodeModeExtension(Extension):
             raise ToolError("code cannot run code: call the tools themselves")
         if len(code.encode("utf-8", "replace")) > self.options.source_bytes:
             raise ToolError(f"the code is longer than {self.options.source_bytes} bytes")
-        place = self.place()
+        place = self.get_shared_state()
 
         async def begin(work: ParkedWork) -> tuple[Outcome, str]:
             run = CodeRun(place, work, code)
-            return await run.run(), run.note()
+            return await run.run(), run.describe_calls()
 
-        outcome, note = await place.parking.run(call, begin)
+        outcome, note = await place.parking.run_or_resume(call, begin)
         if outcome.status != "ok":
             told = f"\nIt had printed:\n{outcome.stdout}" if outcome.stdout else ""
             raise ToolError(f"{outcome.error}\n{note}{told}", data={"status": outcome.status})
@@ -156,7 +156,7 @@ class CodeModeExtension(Extension):
         from anyio import CancelScope
         from anyio.to_thread import run_sync
 
-        place = self.place()
+        place = self.get_shared_state()
         warming = asyncio.ensure_future(asyncio.to_thread(place.workers.open))
         warming.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
@@ -169,7 +169,7 @@ class CodeModeExtension(Extension):
                 await asyncio.wait([warming])
                 await run_sync(place.workers.close)
 
-    def place(self) -> CodeRunSharedState:
+    def get_shared_state(self) -> CodeRunSharedState:
         """What the runs on this event loop share."""
         loop = asyncio.get_running_loop()
         if loop not in self._places:
@@ -226,7 +226,7 @@ def signature(tool: Tool, dialect: Dialect, *, brief: bool = False) -> str:
 
 def _format_result(tool: Tool, dialect: Dialect) -> str:
     # A tool of another server has only its listing.
-    returned = tool.returns.schema or tool.returns.scalar or tool.describe(dialect).get("outputSchema")
+    returned = tool.returns.schema or tool.returns.scalar_schema or tool.describe(dialect).get("outputSchema")
     if returned is not None:
         return _Types(returned).text(returned)
     if type(tool) is not Tool:

@@ -66,10 +66,10 @@ class CodeRun:
         self._resting: asyncio.Task[None] | None = None
         self._kept = 0
         self.clock = RunClock(options.seconds, self._on_timeout, self._on_question)
-        work.note, work.prepare, work.attached = self.note, self._park, self._attach_call
-        self.clock.follow(work.call)
+        work.note, work.prepare, work.attached = self.describe_calls, self._park, self._attach_call
+        self.clock.start_with_call(work.call)
 
-    def note(self) -> str:
+    def describe_calls(self) -> str:
         """Which tools it has called, in words."""
         if not self.made:
             return "No tool had been called."
@@ -104,7 +104,7 @@ class CodeRun:
 
     async def _turn(self, turn: Callable[[], ProgramPause | Outcome]) -> ProgramPause | Outcome:
         async with self._turns:
-            call = await self._work.caller()
+            call = await self._work.wait_for_caller()
             self._place.kept -= self._kept
             self._kept = 0
             if self._slot_of is None:
@@ -126,7 +126,7 @@ class CodeRun:
     async def _park(self) -> int:
         """Give the worker back before the run is parked. Waits for a turn that is not over."""
         async with self._turns:
-            self.clock.leave()
+            self.clock.stop_and_detach()
             size = await self._work.call.engine.in_thread(self._program.park)
             self._release_slot()
             return size
@@ -147,7 +147,7 @@ class CodeRun:
                 self._release_slot()
 
     def _attach_call(self, call: Call) -> None:
-        self.clock.follow(call)
+        self.clock.start_with_call(call)
         for inner in self._inner:
             inner.attach(call)
 
@@ -167,7 +167,7 @@ class CodeRun:
         return f"the code ran out of time: a run, with the calls it makes, has {seconds}"
 
     async def _end(self) -> None:
-        self.clock.leave()
+        self.clock.stop_and_detach()
         self._program.stop()
         self._place.kept -= self._kept
         self._kept = 0
@@ -187,7 +187,7 @@ class CodeRun:
         if isinstance(out, BadToolCall):
             return out.answer
         async with self._at_once:
-            call = await self._work.caller()
+            call = await self._work.wait_for_caller()
             try:
                 tool, arguments = resolve_tool_call(call, self._place.tools, out)
             except BadToolCall as bad:
@@ -287,13 +287,13 @@ class RunClock:
         self._call: Call | None = None
         self._outer = None
 
-    def follow(self, call: Call) -> None:
+    def start_with_call(self, call: Call) -> None:
         """Run while this call does. Whoever pauses its timer pauses the clock too."""
         self._call, self._outer = call, call.timer
         call.timer = self
         self._start()
 
-    def leave(self) -> None:
+    def stop_and_detach(self) -> None:
         """Stop, and give the call its own timer back."""
         self._stop()
         if self._call is not None and self._call.timer is self:

@@ -60,7 +60,7 @@ class ReplyBatch:
         self.waiting, self.envelope = 1, envelope
         self.replies: list[bytes] = []
 
-    def one_done(self, outlet: Callable[[OutgoingMessage], None]) -> None:
+    def on_member_done(self, outlet: Callable[[OutgoingMessage], None]) -> None:
         """One of those it waits for is done."""
         self.waiting -= 1
         if self.waiting == 0 and (self.replies or self.envelope is not None):
@@ -152,10 +152,10 @@ class Call(ExtensionLocals):
         """
         engine, data = self.session.engine, encode_notification(method, params)
         message = OutgoingMessage(data, self, replaces=replaces, taken=self._on_sent_or_dropped)
-        if engine.on_loop():
+        if engine.is_on_loop():
             self._send(message)
         else:
-            engine.post(lambda: self._send(message))
+            engine.post_to_loop(lambda: self._send(message))
 
     def _send(self, message: OutgoingMessage) -> None:
         if not (self.settled or self.cancelled):
@@ -198,10 +198,10 @@ class Call(ExtensionLocals):
     def hang_up(self) -> None:
         """End the response that carries this call, where its peer can come back for the rest. From any thread."""
         hang_up = getattr(self.envelope, "hang_up", None)
-        if hang_up is not None and self.engine.on_loop():
+        if hang_up is not None and self.engine.is_on_loop():
             hang_up()
         elif hang_up is not None:
-            self.engine.post(hang_up)
+            self.engine.post_to_loop(hang_up)
 
     def keep_credential(self, is_kept: Callable[[], bool], ended: Callable[[], None]) -> None:
         """Something was opened for who makes this call, and outlives it: `ended` is called if the credential ends.
@@ -229,7 +229,7 @@ class Call(ExtensionLocals):
         """
         if self.suspension is None:
             self.suspension = outcome
-            self.session.engine.soon(self._unwind)
+            self.session.engine.call_soon(self._unwind)
 
     def _unwind(self) -> None:
         if self.settled:
@@ -259,7 +259,7 @@ class Call(ExtensionLocals):
         if self.task is not None:
             self.task.cancel()
         elif not self.settled:
-            self.session.engine.soon(self.stop)  # after its first step, which is still to come
+            self.session.engine.call_soon(self.stop)  # after its first step, which is still to come
 
     def _stop_children(self) -> None:
         for task in self._children or ():
@@ -295,7 +295,7 @@ class InnerCall(Call):
 
     def __init__(self, outer: Call, method: str, params: Params) -> None:
         super().__init__(outer.session, outer.id, method, params, {}, outer.terms)
-        self._outcome = outer.engine.pending()
+        self._outcome = outer.engine.create_future()
         self.attach(outer)
 
     @property
@@ -389,17 +389,17 @@ class CallQueue:
         stops_reading = session.on_room is not None and call.batch is None and self._can_move
         if self._holds(1) and not stops_reading:
             self._end_if_empty()
-            raise self.refusal()
-        call.queued = place = QueuedCall(session.engine.pending(), _size(call, composition.limits.message))
+            raise self.make_refusal()
+        call.queued = place = QueuedCall(session.engine.create_future(), _size(call, composition.limits.message))
         self._waiting[call] = place
         self._size += place.size
         composition.queued += 1
         composition.queued_bytes += place.size
         session.in_flight[call.id] = call
-        self.advance()
+        self.admit_waiting_calls()
         return place
 
-    def has(self, envelope: object) -> bool:
+    def has_waiting_call(self, envelope: object) -> bool:
         """Whether a call that came in this envelope waits here."""
         return any(call.envelope is envelope for call in self._waiting)
 
@@ -419,7 +419,7 @@ class CallQueue:
         if not place.left.done():
             place.left.set_result(None)
 
-    def advance(self) -> None:
+    def admit_waiting_calls(self) -> None:
         """Admit the calls for which there is room. If there is room in the queue again, reading may go on."""
         session, composition = self._session, self._session.composition
         while self._waiting and len(session.in_flight) - len(self) < session.room and not session.closed:
@@ -443,14 +443,14 @@ class CallQueue:
                 session.on_room()
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether nothing more should be read from the peer.
 
         Never if all calls wait for the peer: its answers may lie behind what was not read.
         """
         return self._holds(1) and self._can_move
 
-    def refusal(self) -> TooManyCalls:
+    def make_refusal(self) -> TooManyCalls:
         session, limits = self._session, self._session.composition.limits
         begun = max(session.composition.running, len(session.in_flight) - len(self))
         is_total = begun >= limits.in_flight_total
@@ -498,10 +498,10 @@ async def _run_behind(place: QueuedCall, call: Call, method: WrappedMethod, queu
     # Who can stop reading lets calls wait as long as it takes. Other callers are told to come back.
     seconds = session.composition.limits.queue if session.on_room is None else None
     try:
-        await session.engine.wait(place.left, seconds)
+        await session.engine.wait_for(place.left, seconds)
     except TimeoutError:
         if not place.admitted:
-            raise queue.refusal() from None
+            raise queue.make_refusal() from None
     finally:
         queue.on_call_started(place)
     return None if call.settled else await method.run(call, call.params)

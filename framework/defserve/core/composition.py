@@ -164,7 +164,7 @@ class Composition:
     def _first_offer(self, message: Request | Notification) -> Offer | None:
         return next((offer for read in self._offers if (offer := read(message)) is not None), None)
 
-    def agree(self, offer: Offer) -> NegotiatedTerms:
+    def negotiate_terms(self, offer: Offer) -> NegotiatedTerms:
         """The terms that follow from an offer.
 
         Terms of a single message are cached, so the same offer again costs one lookup. Each session has terms of its
@@ -192,7 +192,7 @@ class Composition:
 
     # -- lists -------------------------------------------------------------------------------------------
 
-    def views(self, call: Call) -> tuple[object, ...]:
+    def get_views(self, call: Call) -> tuple[object, ...]:
         """Each extension's view of this caller: the key under which lists are remembered."""
         return tuple([extension.view(call) for extension in self._viewers])
 
@@ -211,34 +211,34 @@ class Composition:
 
     # -- sessions ----------------------------------------------------------------------------------------
 
-    def dismiss(self, session: Session) -> None:
+    def remove_session(self, session: Session) -> None:
         """Count a session out."""
         self.short_sessions.discard(session)
-        self._session_table.dismiss(session)
+        self._session_table.remove_session(session)
 
-    def calls(self) -> Iterator[Call]:
+    def list_calls(self) -> Iterator[Call]:
         """Every call in flight."""
         for session in (*self.sessions, *self.short_sessions):
             yield from tuple(session.in_flight.values())
 
-    def make_room(self, calls: int) -> None:
+    def adjust_idle_calls(self, calls: int) -> None:
         """So many calls more, or less, are idle. What there is of them beyond `sessions` counts as running."""
         before, self.idle = self.idle, self.idle + calls
         self.running -= min(self.idle, self.limits.sessions) - min(before, self.limits.sessions)
         if self.line:
-            self.admit_next()
+            self.admit_waiting_calls()
 
-    def admit_next(self) -> None:
+    def admit_waiting_calls(self) -> None:
         """There is more room: admit calls that wait for it in the whole server, one session after the other."""
         while self.line and self.running < self.limits.in_flight_total:
             session = next(iter(self.line))
             del self.line[session]
             if session.queue is None:
                 continue
-            if session.engine.on_loop():
-                session.queue.advance()
+            if session.engine.is_on_loop():
+                session.queue.admit_waiting_calls()
             else:
-                session.engine.post(session.queue.advance)
+                session.engine.post_to_loop(session.queue.admit_waiting_calls)
 
     # -- folding -----------------------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ def _wrap(wrapper: Wrapper, following: Handler) -> Handler:
 def _add_timeout(following: Handler, method: str, seconds: float) -> Handler:
     async def run(call: Call, params: Params) -> Any:
         try:
-            return await call.engine.within(call, seconds, following(call, params))
+            return await call.engine.run_with_timeout(call, seconds, following(call, params))
         except TimedOut:
             if not call.timed_out:
                 raise

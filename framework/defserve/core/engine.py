@@ -44,13 +44,13 @@ class Engine(Protocol):
         """Whether an event loop runs; until then only immediate methods are answered."""
         ...
 
-    def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+    def start_call(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         """Run the handler of a call as a task, and settle the call with its result or error. Perhaps at once.
 
         If notifications of the call have just been sent, it is settled a moment after they left.
         """
 
-    def begin(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
+    def run_call_here(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
         """Like `start`, but in the running task, which must be for this call alone. The first step runs at once.
 
         Returns the rest, for that task to await; it never raises. None when the call is settled.
@@ -61,7 +61,7 @@ class Engine(Protocol):
         """Run something that belongs to no call."""
         ...
 
-    def soon(self, action: Callable[[], None]) -> None:
+    def call_soon(self, action: Callable[[], None]) -> None:
         """Run `action` on the loop, after everything that is ready to run now."""
 
     def time(self) -> float:
@@ -72,15 +72,15 @@ class Engine(Protocol):
         """Run `action` on the loop in so many seconds, unless the task is cancelled before."""
         ...
 
-    def pending(self) -> Future[Any]:
+    def create_future(self) -> Future[Any]:
         """What is awaited until somebody sets its result."""
         ...
 
-    async def wait(self, pending: Future[Any], timeout: float | None) -> Any:
+    async def wait_for(self, pending: Future[Any], timeout: float | None) -> Any:
         """Raises TimeoutError when `timeout` seconds pass first."""
         ...
 
-    def within(self, call: Call, seconds: float, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    def run_with_timeout(self, call: Call, seconds: float, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """Run `work`; if it is still running after `seconds`, cancel it and raise TimedOut.
 
         Work that was cancelled so may raise a TimedOut of its own, which says more.
@@ -102,18 +102,18 @@ class Engine(Protocol):
         """
         ...
 
-    def on_loop(self) -> bool:
+    def is_on_loop(self) -> bool:
         """Whether the current thread is the event loop's."""
         ...
 
-    def post(self, action: Callable[[], None]) -> bool:
+    def post_to_loop(self, action: Callable[[], None]) -> bool:
         """Run `action` on the loop, in order with the results of worker threads. For any thread.
 
         False when the loop has ended and nothing will run.
         """
         ...
 
-    def afterwards(self, action: Callable[[], None]) -> None:
+    def call_after_current_step(self, action: Callable[[], None]) -> None:
         """Run `action` on the loop when the code that runs now is done. For any thread.
 
         On the loop that is its next wait, in a worker thread the end of its function, or its next wait. In a thread of
@@ -130,7 +130,7 @@ class NoLoopYet:
 
     ready = False
 
-    def on_loop(self) -> bool:
+    def is_on_loop(self) -> bool:
         return True
 
     def __getattr__(self, name: str) -> Any:

@@ -238,11 +238,11 @@ class Section(cached_property[S]):
         self.methods, self.at_once, self.notifications = methods, at_once, notifications
         self.keeps, self.agreed_as = keeps, agreed_as
 
-    def of(self, owner: SectionedExtension) -> S:
+    def get_section(self, owner: SectionedExtension) -> S:
         """The section of this extension. It's made now, if there is none."""
         return self.__get__(owner)
 
-    def peek(self, owner: SectionedExtension) -> S | None:
+    def get_existing_section(self, owner: SectionedExtension) -> S | None:
         """The same, or None if it was not needed yet."""
         return vars(owner).get(self.func.__name__)
 
@@ -280,13 +280,13 @@ class SectionedExtension(Extension):
 
     def sections(self) -> list[Any]:
         """The sections that exist now, in the order of their declaration."""
-        late = (each.peek(self) for each in self._late)
+        late = (each.get_existing_section(self) for each in self._late)
         return [*self.permanent, *(each for each in late if each is not None)]
 
     def check_method(self, section: Section[Any], call: Call) -> None:
         """Raises what a peer is answered that may not use this section now."""
 
-    def hears(self, section: Section[Any], session: Session, method: str, params: Params) -> bool:
+    def is_notified(self, section: Section[Any], session: Session, method: str, params: Params) -> bool:
         """Whether a section is told of this notification."""
         return True
 
@@ -300,7 +300,7 @@ class SectionedExtension(Extension):
     def _find_and_run(self, section: Section[Any], name: str) -> Handler:
         def run(call: Call, params: Params) -> Any:
             self.check_method(section, call)
-            return section.of(self).methods()[name](call, params)
+            return section.get_section(self).methods()[name](call, params)
 
         return run
 
@@ -310,8 +310,8 @@ class SectionedExtension(Extension):
 
     def _find_and_tell(self, section: Section[Any], name: str) -> Listener:
         def listen(session: Session, params: Params) -> Any:
-            if self.hears(section, session, name, params):
-                return section.of(self).notifications()[name](session, params)
+            if self.is_notified(section, session, name, params):
+                return section.get_section(self).notifications()[name](session, params)
             return None
 
         return listen
@@ -341,7 +341,7 @@ class SectionedExtension(Extension):
     def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         for each in self._late:
             if any(name.startswith(each.keeps) for name in kept):
-                each.of(self)
+                each.get_section(self)
         for each in self.sections():
             each.import_state(session, kept)
 
@@ -474,13 +474,13 @@ class StagePipeline:
         self.holds = tuple(s.hold for s in stages if s.hold)
         self.empty = not (self.audits or self.admits or self.judges or self.holds)
 
-    async def admit(self, call: Call, item: Any) -> None:
+    async def run_admit_steps(self, call: Call, item: Any) -> None:
         for step in self.admits:
             pending = step(call, item)
             if pending is not None:
                 await pending
 
-    async def judge(self, call: Call, item: Any, arguments: dict[str, Any]) -> None:
+    async def run_judge_steps(self, call: Call, item: Any, arguments: dict[str, Any]) -> None:
         for step in self.judges:
             pending = step(call, item, arguments)
             if pending is not None:

@@ -37,7 +37,7 @@ class LineSplitter:
         self._buffer_rest(tail, whole)
         return whole
 
-    def only(self, data: bytes) -> bytes | None:
+    def take_single_line(self, data: bytes) -> bytes | None:
         """The line, if `data` is one whole line that begins with a brace. Otherwise `feed` it."""
         is_only = data.find(b"\n") == len(data) - 1 <= self.limit and data.startswith(b"{")
         return data[:-1] if is_only and not (self._rest or self._skipping or self._first) else None

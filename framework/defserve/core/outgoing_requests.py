@@ -50,7 +50,7 @@ class OutgoingRequest:
 
         self._timer = call_later(seconds, on_timeout)
 
-    def settle(self) -> None:
+    def stop_waiting(self) -> None:
         """Nobody waits any more."""
         if self.reply.done():
             mark_error_retrieved(self.reply)

@@ -47,7 +47,7 @@ def feed_batch(session: Session, messages: list[Message], envelope: object | Non
             batch.replies.append(_refusal(session, message))
         else:
             feed_other_message(session, message, envelope, sender)
-    batch.one_done(session.outlet)
+    batch.on_member_done(session.outlet)
     return True
 
 
@@ -101,7 +101,7 @@ def _dispatch_notification(session: Session, notification: Notification, sender:
     try:
         offer = composition.offer_in(notification)
         if offer is not None:
-            terms = composition.agree(offer)
+            terms = composition.negotiate_terms(offer)
         listeners = terms.listeners.get(notification.method, ())
         if not session.engine.ready and any(map(is_coroutine_function, listeners)):
             return False
@@ -136,7 +136,7 @@ class SessionRequest(OutgoingRequest):
         super().__init__(id, method, reply)
         self.relates_to, self.asker = relates_to, asker
 
-    def message(self, data: bytes, *, asks: RequestId | bool = False) -> OutgoingMessage:
+    def make_message(self, data: bytes, *, asks: RequestId | bool = False) -> OutgoingMessage:
         """A message that goes where the answer comes from."""
         if self.relates_to is not None or self.asker is None:
             return OutgoingMessage(data, self.relates_to, asks=asks)

@@ -100,7 +100,7 @@ class Registry(Generic[T]):
     def items(self) -> list[tuple[str, T]]:
         return [(name, entry.item) for name, entry in self._entries.items()]
 
-    def after(self, position: int, count: int) -> list[tuple[int, T]]:
+    def list_after(self, position: int, count: int) -> list[tuple[int, T]]:
         """Up to `count` items past `position`, each with its own: the base of stable cursors.
 
         Positions start at 1 and only grow. An item keeps its position, so a cursor stays valid after any change.
@@ -108,13 +108,13 @@ class Registry(Generic[T]):
         later = ((entry.position, entry.item) for entry in self._entries.values() if entry.position > position)
         return list(islice(later, max(count, 0)))
 
-    def touch(self) -> None:
+    def notify_watchers(self) -> None:
         """Tell the watchers that items are shown differently, though none was added or removed."""
         with self._lock:
             self.version += 1
         self._notify_watchers()
         for mirror in self._mirrors:
-            mirror.target.touch()
+            mirror.target.notify_watchers()
 
     def mirror(self, target: Registry[T], rename: Rename[T]) -> Callable[[], None]:
         """Show the items in `target` too, now and after each change. Returns the function that ends it.

@@ -38,7 +38,7 @@ class ServiceLifecycle:
 
     # -- for runners -------------------------------------------------------------------------------------
 
-    def begin(self, stop: StopCallback) -> None:
+    def add_runner(self, stop: StopCallback) -> None:
         """A runner begins. `stop(seconds)`, from any thread, makes it drain for so many seconds and then end."""
         if not self._runners:
             self.phase, self.reason, self.began = "idle", "", monotonic()
@@ -46,7 +46,7 @@ class ServiceLifecycle:
             self._enter("starting")
         self._runners.append(stop)
 
-    def ready(self) -> None:
+    def mark_ready(self) -> None:
         """Calls are taken from now on."""
         if self.phase == "starting":
             self._enter("serving")
@@ -58,7 +58,7 @@ class ServiceLifecycle:
             self._enter("draining")
         self._composition.draining = True
 
-    def end(self, stop: StopCallback) -> None:
+    def remove_runner(self, stop: StopCallback) -> None:
         """A runner has answered its last call and will close its conversations. Calling it again does nothing."""
         if stop not in self._runners:
             return
@@ -98,7 +98,7 @@ class ServiceLifecycle:
 class SessionHolder(Protocol):
     """Who keeps a session for its peer, between two requests."""
 
-    def idle(self) -> tuple[bool, float] | None:
+    def get_idle_seconds(self) -> tuple[bool, float] | None:
         """Whether it was never used, and the seconds since its peer was heard. None while a call or stream is open."""
         ...
 
@@ -133,11 +133,11 @@ class SessionSharer(SessionHolder, Protocol):
         """A notification belongs to a question that another process has asked. False: no other process has."""
         ...
 
-    def is_elsewhere(self, question: RequestId) -> bool:
+    def is_asked_elsewhere(self, question: RequestId) -> bool:
         """Whether a question, if there is such a one, was asked by another process."""
         ...
 
-    async def tell_elsewhere(self, question: RequestId, method: str, params: Params, identity: PeerIdentity) -> bool:
+    async def answer_elsewhere(self, question: RequestId, method: str, params: Params, identity: PeerIdentity) -> bool:
         """Give the answer to a question, once. False: nobody waits for it, or it is not this sender's to answer.
 
         Raises StoreUnavailable if it can be sent again later.
@@ -181,7 +181,7 @@ class SessionTable:
         else:
             self._of_principal[session.principal] = mine + 1
 
-    def dismiss(self, session: Session) -> None:
+    def remove_session(self, session: Session) -> None:
         """Count a session out."""
         if session not in self.open:
             return
@@ -210,7 +210,7 @@ class SessionTable:
             idle = [
                 (rank, holder)
                 for session in self._of_address.get(address, ())
-                if (holder := session.holder) is not None and (rank := holder.idle()) is not None
+                if (holder := session.holder) is not None and (rank := holder.get_idle_seconds()) is not None
             ]
             if idle:
                 max(idle, key=lambda each: each[0])[1].evict()

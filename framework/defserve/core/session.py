@@ -174,7 +174,7 @@ class Session(ExtensionLocals):
             call.identity = identity
         call.held = True
         work = self._start(call, request, offer)
-        if isinstance(work, bool) or (left := self.engine.begin(call, work)) is None:
+        if isinstance(work, bool) or (left := self.engine.run_call_here(call, work)) is None:
             return call.reply or NO_REPLY
         call.rest = left
         return call
@@ -205,7 +205,7 @@ class Session(ExtensionLocals):
         work = self._start(call, request, UNREAD_OFFER)
         if isinstance(work, bool):
             return work
-        self.engine.start(call, work)
+        self.engine.start_call(call, work)
         return True
 
     def _call(self, request: Request, envelope: object | None) -> Call:
@@ -222,7 +222,7 @@ class Session(ExtensionLocals):
             if offer is UNREAD_OFFER:
                 offer = composition.offer_in(request)
             if offer is not None:
-                call.terms = terms = composition.agree(offer)
+                call.terms = terms = composition.negotiate_terms(offer)
             method = terms.methods.get(call.method)
             if method is None:
                 raise self._unknown(call.method, terms)
@@ -259,20 +259,20 @@ class Session(ExtensionLocals):
     @property
     def full(self) -> bool:
         """Whether so many calls wait that nothing more should be read from the peer."""
-        return self.queue is not None and self.queue.full
+        return self.queue is not None and self.queue.is_full
 
     def waits_for_room(self, envelope: object) -> bool:
         """Whether a call that came in this envelope has not begun."""
-        return self.queue is not None and self.queue.has(envelope)
+        return self.queue is not None and self.queue.has_waiting_call(envelope)
 
     def make_room(self, calls: int) -> None:
         """So many calls more, or less, wait for the peer or never end. They take no room, up to `in_flight_total`."""
         limits = self.composition.limits
         self.idle += calls
         self.room = min(limits.in_flight + self.idle, max(limits.in_flight, limits.in_flight_total))
-        self.composition.make_room(calls)
+        self.composition.adjust_idle_calls(calls)
         if self.queue is not None:
-            self.queue.advance()
+            self.queue.admit_waiting_calls()
 
     def _unknown(self, method: str, terms: NegotiatedTerms) -> Exception:
         if terms is self.composition.unopened and method in self.composition.known_methods:
@@ -310,9 +310,9 @@ class Session(ExtensionLocals):
         # An empty message tells a transport that this call is over without an answer.
         self._reply(call, b"" if call.cancelled else data, code)
         if composition.line:
-            composition.admit_next()
+            composition.admit_waiting_calls()
         if self.queue is not None:
-            self.queue.advance()
+            self.queue.admit_waiting_calls()
 
     def _encode_failure(self, call: Call, error: BaseException) -> FinalReply:
         body = make_failure_body(call, error)
@@ -328,7 +328,7 @@ class Session(ExtensionLocals):
             return
         if data:
             call.batch.replies.append(data)
-        call.batch.one_done(self.outlet)
+        call.batch.on_member_done(self.outlet)
 
     def notify(self, method: str, params: Params, *, audience: tuple[PeerIdentity, ...] | None = None) -> None:
         """Tell the peer something. `audience` says who may read it, as in `OutgoingMessage`."""
@@ -360,21 +360,23 @@ class Session(ExtensionLocals):
             self._requests = OutgoingRequests(self.sharer.numbering if self.sharer is not None else "")
         requests, id = self._requests, self._requests.next_id()
         asker = relates_to.identity if relates_to is not None else identity or self.identity
-        question = requests[id] = SessionRequest(id, method, self.engine.pending(), relates_to, asker)
+        question = requests[id] = SessionRequest(id, method, self.engine.create_future(), relates_to, asker)
         if numbered is not None:
             numbered(id)
-        asking = question.message(encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}), asks=id)
+        asking = question.make_message(
+            encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}), asks=id
+        )
         self.outlet(asking)
         seconds = timeout or self.composition.limits.question
         question.set_deadline(self.engine.call_later, seconds, "{method}: no answer within {seconds:g} s")
         try:
             return unwrap_reply(await question.reply, "the peer gave no reason")
         finally:
-            question.settle()
+            question.stop_waiting()
             if asking.release is not None:
                 asking.release()
             if requests.pop(id, None) is not None and (withdrawal := terms.profile.withdrawal(id)) is not None:
-                self.outlet(question.message(encode_notification(*withdrawal)))
+                self.outlet(question.make_message(encode_notification(*withdrawal)))
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -390,7 +392,7 @@ class Session(ExtensionLocals):
 
     def open(self, offer: Offer) -> NegotiatedTerms:
         """Agree on terms that hold until the conversation ends."""
-        self.terms = self.composition.agree(offer)
+        self.terms = self.composition.negotiate_terms(offer)
         return self.terms
 
     @property
@@ -416,7 +418,7 @@ class Session(ExtensionLocals):
         before = self.principal, self.identity, self.address
         counted = identity.id != self.principal and self in self.composition.sessions
         if counted:
-            self.composition.dismiss(self)
+            self.composition.remove_session(self)
         self.principal, self.identity, self.address = identity.id, identity, None
         if counted:
             try:
@@ -463,7 +465,7 @@ class Session(ExtensionLocals):
         if self.closed:
             return
         self.closed = True
-        self.composition.dismiss(self)
+        self.composition.remove_session(self)
         for call in list(self.in_flight.values()):
             self._cancel(call)
         if self._requests is not None:

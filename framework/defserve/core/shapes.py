@@ -127,7 +127,7 @@ def nested_shape(made: type[ShapeType]) -> MemberKind[ShapeType]:
             raise ValueError
         return made.from_wire(value)
 
-    return MemberKind("an object", read, lambda value: value.wire())
+    return MemberKind("an object", read, lambda value: value.to_wire())
 
 
 def is_number(value: Any) -> bool:
@@ -231,7 +231,7 @@ class WireShape:
     def check_members(self) -> None:
         """What a peer must get right about several members together. Raises InvalidParams."""
 
-    def wire(self) -> JsonObject:
+    def to_wire(self) -> JsonObject:
         """The object for the wire, with its members in the order of the fields."""
         written: JsonObject = {}
         for one, its in self._members:

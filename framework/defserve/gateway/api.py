@@ -56,7 +56,7 @@ class TopicApi:
         self._gateway, self._admins, self._issued, self._failed = gateway, admins, issued, failed
         self._pace = TokenBuckets(ISSUING)
 
-    async def answer(self, request: GatewayRequest) -> GatewayResponse:
+    async def answer_request(self, request: GatewayRequest) -> GatewayResponse:
         path = urlsplit(request.target).path
         if path == f"{API_PATH_PREFIX}auth/token":
             return await self._token(request) if request.verb == "POST" else make_method_not_allowed("POST")
@@ -157,7 +157,7 @@ class TopicApi:
             return make_problem_response(HTTPStatus.BAD_REQUEST, asked)
         assert self._issued is not None
         participant, topic, wanted = asked
-        if token is not None and self._issued.is_guests(participant):
+        if token is not None and self._issued.is_guest_name(participant):
             return make_problem_response(
                 HTTPStatus.FORBIDDEN, f"guests may take the name {participant}; choose another"
             )
@@ -176,7 +176,7 @@ class TopicApi:
     def _refusal(
         self, guests: GuestRules, participant: str, topic: str, wanted: tuple[str, ...]
     ) -> GatewayResponse | None:
-        if not guests.may_be_called(participant):
+        if not guests.is_guest_name(participant):
             return make_problem_response(HTTPStatus.FORBIDDEN, f"a guest here is called {' or '.join(guests.names)}")
         if not is_matched_by_pattern(guests.topics, topic):
             return make_problem_response(HTTPStatus.FORBIDDEN, "guests may not enter this topic")
@@ -193,13 +193,13 @@ class TopicApi:
     async def _issue(
         self, issued: IssuedTokenPolicy, participant: str, topic: str, held: tuple[str, ...], is_guest: bool
     ) -> GatewayResponse:
-        token = issued.issue(participant, topic, held, is_guest=is_guest, is_connected=self._is_connected)
+        token = issued.issue_token(participant, topic, held, is_guest=is_guest, is_connected=self._is_connected)
         if token is None:
             return make_problem_response(
                 HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are given out", ("Retry-After", "60")
             )
         if await self._gateway.policy.admit(token, topic) is None:
-            issued.take_back(token)
+            issued.revoke_token(token)
             return make_problem_response(HTTPStatus.FORBIDDEN, "there is no such topic here")
         return GatewayResponse(HTTPStatus.OK, encode({"token": token, "capabilities": held}))
 

@@ -91,7 +91,7 @@ def parse_config(table: Mapping[str, Any], folder: Path = Path()) -> GatewayConf
     guests = _guests(_table(table, "guests"), profiles, start) if "guests" in table else None
     if not policies and guests is None:
         raise UsageError("the gateway's file lets nobody in", fix="add [participants.NAME] with a token, or [jwt]")
-    if guests is not None and (taken := next(filter(guests.may_be_called, _table(table, "participants")), None)):
+    if guests is not None and (taken := next(filter(guests.is_guest_name, _table(table, "participants")), None)):
         raise UsageError(
             f"participants.{taken} has a name that guests may take", fix="give guests.names patterns of their own"
         )

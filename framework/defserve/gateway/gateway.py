@@ -120,7 +120,7 @@ class Gateway:
         chosen = next((mode for mode in ROUTING_MODES if mode == routing), None)
         return admission if chosen is None else replace(admission, routing=chosen)
 
-    def join(
+    def join_topic(
         self, name: str, admission: Admission, wire: GatewayConnection, *, replaces: bool = True
     ) -> TopicMember | AdmissionRefused:
         """Add a participant. Everyone is told, the participant included; then it is welcomed.
@@ -145,7 +145,7 @@ class Gateway:
             self._count_leave(earlier, "replaced")
             reason = "another process joined with the same token and has this name now"
             self._send([earlier], error_notice(earlier, "replaced", reason))
-            earlier.wire.end(NORMAL, "replaced by a newer connection")
+            earlier.wire.start_closing(NORMAL, "replaced by a newer connection")
         self.metrics.count("joined_total")
         _log_event("join", member, capabilities=member.capabilities.patterns, routing=member.routing)
         self._send(topic.receivers(), presence_notice("join", member))
@@ -153,7 +153,7 @@ class Gateway:
         self._drop_slow()
         return member
 
-    def leave(self, member: TopicMember, reason: str = "closed") -> None:
+    def leave_topic(self, member: TopicMember, reason: str = "closed") -> None:
         """The connection of a member has ended. May be called twice."""
         if member.is_in:
             self._leave(member, reason)
@@ -161,7 +161,7 @@ class Gateway:
 
     # -- messages ----------------------------------------------------------------------------------------
 
-    def receive(self, member: TopicMember, data: bytes) -> float:
+    def relay_frame(self, member: TopicMember, data: bytes) -> float:
         """Pass on a frame of a member unchanged, or refuse it. Never raises for its content.
 
         Returns 0. Otherwise nothing was done: the frame has to be given again after so many seconds, and nothing may be
@@ -196,7 +196,7 @@ class Gateway:
         Takes the bytes if it is 0.
         """
         key = member.key
-        if wait := self._volume.peek(key, amount=size):
+        if wait := self._volume.get_wait_seconds(key, amount=size):
             return wait
         is_modest = size <= self._modest.rate.burst and not self._modest.take_token(key, amount=size)
         if not is_modest and self._is_any_behind(member.topic):
@@ -206,7 +206,7 @@ class Gateway:
     def _is_any_behind(self, topic: GatewayTopic) -> bool:
         """Whether a reader has to be waited for. Those that were waited for long enough are dropped."""
         now, half = self.clock(), self.limits.waiting / 2
-        behind = [member for member in topic.receivers() if member.wire.waiting() > half]
+        behind = [member for member in topic.receivers() if member.wire.count_waiting_bytes() > half]
         late = [member for member in behind if member.is_late(now, self.limits.patience)]
         if late:
             self._slow += late
@@ -219,7 +219,7 @@ class Gateway:
             self._refuse(member, "reserved_kind", f"only the gateway sends {kind!r}", envelope)
         elif envelope.sender != member.id:
             self._refuse(member, "forged_sender", f"you are {member.id!r}", envelope, {"your_id": member.id})
-        elif not member.capabilities.allow(kind):
+        elif not member.capabilities.allows_kind(kind):
             more = {"attempted_kind": kind, "your_capabilities": member.capabilities.patterns}
             self._refuse(member, "capability_violation", f"You lack capability for {kind!r}", envelope, more)
         else:
@@ -246,7 +246,7 @@ class Gateway:
         member.malformed += 1
         if member.malformed >= self.limits.malformed_in_a_row:
             self._leave(member, "malformed")
-            member.wire.end(CLOSE_POLICY_VIOLATION, "too many malformed messages")
+            member.wire.start_closing(CLOSE_POLICY_VIOLATION, "too many malformed messages")
 
     def _refuse(
         self,
@@ -262,14 +262,16 @@ class Gateway:
 
     # -- administration ----------------------------------------------------------------------------------
 
-    def connections(self, participant: str) -> list[TopicMember]:
+    def find_members(self, participant: str) -> list[TopicMember]:
         """The members of this name, in all topics. Guests of one name may be several people."""
         return [topic.members[participant] for topic in self.topics.values() if participant in topic.members]
 
-    def promote(self, one: TopicMember, add: Sequence[str], remove: Sequence[str], by: str) -> CapabilityChange:
+    def change_capabilities(
+        self, one: TopicMember, add: Sequence[str], remove: Sequence[str], by: str
+    ) -> CapabilityChange:
         """Change what a participant may send, in all its topics. It is welcomed again, and the others are told."""
         id, holder, none = one.id, one.holder, frozenset[str]()
-        members = [member for member in self.connections(id) if member.holder == holder]
+        members = [member for member in self.find_members(id) if member.holder == holder]
         self._added[holder] = self._added.get(holder, none) - set(remove) | set(add)
         self._removed[id] = self._removed.get(id, none) - set(add) | set(remove)
         old = one.capabilities.patterns
@@ -294,7 +296,7 @@ class Gateway:
         """Write to all members that keep up. The others are remembered, and dropped afterwards."""
         frame, limit = self._framed(data), self.limits.waiting
         for member in members:
-            if not member.wire.offer(frame, limit):
+            if not member.wire.queue_frame(frame, limit):
                 self._slow.append(member)
 
     def _drop_slow(self) -> None:
@@ -302,13 +304,13 @@ class Gateway:
         while self._slow:
             member = self._slow.pop()
             if member.is_in:
-                member.wire.offer(
+                member.wire.queue_frame(
                     self._framed(
                         error_notice(member, "slow_reader", f"more than {self.limits.waiting} bytes waited for you")
                     ),
                     inf,
                 )
-                member.wire.end(CLOSE_TRY_AGAIN_LATER, "too slow")
+                member.wire.start_closing(CLOSE_TRY_AGAIN_LATER, "too slow")
                 self._leave(member, "slow")
 
     def _leave(self, member: TopicMember, reason: str) -> None:

@@ -99,7 +99,7 @@ class GatewayConnection(ServerConnection):
 
     def credential_ended(self, key: Any) -> None:
         self._listener = lambda data: None  # it may go on sending until it has answered the close
-        self.end(CLOSE_POLICY_VIOLATION, CREDENTIAL_ENDED_REASON)
+        self.start_closing(CLOSE_POLICY_VIOLATION, CREDENTIAL_ENDED_REASON)
 
     def data_received(self, data: bytes) -> None:
         if self._head is None:
@@ -125,7 +125,7 @@ class GatewayConnection(ServerConnection):
             self._endpoint.tasks.start(self._answer(request))
 
     async def _answer(self, request: GatewayRequest) -> None:
-        self._reply(await self._endpoint.answer(self._endpoint.with_address(request, self.remote_address)))
+        self._reply(await self._endpoint.answer_request(self._endpoint.with_address(request, self.remote_address)))
 
     def _reply(self, response: GatewayResponse) -> None:
         self.transport.write(response.encode())
@@ -147,7 +147,7 @@ class GatewayConnection(ServerConnection):
             # Nothing more is read from it, not even its answer to the close.
             self.protocol.fail(TOO_BIG, TOO_MANY_FRAGMENTS)
             self.send_data()
-            self.end(TOO_BIG, TOO_MANY_FRAGMENTS)
+            self.start_closing(TOO_BIG, TOO_MANY_FRAGMENTS)
         elif fragment.fin:
             whole = b"".join(self._parts)
             self._parts.clear()
@@ -191,8 +191,8 @@ class GatewayConnection(ServerConnection):
 
     # -- a wire ------------------------------------------------------------------------------------------
 
-    def offer(self, frame: bytes, limit: float) -> bool:
-        if self.waiting() > limit:
+    def queue_frame(self, frame: bytes, limit: float) -> bool:
+        if self.count_waiting_bytes() > limit:
             return False
         if not self._out:
             self._endpoint.needs_flush(self)
@@ -200,7 +200,7 @@ class GatewayConnection(ServerConnection):
         self._out_bytes += len(frame)
         return True
 
-    def waiting(self) -> int:
+    def count_waiting_bytes(self) -> int:
         return self.transport.get_write_buffer_size() + self._out_bytes
 
     def flush(self) -> None:
@@ -209,7 +209,7 @@ class GatewayConnection(ServerConnection):
         if self.protocol.state is State.OPEN:
             self.transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
-    def end(self, code: int, reason: str) -> None:
+    def start_closing(self, code: int, reason: str) -> None:
         self._endpoint.tasks.start(self.close(code, reason))
 
 
@@ -240,13 +240,13 @@ class GatewayEndpoint:
         for connection in connections:
             connection.flush()
 
-    async def answer(self, request: GatewayRequest) -> GatewayResponse:
+    async def answer_request(self, request: GatewayRequest) -> GatewayResponse:
         """The response to a plain request."""
         if (refusal := self._check_gate(request)) is not None:
             return refusal
         try:
             if urlsplit(request.target).path.startswith(API_PATH_PREFIX):
-                return await self._api.answer(request)
+                return await self._api.answer_request(request)
             return await answer_plain_request(self.gateway, self._admins, request)
         except IssuerUnavailable:
             return make_problem_response(HTTPStatus.SERVICE_UNAVAILABLE, UNCHECKED_TOKEN_REASON, ("Retry-After", "2"))
@@ -262,7 +262,9 @@ class GatewayEndpoint:
         """Called for every GET, before it becomes a WebSocket."""
         incoming = self._incoming(connection, request)
         response = (
-            self._check_gate(incoming) if (urlsplit(request.path).path == self._path) else await self.answer(incoming)
+            self._check_gate(incoming)
+            if (urlsplit(request.path).path == self._path)
+            else await self.answer_request(incoming)
         )
         if response is None:
             return None
@@ -290,21 +292,21 @@ class GatewayEndpoint:
             return
         assert not isinstance(token, AdmissionRefused)
         connection.credential = TopicCredential(self.gateway.policy, token, topic, admission)
-        member = self.gateway.join(topic, admission, connection, replaces=_if_taken(query) == REPLACE)
+        member = self.gateway.join_topic(topic, admission, connection, replaces=_if_taken(query) == REPLACE)
         if isinstance(member, AdmissionRefused):
             await connection.close(*member)
             return
         seconds_left = None if admission.expires is None else admission.expires - time.time()
         self.live.watch_holder(connection)
         try:
-            connection.listen(partial(self.gateway.receive, member))
+            connection.listen(partial(self.gateway.relay_frame, member))
             async with asyncio.timeout(seconds_left):
                 await connection.wait_closed()
         except TimeoutError:
             await connection.close(CLOSE_POLICY_VIOLATION, "the token has expired")
         finally:
-            self.live.release(connection)
-            self.gateway.leave(member)
+            self.live.unwatch_holder(connection)
+            self.gateway.leave_topic(member)
 
     async def _admit_request(
         self, request: GatewayRequest, topic: str, token: str | None, query: Mapping[str, list[str]]
@@ -334,7 +336,9 @@ class GatewayEndpoint:
 
     def _count_failure(self, request: GatewayRequest) -> float:
         forwarded_for = request.headers.get("x-forwarded-for", []) if self._trusted_proxy else []
-        return self._failures.count(request.address, (value.encode("latin-1", "replace") for value in forwarded_for))
+        return self._failures.count_failure(
+            request.address, (value.encode("latin-1", "replace") for value in forwarded_for)
+        )
 
 
 @asynccontextmanager

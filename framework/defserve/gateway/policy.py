@@ -175,7 +175,7 @@ class GuestRules:
     topics: tuple[str, ...] = ALL_TOPICS
     capabilities: tuple[str, ...] = CAPABILITY_PROFILES[DEFAULT_CAPABILITY]
 
-    def may_be_called(self, name: str) -> bool:
+    def is_guest_name(self, name: str) -> bool:
         return is_matched_by_pattern(self.names, name)
 
 
@@ -210,7 +210,7 @@ class IssuedTokenPolicy:
         issued = self._issued.get(credential)
         if issued is None:
             found = await self._others.admit(token, topic)
-            return None if found is not None and self.is_guests(found.participant) else found
+            return None if found is not None and self.is_guest_name(found.participant) else found
         if issued.topic != topic or issued.expires <= self._clock():
             return None
         return Admission(
@@ -221,7 +221,7 @@ class IssuedTokenPolicy:
             is_guest=issued.is_guest,
         )
 
-    def issue(
+    def issue_token(
         self,
         participant: str,
         topic: str,
@@ -242,7 +242,7 @@ class IssuedTokenPolicy:
         self._issued[make_credential_name(token)] = IssuedToken(participant, topic, capabilities, expires, is_guest)
         return token
 
-    def take_back(self, token: str) -> None:
+    def revoke_token(self, token: str) -> None:
         self._issued.pop(make_credential_name(token), None)
 
     def _sweep(self, participant: str, topic: str) -> None:
@@ -251,9 +251,9 @@ class IssuedTokenPolicy:
             if one.expires <= now or one[:2] == (participant, topic):
                 del self._issued[key]
 
-    def is_guests(self, name: str) -> bool:
+    def is_guest_name(self, name: str) -> bool:
         """Whether guests may take this name."""
-        return self.guests is not None and self.guests.may_be_called(name)
+        return self.guests is not None and self.guests.is_guest_name(name)
 
 
 # -- The token of a connection, which is verified again while the connection is open.
@@ -271,7 +271,7 @@ class TopicCredential:
     async def verify(self) -> Admission | None:
         return await self._policy.admit(self._token, self._topic)
 
-    def holds(self, found: Admission | None) -> bool:
+    def is_still_valid(self, found: Admission | None) -> bool:
         """A token that is good for less than before has ended."""
         known = self._admission
         return (

@@ -161,12 +161,12 @@ async def _promote(
     wanted = _parse_wanted(request.body)
     if isinstance(wanted, str):
         return make_problem_response(HTTPStatus.BAD_REQUEST, wanted)
-    members = [one for one in gateway.connections(participant) if wanted.topic in (None, one.topic.name)]
+    members = [one for one in gateway.find_members(participant) if wanted.topic in (None, one.topic.name)]
     if not members:
         return make_problem_response(HTTPStatus.NOT_FOUND, "no such participant is connected")
     if len({member.holder for member in members}) > 1:
         return make_problem_response(HTTPStatus.CONFLICT, "several guests have this name: say in which `topic`")
-    change = gateway.promote(members[0], wanted.add, wanted.remove, admin.id)
+    change = gateway.change_capabilities(members[0], wanted.add, wanted.remove, admin.id)
     return GatewayResponse(
         HTTPStatus.OK,
         encode(

@@ -193,7 +193,7 @@ class BoundedBody(httpx2.AsyncByteStream):
                 hints = {"accepted": ACCEPT_ENCODING_VALUE}
                 raise Refused(reason, data={"status": "rejected", "reason": reason, "violations": [], "hints": hints})
             try:
-                for piece in decompressor.unpack(chunk) if decompressor else (chunk,):
+                for piece in decompressor.decompress(chunk) if decompressor else (chunk,):
                     decoded += len(piece)
                     if decoded > most:
                         raise too_long(most)

@@ -68,7 +68,7 @@ class ShownApp:
         app.modes, app.permit = MODES, self._permit
         app.received = deque(maxlen=0)  # the page keeps them, up to a number of bytes
 
-    async def answer(self, message: Any) -> list[Json]:
+    async def handle_view_message(self, message: Any) -> list[Json]:
         """The messages to post to the view after one of its own. Raises BadMessage for one that is too long."""
         if len(to_json(message, inf_nan_mode="null")) > MAX_MESSAGE_BYTES:
             raise BadMessage(f"the view sent a message of more than {MAX_MESSAGE_BYTES:,} bytes")
@@ -85,7 +85,7 @@ class ShownApp:
             self.has_begun = True
         return answers
 
-    def change(self, context: Json) -> list[Json]:
+    def update_context(self, context: Json) -> list[Json]:
         """Tell the view what is different at the page. Before it has begun it is told with the rest."""
         changes = {name: context[name] for name in CONTEXT if name in context}
         self.app.context.update(changes)
@@ -99,14 +99,14 @@ class ShownApp:
             url = string_or_none(params.get("url")) or ""
             if not is_web(url):
                 return False
-            return (await self._questions.ask("view", self.era, **about, url=url)).get("yes") is True
+            return (await self._questions.ask_person("view", self.era, **about, url=url)).get("yes") is True
         if method == "resources/read":
             uri = string_or_none(params.get("uri")) or ""
-            return (await self._questions.ask("view", self.era, **about, reads=uri)).get("yes") is True
+            return (await self._questions.ask_person("view", self.era, **about, reads=uri)).get("yes") is True
         if method != "tools/call" or (name := str(params.get("name"))) in self._always:
             return True
         wants = {"calls": name, "arguments": object_or_empty(params.get("arguments"))}
-        answer = await self._questions.ask("view", self.era, **about, **wants)
+        answer = await self._questions.ask_person("view", self.era, **about, **wants)
         if answer.get("yes") is True and answer.get("always") is True:
             self._always.add(name)
         return answer.get("yes") is True

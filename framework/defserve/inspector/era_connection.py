@@ -121,7 +121,7 @@ class EraConnection:
         """Try now, rather than when the pause is over."""
         self._again.set()
 
-    def lost(self, reason: PeerGone) -> None:
+    def on_server_gone(self, reason: PeerGone) -> None:
         """A request found that the server is gone."""
         if self._client is not None:  # else it is known, or the request was of an earlier conversation
             self._gone = reason
@@ -136,7 +136,7 @@ class EraConnection:
         else:
             self.retry()
 
-    def wire(self) -> Json:
+    def to_wire(self) -> Json:
         """The state for the page."""
         told: Json = {"era": self.era, "state": self.state}
         if self.error is not None:
@@ -196,7 +196,7 @@ class EraConnection:
             link = observe_link(bare, self._recorder, self.era)
             async with Client(link, version=self.era or None, **self._options(self)) as client:
                 self.era = link.era = "stateless" if client.stateless else "handshake"
-                self._recorder.agree(self.era)
+                self._recorder.assign_era(self.era)
                 self._client = client
                 self._set_state("open")
                 self._settled.set()
@@ -335,14 +335,14 @@ class ObservedExchanges(ObservedLink):
         finally:
             self._carried.pop(key, None)
 
-    async def ask(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
+    async def send_request(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
         async def heard(said: Message, data: bytes) -> None:
             self._record("received", data)
             await hear(said, data)
 
         key = self._carry(message)
         try:
-            reply = await self._exchanging.ask(request, message, heard)
+            reply = await self._exchanging.send_request(request, message, heard)
         except PeerError as error:
             self._lost(request.id, error)
             raise
@@ -394,7 +394,7 @@ class SignInAccount:
         self._kept: Json | None = None
         self._has_news = asyncio.Event()
 
-    def wire(self) -> Json:
+    def to_wire(self) -> Json:
         """For the page: how far the attempt is, and `kept`: issuer and scopes of what this person has."""
         return {**self._told, "kept": self._kept}
 
@@ -407,7 +407,7 @@ class SignInAccount:
             self._set_state("starting", scopes=list(scopes))
             self._attempt = asyncio.create_task(self._try(scopes), name="defserve.inspector signing in")
         await self._has_news.wait()
-        return self.wire()
+        return self.to_wire()
 
     async def cancel(self) -> Json:
         """Give up what is under way."""
@@ -416,8 +416,8 @@ class SignInAccount:
             await asyncio.gather(self._attempt, return_exceptions=True)
             if self._told["state"] in ("starting", "waiting"):
                 self._report("cancelled")
-            self.look_soon()  # it may have come too late
-        return self.wire()
+            self.schedule_refresh()  # it may have come too late
+        return self.to_wire()
 
     async def sign_out(self) -> str:
         """Revoke the tokens and forget them. What was not possible at the issuer; empty if all was."""
@@ -433,7 +433,7 @@ class SignInAccount:
             await self._look()
             self._reopen()
 
-    def look_soon(self) -> None:
+    def schedule_refresh(self) -> None:
         """A conversation was opened or refused: tokens may have come, or ended."""
         if self._url:
             self._looks.start(self._look(), name="defserve.inspector account")
@@ -460,7 +460,7 @@ class SignInAccount:
             return
         self._report("done")
         self._reopen()
-        self.look_soon()
+        self.schedule_refresh()
 
     def _report(self, state: AccountState, **about: Any) -> None:
         """Tell how the attempt goes on, also whoever waits for its address or its end."""
@@ -469,14 +469,14 @@ class SignInAccount:
 
     def _set_state(self, state: AccountState, **about: Any) -> None:
         self._told = {"state": state, **about}
-        self._push(TOPIC, self.wire())
+        self._push(TOPIC, self.to_wire())
 
     async def _look(self) -> None:
         async with self._one_look:  # the last to look has the last word
             kept = await asyncio.to_thread(_read_stored_sign_in, self._url)
             if kept != self._kept:
                 self._kept = kept
-                self._push(TOPIC, self.wire())
+                self._push(TOPIC, self.to_wire())
 
 
 def _read_stored_sign_in(url: str) -> Json | None:

@@ -43,7 +43,7 @@ class FollowedTasks:
     def start(self, era: str, tool: str, arguments: Json) -> FollowedTask:
         """Start a tool, and follow it."""
         task = self._add(era, tool, arguments)
-        task.begin(arguments)
+        task.start_call(arguments)
         return task
 
     async def resume(self, client: Client, id: str) -> FollowedTask:
@@ -73,8 +73,8 @@ class FollowedTasks:
             raise BadMessage("this task is not in the list any more")
         return task
 
-    def wire(self) -> list[Json]:
-        return [task.record.wire() for task in reversed(self._tasks.values())]
+    def to_wire(self) -> list[Json]:
+        return [task.record.to_wire() for task in reversed(self._tasks.values())]
 
     def drop_finished(self) -> None:
         """Drop all that are over."""
@@ -105,12 +105,12 @@ class FollowedTask:
         self._host, self.record = host, record
         self._started: StartedCall | None = None
         self._asked: dict[str, asyncio.Task[None]] = {}
-        self._answers: Answers = host.questions.answers(lambda: record.era, task=record.number)
+        self._answers: Answers = host.questions.make_client_answers(lambda: record.era, task=record.number)
         self._news = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
         self._telling: asyncio.TimerHandle | None = None
 
-    def begin(self, arguments: Json) -> None:
+    def start_call(self, arguments: Json) -> None:
         self._work = asyncio.create_task(
             self._until_over(partial(self._start, arguments)), name="defserve.inspector task"
         )
@@ -152,12 +152,12 @@ class FollowedTask:
             await work()
         except asyncio.CancelledError:
             if not isinstance(self._started, ServerTask):
-                self.record.end("cancelled")
+                self.record.record_end("cancelled")
                 self._push()
             raise
         except Exception as error:
             self._host.on_request_failed(self.record.era, error)
-            self.record.end("failed", error=error)
+            self.record.record_end("failed", error=error)
             self._push()
         finally:
             for asked in self._asked.values():
@@ -167,7 +167,7 @@ class FollowedTask:
         record = self.record
         client = await self._host.client(record.era)
         record.era = "stateless" if client.stateless else "handshake"
-        record.step("working")
+        record.record_status("working")
         if not client.stateless:
             record.kind = "plain"
         self._push()
@@ -183,7 +183,7 @@ class FollowedTask:
         except asyncio.CancelledError:
             await started.cancel()
             raise
-        record.end("completed", result)
+        record.record_end("completed", result)
         self._push()
 
     async def _follow(self, task: ServerTask) -> None:
@@ -255,7 +255,7 @@ class FollowedTask:
                     self._news.set()
                 async for each in news:
                     if each.method == "notifications/tasks" and each.params.get("taskId") == task.id:
-                        task.hear(each.params)
+                        task.apply_status(each.params)
                         self._news.set()
         except PeerError:
             pass  # it is asked for
@@ -266,12 +266,12 @@ class FollowedTask:
     def _finish(self, task: ServerTask) -> None:
         record = self.record
         if task.status == "completed":
-            record.end("completed", object_or_empty(task.told.get("result")))
+            record.record_end("completed", object_or_empty(task.told.get("result")))
         elif task.status == "cancelled":
-            record.end("cancelled")
+            record.record_end("cancelled")
         else:
             error = object_or_empty(task.told.get("error"))
-            record.end("failed", error=make_peer_error(error, task.message or "the server gave no reason"))
+            record.record_end("failed", error=make_peer_error(error, task.message or "the server gave no reason"))
         record.by = ""
         # The result is kept by the record, if at all. Of the rest, what the list shows.
         record.told = {
@@ -322,14 +322,14 @@ class FollowedTask:
 
     def _progress(self, progress: float, total: float | None, message: str | None) -> None:
         self.record.progress = {"progress": progress, "total": total}
-        self.record.step("working", message or "")
+        self.record.record_status("working", message or "")
         self._push()
 
     def _record_status(self, task: ServerTask) -> None:
         changed = task.told is not self.record.told
         self.record.told = task.told
         # The end is told once, with the result.
-        if (not task.is_over and self.record.step(task.status, task.message)) or changed:
+        if (not task.is_over and self.record.record_status(task.status, task.message)) or changed:
             self._push()
 
     def _push(self) -> None:
@@ -339,7 +339,7 @@ class FollowedTask:
 
     def _push_record(self) -> None:
         self._telling = None
-        self._host.push("task", self.record.wire())
+        self._host.push("task", self.record.to_wire())
 
 
 # -- What is known of one started tool, and how the page gets it.
@@ -375,7 +375,7 @@ class FollowedRecord:
         self.error: Json | None = None
         self.steps: deque[Json] = deque(maxlen=MAX_STEPS)
 
-    def step(self, status: str, message: str = "") -> bool:
+    def record_status(self, status: str, message: str = "") -> bool:
         """Note the state, and whether it is a new one."""
         message = message[:MAX_TEXT_LENGTH]
         if (status, message) == (self.status, self.message):
@@ -384,7 +384,7 @@ class FollowedRecord:
         self.steps.append({"at": time.time(), "status": self.status, "message": message})
         return True
 
-    def end(self, status: str, result: Json | None = None, error: BaseException | None = None) -> None:
+    def record_end(self, status: str, result: Json | None = None, error: BaseException | None = None) -> None:
         """It is over. Of a result that is too long only the size is kept."""
         self.over = time.time()
         self.error = describe_wire_error(error) if error is not None else None
@@ -394,9 +394,9 @@ class FollowedRecord:
         if result is not None:
             self.size = _size(result)
             self.result = result if self.size <= MAX_RESULT_BYTES else None
-        self.step(status, self.message)
+        self.record_status(status, self.message)
 
-    def wire(self) -> Json:
+    def to_wire(self) -> Json:
         """For the list: all but the result, the arguments and the steps."""
         told = self.told
         return {
@@ -421,8 +421,8 @@ class FollowedRecord:
             "size": self.size,
         }
 
-    def whole(self) -> Json:
-        return {**self.wire(), "result": self.result, "arguments": self.arguments, "steps": list(self.steps)}
+    def full_wire(self) -> Json:
+        return {**self.to_wire(), "result": self.result, "arguments": self.arguments, "steps": list(self.steps)}
 
 
 def _size(value: Any) -> int:

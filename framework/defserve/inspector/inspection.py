@@ -135,7 +135,7 @@ class Inspection:
     def on_request_failed(self, era: str | None, error: BaseException) -> None:
         """A request ended with an error. If the server is gone, its conversation is opened anew."""
         if isinstance(error, PeerGone):
-            self.connection(era).lost(error)
+            self.connection(era).on_server_gone(error)
 
     def reopen(self) -> None:
         """Open every conversation anew."""
@@ -183,7 +183,7 @@ class Inspection:
             "interactive", approve, extensions=(*OFFERED_MGP_EXTENSIONS, *CALLBACK_EXTENSIONS, "discovery"), **guard
         )
         return {
-            "answers": questions.answers(era),
+            "answers": questions.make_client_answers(era),
             # Without a session roots are asked for each time, and there is nothing to tell of.
             "capabilities": {} if connection.era == "stateless" else {"roots": {"listChanged": True}},
             "apps": True,
@@ -192,10 +192,10 @@ class Inspection:
                 {"disabled": sorted(self.live.off)},
                 version=self.live.offered,
                 scopes=self.live.scopes,
-                approve=lambda elevation: self.live.scope(era(), elevation),
-                on_event=lambda event: self.live.event(era(), event),
-                on_message=lambda message: self.live.message(era(), message),
-                on_state=lambda change: self.states.heard(era(), change),
+                approve=lambda elevation: self.live.ask_for_scope(era(), elevation),
+                on_event=lambda event: self.live.receive_event(era(), event),
+                on_message=lambda message: self.live.receive_message(era(), message),
+                on_state=lambda change: self.states.record_change(era(), change),
                 model=make_person_model(self.live, era, questions.sampler(era)),
                 audit=self.audit,
             ),
@@ -208,12 +208,12 @@ class Inspection:
         if connection.era:
             self.connections.setdefault(connection.era, connection)
         if connection.state in ("open", "refused"):
-            self.account.look_soon()
+            self.account.schedule_refresh()
         self.push("connection", self.describe_connection(connection))
 
     def describe_connection(self, connection: EraConnection) -> Json:
         """A conversation for the page: its state, and what the server says about itself while it is open."""
-        return {**connection.wire(), **server_of(connection.client_now)}
+        return {**connection.to_wire(), **server_of(connection.client_now)}
 
     def _heard(self, era: str, method: str, params: Json) -> None:
         if (kind := LISTS.get(method)) is not None:
@@ -255,11 +255,11 @@ class Inspection:
                 "tracebacks": target.tracebacks,
                 "signs_in": bool(target.sign_in_at),
             },
-            "account": self.account.wire(),
+            "account": self.account.to_wire(),
             "connections": [self.describe_connection(each) for each in self.connections.values()]
             or [self.describe_connection(self._first)],
             "era": self._first.era,
-            "questions": self.questions.open,
+            "questions": self.questions.waiting,
             "status": self.recorder.figures(),
             "now": time.time(),
         }
@@ -287,7 +287,7 @@ PageRequestHandler: TypeAlias = Callable[[Inspection, PageRequest], Awaitable[An
 
 def get_request_era(request: PageRequest) -> str | None:
     """The era that a request is about; None stands for the first conversation."""
-    return request.text("era", "") or None
+    return request.get_text("era", "") or None
 
 
 @asynccontextmanager
@@ -339,7 +339,7 @@ class Watches:
         await client.subscribe(uri)
         uris.add(uri)
 
-    async def leave(self, client: Client, uri: str) -> None:
+    async def unwatch(self, client: Client, uri: str) -> None:
         """Watch a resource no longer."""
         if uri in await self.renew(client):
             self._of(client).discard(uri)

@@ -53,7 +53,7 @@ class JoinedTopic:
             self._changed.set()
         self._changed.set()
 
-    async def change(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until something has happened, or may have expired. Several things are told as one."""
         try:
             async with asyncio.timeout(TICK_SECONDS):

@@ -42,7 +42,7 @@ class KernelControl:
         self.config, self.process = config, process
         self.verbs: Sequence[str] = list_buttons()
 
-    async def look(self) -> Json:
+    async def read_status(self) -> Json:
         """The `status` of the kernel, a row for each of its `servers`, and a `note` if something cannot be told.
 
         It has `verbs` if this caller may do less than can be done this way.
@@ -65,7 +65,7 @@ class KernelControl:
         """The tools of a server that are held because they changed."""
         return await self._ask({"verb": "pins list", "id": id})
 
-    async def do(self, verb: KernelVerb, fields: Json) -> list[Json]:
+    async def run_verb(self, verb: KernelVerb, fields: Json) -> list[Json]:
         """Do what a button stands for."""
         return await self._ask({"verb": verb.name, **fields})
 
@@ -100,7 +100,7 @@ class KernelOverClient:
         """Whether the server has a directory of servers behind it."""
         return client.mgp is not None and "discovery" in client.mgp.sections
 
-    async def look(self) -> Json:
+    async def read_status(self) -> Json:
         told = (await self._client.request("mgp/discovery/list", {})).get("servers")
         servers = [one for one in told if is_object(one)][:MAX_SERVERS] if is_array(told) else []
         room = asyncio.Semaphore(AT_ONCE)
@@ -150,7 +150,7 @@ class KernelOverClient:
     async def list_held_tools(self, id: str) -> list[Json]:
         return []
 
-    async def do(self, verb: KernelVerb, fields: Json) -> list[Json]:
+    async def run_verb(self, verb: KernelVerb, fields: Json) -> list[Json]:
         if verb.name not in self.verbs:
             raise BadMessage(
                 f"a kernel at an address cannot be told to {verb.name}", fix="use its mgp.toml as the target"

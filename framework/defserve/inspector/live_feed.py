@@ -56,7 +56,7 @@ class LiveFeed:
         self._push, self._numbers = push, count(1)
         self._waiting: dict[int, asyncio.Future[bool]] = {}
 
-    async def event(self, era: str, event: PushedEvent) -> EventAnswer:
+    async def receive_event(self, era: str, event: PushedEvent) -> EventAnswer:
         """Take an event. The receipt that the server gets says what became of it."""
         row: Json = {
             "number": next(self._numbers),
@@ -82,7 +82,7 @@ class LiveFeed:
         return EventAnswer(row["state"] == "accepted", reason=row["reason"] or None)
 
     @contextmanager
-    def inference(self, era: str, id: str, feature_set: str, text: str) -> Generator[None]:
+    def report_inference(self, era: str, id: str, feature_set: str, text: str) -> Generator[None]:
         """Tell of an inference that a server asks for, and how it ended."""
         row: Json = {"number": next(self._numbers), "kind": "inference", "era": era, "id": id, "set": feature_set}
         row |= {"text": text[:MAX_TEXT_LENGTH], "at": time.time(), "state": "waits", "reason": ""}
@@ -96,7 +96,7 @@ class LiveFeed:
             row["state"], row["reason"] = state, reason
             self._push("live", {"kind": "event", "row": row})
 
-    def message(self, era: str, message: ChannelMessage) -> None:
+    def receive_message(self, era: str, message: ChannelMessage) -> None:
         """Take a message of a channel."""
         author = message.author
         name = (author.name or author.id) if author is not None else message.server_id
@@ -110,7 +110,7 @@ class LiveFeed:
         self._push("live", {"kind": "message", "row": row})
         return row
 
-    async def scope(self, era: str, elevation: Elevation) -> bool:
+    async def ask_for_scope(self, era: str, elevation: Elevation) -> bool:
         """Whether the person lets a set act in a scope that is on no list."""
         number = next(self._numbers)
         asked = {"number": number, "era": era, "set": elevation.feature_set, "label": elevation.label}
@@ -132,7 +132,7 @@ class LiveFeed:
         finally:
             del self._waiting[number]
 
-    def decide(self, number: int, is_allowed: bool) -> bool:
+    def decide_pending(self, number: int, is_allowed: bool) -> bool:
         """Answer an event or a scope that waits. False if it waits no longer."""
         waiting = self._waiting.get(number)
         if waiting is None or waiting.done():
@@ -140,19 +140,19 @@ class LiveFeed:
         waiting.set_result(is_allowed)
         return True
 
-    def offer(self, version: str) -> None:
+    def set_offered_version(self, version: str) -> None:
         if version not in VERSIONS:
             raise BadMessage(f"'version' is one of {', '.join(VERSIONS)}")
         self.offered = cast(Version, version)
 
-    def choose(self, mode: str) -> None:
+    def set_event_mode(self, mode: str) -> None:
         """Change what happens to events. Those that wait are decided by it. Raises BadMessage."""
         if mode not in MODES:
             raise BadMessage(f"there is no mode {mode!r}", fix=f"use one of {', '.join(MODES)}")
         self.mode = cast(Mode, mode)
         if mode != "ask":
             for row in self.events:
-                self.decide(row["number"], mode == "accept")
+                self.decide_pending(row["number"], mode == "accept")
 
 
 def text_of(content: Sequence[Content]) -> str:
@@ -179,7 +179,7 @@ def make_person_model(feed: LiveFeed, era: Callable[[], str], sample: Sample) ->
 
     async def infer(request: InferenceRequest) -> str:
         params = as_sampling(request)
-        with feed.inference(era(), request.inference_id, request.feature_set, newest(params)):
+        with feed.report_inference(era(), request.inference_id, request.feature_set, newest(params)):
             return get_answer_text(await sample(params))
 
     return infer
@@ -237,7 +237,7 @@ class Playground:
         self._turns = count(0)
         self.turn: Turn | None = None
 
-    async def before(self, mcpl: McplPeer, message: str, audit: Sequence[Json]) -> Json:
+    async def begin_turn(self, mcpl: McplPeer, message: str, audit: Sequence[Json]) -> Json:
         """Begin a turn: what the model would read besides the message. `audit` tells why a hook gave nothing."""
         turn = self.turn = Turn(
             inference_id=f"inf_{uuid4().hex[:12]}",
@@ -249,7 +249,7 @@ class Playground:
         injections = await mcpl.before_inference(turn)
         took = (time.perf_counter() - began) * 1000
         gave = {each.feature_set for each in injections}
-        silent = [one.name for one in mcpl.feature_sets.using(BEFORE_USE) if one.name not in gave]
+        silent = [one.name for one in mcpl.feature_sets.find_enabled_using(BEFORE_USE) if one.name not in gave]
         return {
             "turn": turn.turn_index,
             "conversation": turn.conversation_id,
@@ -270,7 +270,7 @@ class Playground:
             "problems": list(problems(audit, mark, BEFORE_INFERENCE)),
         }
 
-    async def after(self, mcpl: McplPeer, answer: str, audit: Sequence[Json]) -> Json:
+    async def end_turn(self, mcpl: McplPeer, answer: str, audit: Sequence[Json]) -> Json:
         """End the turn: the answer as the user would read it, and who changed it. Raises BadMessage without a turn."""
         if (turn := self.turn) is None:
             raise BadMessage("there is no turn to answer", fix="run the hooks of a message first")

@@ -113,10 +113,10 @@ class InspectorApp:
 
     async def _file(self, scope: Scope, send: Send) -> None:
         headers, query = headers_of(scope), scope["query_string"].decode("latin-1")
-        if scope["path"] == "/" and scope["method"] == "GET" and self._access.spend(headers, query):
+        if scope["path"] == "/" and scope["method"] == "GET" and self._access.spend_ticket(headers, query):
             await self._answer(303, {"location": f"/?token={self._access.token}"}, b"", send)
             return
-        if refusal := self._access.page(headers, query):
+        if refusal := self._access.find_page_refusal(headers, query):
             await self._refuse(refusal, send)
             return
         asset = assets().get(scope["path"])
@@ -133,7 +133,7 @@ class InspectorApp:
         await self._answer(200, told, body, send, is_head=scope["method"] == "HEAD")
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._access.socket(headers_of(scope), list(scope.get("subprotocols") or ()))
+        refusal = self._access.find_socket_refusal(headers_of(scope), list(scope.get("subprotocols") or ()))
         if scope["path"] != "/socket" or refusal is not None or self._open >= MAX_PAGES:
             await receive()
             # Before the socket is accepted this is a 403.
@@ -228,7 +228,7 @@ class Access:
         """The header that lets a browser load the page again. A name for each port: cookies know no ports."""
         return f"{self._cookie_name}={self._page_key}; HttpOnly; SameSite=Strict; Path=/"
 
-    def page(self, headers: Mapping[str, str], query: str) -> Refusal | None:
+    def find_page_refusal(self, headers: Mapping[str, str], query: str) -> Refusal | None:
         """Why a request for a file of the page is refused; None if it may pass."""
         if refusal := self._place(headers):
             return refusal
@@ -236,7 +236,7 @@ class Access:
             return WRONG_ORIGIN
         return None if self.has_token(query) or self._has_cookie(headers.get("cookie", "")) else NO_TOKEN
 
-    def socket(self, headers: Mapping[str, str], protocols: list[str]) -> Refusal | None:
+    def find_socket_refusal(self, headers: Mapping[str, str], protocols: list[str]) -> Refusal | None:
         """Why a socket is refused; None if it may be opened. A page of our own always says its Origin."""
         if refusal := self._place(headers):
             return refusal
@@ -253,7 +253,7 @@ class Access:
         self._ticket = ticket, time.monotonic() + TICKET_SECONDS
         return ticket
 
-    def spend(self, headers: Mapping[str, str], query: str) -> bool:
+    def spend_ticket(self, headers: Mapping[str, str], query: str) -> bool:
         """Whether a request has the ticket. It is spent then."""
         if self._ticket is None or self._place(headers) or headers.get("sec-fetch-site") not in OWN_SITES:
             return False

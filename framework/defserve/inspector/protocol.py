@@ -48,21 +48,21 @@ class PageRequest:
             self._last = part
             self.part(part)
 
-    def text(self, name: str, default: str | None = None) -> str:
+    def get_text(self, name: str, default: str | None = None) -> str:
         """The argument `name`, which is a string. Raises BadMessage if it is missing or something else."""
         value = self.arguments.get(name, default)
         if not isinstance(value, str):
             raise BadMessage(f"the argument {name!r} is missing, or is not a text")
         return value
 
-    def whole(self, name: str, default: int | None = None) -> int:
+    def get_integer(self, name: str, default: int | None = None) -> int:
         """The argument `name`, which is a whole number that a page can have. Raises BadMessage for anything else."""
         value = self.arguments.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MAX_NUMBER:
             raise BadMessage(f"the argument {name!r} is missing, or is not a whole number up to 2**53")
         return value
 
-    def number(self, name: str) -> float | None:
+    def get_number(self, name: str) -> float | None:
         """The argument `name`, which is a number that a page can have; None if it is missing. Raises BadMessage."""
         value = self.arguments.get(name)
         if value is None:
@@ -71,7 +71,7 @@ class PageRequest:
             raise BadMessage(f"the argument {name!r} is not a number up to 2**53")
         return float(value)
 
-    def object(self, name: str) -> Json:
+    def get_object(self, name: str) -> Json:
         """The argument `name`, which is an object; empty if it is missing. Raises BadMessage for anything else."""
         value = self.arguments.get(name, {})
         if not is_object(value):

@@ -65,11 +65,11 @@ class Questions:
         self._bytes = 0
 
     @property
-    def open(self) -> list[Json]:
+    def waiting(self) -> list[Json]:
         """The questions that wait, oldest first."""
         return [question for question, _ in self._open.values()]
 
-    async def ask(self, kind: str, era: str, **about: Any) -> Json:
+    async def ask_person(self, kind: str, era: str, **about: Any) -> Json:
         """Put a question to the person and wait for the answer. Cancelling it takes the question back."""
         if len(self._open) >= MAX_OPEN_QUESTIONS:
             raise BadMessage(f"{MAX_OPEN_QUESTIONS} questions wait already", fix="answer some of them")
@@ -101,7 +101,7 @@ class Questions:
         self.past.append(over)
         self._push("question.over", over)
 
-    def answer(self, id: int, answer: Json) -> bool:
+    def answer_question(self, id: int, answer: Json) -> bool:
         """Answer a question. False if it waits no longer."""
         _, waiting = self._open.get(id, (None, None))
         if waiting is None or waiting.done():
@@ -111,19 +111,19 @@ class Questions:
 
     # -- who asks ----------------------------------------------------------------------------------------
 
-    def answers(self, era: Callable[[], str], **about: Any) -> Answers:
+    def make_client_answers(self, era: Callable[[], str], **about: Any) -> Answers:
         """The person, as a client's answers. `era` says which era the client speaks, once it is open.
 
         `about` are further fields of the questions.
         """
 
         async def ask(message: str, schema: dict[str, Any]) -> Any:
-            answer = await self.ask("form", era(), message=message, schema=schema, **about)
+            answer = await self.ask_person("form", era(), message=message, schema=schema, **about)
             decision = DECISIONS.get(str(answer.get("action")), Cancel)
             return answer.get("content") or decision if decision is Accept else decision
 
         async def ask_url(message: str, url: str) -> Any:
-            answer = await self.ask("url", era(), message=message, url=url, **about)
+            answer = await self.ask_person("url", era(), message=message, url=url, **about)
             return DECISIONS.get(str(answer.get("action")), Cancel)
 
         return Answers(ask, self.sampler(era, **about), lambda: self.roots, ask_url=ask_url)
@@ -132,11 +132,11 @@ class Questions:
         """What answers requests to sample a model: the script, or the person. Raises ProtocolError if they refuse."""
 
         async def sample(params: dict[str, Any]) -> Any:
-            if (said := self.model.answer(params)) is not None:
+            if (said := self.model.find_answer(params)) is not None:
                 asked: Json = {"id": next(self._numbers), "kind": "sampling", "era": era(), "since": time.time()}
                 self._end({**asked, "params": params}, {"text": said}, "script")
                 return said
-            answer = await self.ask("sampling", era(), params=params, **about)
+            answer = await self.ask_person("sampling", era(), params=params, **about)
             if answer.get("refuse") is True:
                 raise ProtocolError("the person at the inspector did not let the model answer", code=REJECTED)
             return answer.get("result") or str(answer.get("text", ""))
@@ -145,12 +145,12 @@ class Questions:
 
     async def confirm(self, era: str, tool: str, arguments: Json, security: Json) -> bool:
         """Whether the person says yes to a call."""
-        answer = await self.ask("confirmation", era, tool=tool, arguments=arguments, security=security)
+        answer = await self.ask_person("confirmation", era, tool=tool, arguments=arguments, security=security)
         return answer.get("yes") is True
 
     async def permit(self, era: str, permission: str, risk: str, server: str) -> bool | None:
         """What the person decides about a permission; None leaves it open."""
-        answer = await self.ask("permission", era, permission=permission, risk=risk, server=server)
+        answer = await self.ask_person("permission", era, permission=permission, risk=risk, server=server)
         return {"approved": True, "denied": False}.get(str(answer.get("decision")))
 
 
@@ -175,7 +175,7 @@ class ScriptedAnswers:
         self.on = False
         self.rules: list[Rule] = []
 
-    def set(self, on: bool, rules: Sequence[Any]) -> None:
+    def set_rules(self, on: bool, rules: Sequence[Any]) -> None:
         """Take new rules, objects with `when` and `say`. Raises BadMessage if one is something else, or too long."""
         read = [object_or_empty(rule) for rule in rules]
         texts = [text for rule in read for text in (rule.get("when", ""), rule.get("say"))]
@@ -187,14 +187,14 @@ class ScriptedAnswers:
             )
         self.on, self.rules = on, [Rule(rule.get("when", ""), rule["say"]) for rule in read]
 
-    def answer(self, params: Json) -> str | None:
+    def find_answer(self, params: Json) -> str | None:
         """What the first rule that fits says; None if none does, or the model is switched off."""
         if not self.on:
             return None
         asked = newest_text(params).casefold()
         return next((rule.say for rule in self.rules if rule.when.casefold() in asked), None)
 
-    def wire(self) -> Json:
+    def to_wire(self) -> Json:
         return {"on": self.on, "rules": [rule._asdict() for rule in self.rules]}
 
 

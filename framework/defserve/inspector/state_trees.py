@@ -44,13 +44,13 @@ class StateTrees:
         self._contents = StateContentCache(MAX_BYTES)
         self._news = asyncio.Event()
 
-    def heard(self, era: str, change: StateChange) -> None:
+    def record_change(self, era: str, change: StateChange) -> None:
         """A checkpoint was made, or gone back to."""
         self._of(era, change.feature_set).add(change)
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    async def trees(self, era: str, feature_set: str) -> list[Json]:
+    async def list_trees(self, era: str, feature_set: str) -> list[Json]:
         """The trees of a feature set, the inspector's own first: `owner`, `kept`, `head`, and whether it is `own`.
 
         One without an owner is that which was watched, shown if no store has it.
@@ -66,7 +66,7 @@ class StateTrees:
             found.append({"owner": None, "kept": await watched.count(), "own": True})
         return sorted(found, key=lambda tree: not tree["own"])
 
-    def view(self, era: str, feature_set: str, owner: str | None) -> CheckpointTreeView:
+    def open_tree(self, era: str, feature_set: str, owner: str | None) -> CheckpointTreeView:
         """Raises UsageError for an owner in a store that cannot be read."""
         return self._of(era, feature_set) if owner is None else self._tree(feature_set, owner)
 
@@ -218,7 +218,7 @@ def make_state_finder(section: StateSection) -> FindStoredState:
         facts: Json = {
             "store": _address(states.store),
             "keep": states.retention.keep,
-            "undoes": section.undoes(feature_set),
+            "undoes": section.has_rollback_handler(feature_set),
         }
         return StoredState(states.trees, {**facts, "opaque": states.mode == "opaque"})
 
@@ -274,23 +274,23 @@ class StoredTree:
 
     async def has(self, id: str) -> bool:
         try:
-            await (await self._state.trees()).get(self._key, id)
+            await (await self._state.trees()).get_checkpoint(self._key, id)
         except CheckpointGone:
             return False
         return True
 
     async def _load(self) -> CheckpointTree:
-        return await (await self._state.trees()).load(self._key)
+        return await (await self._state.trees()).load_tree(self._key)
 
     async def checkpoints(self) -> Sequence[KnownCheckpoint]:
         """All that are kept, the oldest first."""
         # Several pages may follow one tree.
         async with self._reading:
             trees = await self._state.trees()
-            now = await trees.load(self._key)
+            now = await trees.load_tree(self._key)
             new = await self._new(trees, now)
             if new is None:
-                new = await trees.checkpoints(self._key)
+                new = await trees.list_checkpoints(self._key)
                 self._read, self._places = [], {}
             for each in new:
                 self._places[each.id] = len(self._read)
@@ -303,8 +303,8 @@ class StoredTree:
         if self._state.facts.get("opaque"):
             return MISSING_CONTENT
         trees = await self._state.trees()
-        checkpoint = await trees.get(self._key, id)
-        return MISSING_CONTENT if checkpoint.opaque else await trees.content(self._key, id)
+        checkpoint = await trees.get_checkpoint(self._key, id)
+        return MISSING_CONTENT if checkpoint.opaque else await trees.load_content(self._key, id)
 
     def facts(self) -> Json:
         """What is known of the tree: some of `owner`, `store`, `keep`, `undoes`, `opaque`."""
@@ -318,7 +318,7 @@ class StoredTree:
         found: list[Checkpoint] = []
         id = now.head
         while id is not None and id not in self._places and len(found) < missing:
-            found.append(await trees.get(self._key, id))
+            found.append(await trees.get_checkpoint(self._key, id))
             id = found[-1].parent
         return found[::-1] if len(found) == missing else None
 
@@ -363,7 +363,7 @@ class WatchedTree:
         self._has_contents = change.content is not None
         said = None
         if change.content is not None:
-            before = self._contents.get(self._key, change.parent)
+            before = self._contents.get_content(self._key, change.parent)
             if before is not None or change.parent is None:
                 said = summarize_patch(make_json_patch(before, change.content))
             self._contents.store_content(self._key, change.checkpoint, change.content)
@@ -395,7 +395,7 @@ class WatchedTree:
         return list(self._known.values())
 
     async def content(self, id: str) -> Any:
-        found = self._contents.get(self._key, id)
+        found = self._contents.get_content(self._key, id)
         return MISSING_CONTENT if found is None else found
 
     def facts(self) -> Json:

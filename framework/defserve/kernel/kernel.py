@@ -106,7 +106,7 @@ class Kernel:
     def ps(self) -> list[dict[str, Any]]:
         """Every server, its state and its figures."""
         return [
-            {**member.row(), "held": self.governance.pins.list_held_names(member.id)}
+            {**member.make_ps_row(), "held": self.governance.pins.list_held_names(member.id)}
             for member in self.members.values()
         ]
 
@@ -120,12 +120,12 @@ class Kernel:
         if id is not None:
             self.member(id)
         if not follow:
-            for line in self.journal.lines(id):
-                yield line.wire()
+            for line in self.journal.list_lines(id):
+                yield line.to_wire()
             return
-        async with aclosing(self.journal.follow(id)) as lines:
+        async with aclosing(self.journal.follow_lines(id)) as lines:
             async for line in lines:
-                yield line.wire()
+                yield line.to_wire()
 
     async def start(self, id: str) -> dict[str, Any]:
         """Start a server that does not run. Its count of restarts begins anew."""
@@ -164,7 +164,7 @@ class Kernel:
                 try:
                     await member.backend.renew("operator_request", timeout=timeout, overlap=overlap)
                 except DefserveError as error:
-                    self.journal.add(id, "problem", member.hidden(f"it was not restarted: {error}"))
+                    self.journal.add_line(id, "problem", member.hidden(f"it was not restarted: {error}"))
                     raise
         return {"id": id, "state": member.state}
 
@@ -178,7 +178,7 @@ class Kernel:
         section = self.server.mgp.tool_discovery
         assert section is not None, "the kernel's server is made with a search"
         try:
-            found = await section.find(query, top, asyncio.to_thread)
+            found = await section.search_tools(query, top, asyncio.to_thread)
         except InvalidParams as error:
             raise UsageError(f"the search failed: {error.message}", fix="use other words") from None
         return [{"risk_level": tool["security"]["risk_level"], **tool} for tool in found]
@@ -246,8 +246,8 @@ class Kernel:
             member.backend.on_claims = partial(self.governance.compare_claims, member)
             member.backend.decides = partial(self.governance.permissions.decide_for_server, member.id)
             if (access := self.governance.access) is not None:
-                member.backend.open_to = partial(access.opens, member.id)
-            self._extension.watch(member)
+                member.backend.open_to = partial(access.may_use_server, member.id)
+            self._extension.watch_member(member)
 
     async def add(self, entry: ServerEntry, creator: ServerCreator) -> KernelMember:
         """Register a server that the file does not name, and begin to start it. Its id must be free."""
@@ -297,9 +297,9 @@ class Kernel:
         if (access := self.governance.access) is None:
             needs_start += ["default_policy"] if has_closed_servers(config) else []
         elif is_other_default:
-            access.touch()
+            access.notify_lists_changed()
         for id in done.adjusted:
-            self.members[id].adjust(new[id])
+            self.members[id].apply_entry(new[id])
             self.governance.declare_again(self.members[id])
         steps = (
             *((id, self.remove(id, "configuration_change")) for id in done.removed),
@@ -349,7 +349,7 @@ class Kernel:
         if not isinstance(outcome, DefserveError):
             log.error("server %r could not be changed", id, exc_info=outcome)
         text = str(outcome) if isinstance(outcome, DefserveError) else type(outcome).__name__
-        self.journal.add(id, "problem", f"it was not changed: {text}")
+        self.journal.add_line(id, "problem", f"it was not changed: {text}")
         return text
 
 

@@ -78,7 +78,7 @@ class KernelExtension(Extension):
         self._reloads, self._stopping = BackgroundTasks(), BackgroundTasks()
         self._problem = ""
 
-    def watch(self, member: KernelMember) -> None:
+    def watch_member(self, member: KernelMember) -> None:
         """A server has a backend now."""
         assert member.backend is not None
         member.backend.watch(lambda change: notify_transition(self._kernel.server, member, change))
@@ -406,7 +406,7 @@ def notify_transition(server: Server, member: KernelMember, change: BackendTrans
             notify_lifecycle_state(session, params)
     if (event := EVENTS.get(new)) is not None:
         details = {"previous_state": previous, "state": new, "reason": RefusalReason.LIMIT if is_limit else text}
-        server.mgp.audit.record(event, member.id, "SUCCESS" if new == "connected" else "ERROR", details)
+        server.mgp.audit.report_server_event(event, member.id, "SUCCESS" if new == "connected" else "ERROR", details)
 
 
 PING_SECONDS: Final = 5.0

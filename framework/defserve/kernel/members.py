@@ -74,22 +74,24 @@ class KernelMember:
     def prepare(self, mounts: Mounts, journal: ServerJournal) -> None:
         """Make the backend. If that is impossible, `problem` says why."""
         try:
-            target = self.target()
+            target = self.resolve_target()
         except UsageError as error:
             self.problem, self.fix = self.hidden(error.problem), error.fix
-            journal.add(self.id, "problem", self.problem)
+            journal.add_line(self.id, "problem", self.problem)
             return
         self.backend = mounts.add(self.id, target, self._options())
         self.problem = ""
         self._hide_from_clients(target)
-        self.backend.on_stderr = lambda line: journal.add(self.id, "stderr", self.hidden(line))
-        self.backend.on_lifecycle = lambda told: journal.add(
+        self.backend.on_stderr = lambda line: journal.add_line(self.id, "stderr", self.hidden(line))
+        self.backend.on_lifecycle = lambda told: journal.add_line(
             self.id, "state", self.hidden(_format_claimed_transition(told))
         )
-        self.backend.on_renewed = lambda reason: journal.add(self.id, "state", f"restarted without a gap: {reason}")
-        self.backend.watch(lambda change: journal.add(self.id, "state", self.hidden(_format_transition(change))))
+        self.backend.on_renewed = lambda reason: journal.add_line(
+            self.id, "state", f"restarted without a gap: {reason}"
+        )
+        self.backend.watch(lambda change: journal.add_line(self.id, "state", self.hidden(_format_transition(change))))
 
-    def target(self) -> Target:
+    def resolve_target(self) -> Target:
         """Where the server is, with its variables filled in. Raises UsageError."""
         launch = self.entry.launch.fill_variables(self.environ)
         how: Any = {"per": launch.per or None, "version": launch.version}
@@ -99,7 +101,7 @@ class KernelMember:
             )
         return Command(launch.command, *launch.args, env=launch.env, cwd=launch.cwd or None, **how)
 
-    def adjust(self, entry: ServerEntry) -> None:
+    def apply_entry(self, entry: ServerEntry) -> None:
         """Take over what changed in the file and needs no restart."""
         self.entry = entry
         if self.backend is not None:
@@ -114,7 +116,7 @@ class KernelMember:
         before, hidden = self.entry, self.hidden
         self.entry, self.hidden = entry, entry.launch.hidden(self.environ)
         try:
-            target = self.target()
+            target = self.resolve_target()
             self.backend.options = self._options()
             if self.is_stopped:
                 self.backend.target = target
@@ -153,7 +155,7 @@ class KernelMember:
             mgp=OFFERED,
         )
 
-    def row(self) -> dict[str, Any]:
+    def make_ps_row(self) -> dict[str, Any]:
         """What `ps` tells of it."""
         from defserve.base.redaction import redact_text
 
@@ -225,7 +227,7 @@ class JournalLine(NamedTuple):
     kind: Kind
     text: str
 
-    def wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Any]:
         return {"time": vocabulary.format_instant(self.time), "id": self.id, "kind": self.kind, "text": self.text}
 
 
@@ -237,7 +239,7 @@ class ServerJournal:
         self._followers: set[asyncio.Queue[JournalLine]] = set()
         self._clock = clock
 
-    def add(self, id: str, kind: Kind, text: str) -> None:
+    def add_line(self, id: str, kind: Kind, text: str) -> None:
         line = JournalLine(self._clock(), id, kind, text[:MAX_LINE_LENGTH])
         self._lines.setdefault(id, deque(maxlen=KEPT)).append(line)
         for follower in self._followers:
@@ -249,17 +251,17 @@ class ServerJournal:
         """A server is gone for good."""
         self._lines.pop(id, None)
 
-    def lines(self, id: str | None = None) -> list[JournalLine]:
+    def list_lines(self, id: str | None = None) -> list[JournalLine]:
         """The kept lines of one server, or of all, by time."""
         found = self._lines.get(id, ()) if id is not None else (line for kept in self._lines.values() for line in kept)
         return sorted(found, key=lambda line: line.time)
 
-    async def follow(self, id: str | None = None) -> AsyncGenerator[JournalLine]:
+    async def follow_lines(self, id: str | None = None) -> AsyncGenerator[JournalLine]:
         """The kept lines, then new ones for ever."""
         follower: asyncio.Queue[JournalLine] = asyncio.Queue(BEHIND)
         self._followers.add(follower)
         try:
-            for line in self.lines(id):
+            for line in self.list_lines(id):
                 yield line
             while True:
                 line = await follower.get()

@@ -61,7 +61,7 @@ class AccessVerbs:
                 continue
             rows.append({"server_id": one, "default": policy.default})
             rows += [
-                {**access.wire(entry, one), "expired": not entry.holds(access.clock())}
+                {**access.to_wire(entry, one), "expired": not entry.holds(access.clock())}
                 for entry in policy.entries()
                 if agent in (None, entry.agent_id)
             ]
@@ -151,7 +151,7 @@ class PermissionVerbs:
         needed = self._find_needed_permissions()
         return [self._row(one, name, needed[one][name]) for one in needed for name in needed[one] if id in (None, one)]
 
-    async def decide(
+    async def decide_permission(
         self, decision: PermissionDecision, id: str, permission: str | None = None, reason: str = ""
     ) -> list[dict[str, Any]]:
         """Let the tools of a server use a permission, whoever calls them, or keep them from it. If none is named, it's
@@ -164,8 +164,8 @@ class PermissionVerbs:
             )
         await kernel.governance.refresh()
         needed = self._find_needed_permissions().get(id, {})
-        names = [permission] if permission else [name for name in needed if not section.decision(id, name)]
-        if permission is not None and permission not in needed and not section.decision(id, permission):
+        names = [permission] if permission else [name for name in needed if not section.get_decision(id, name)]
+        if permission is not None and permission not in needed and not section.get_decision(id, permission):
             known = ", ".join(needed) or "none"
             raise UsageError(f"{id} needs no permission {permission[:128]!r}", fix=f"it needs: {known}")
         if not names:
@@ -174,9 +174,9 @@ class PermissionVerbs:
         details = {"permissions": names, "reason": reason}
         by = {"type": "user", "id": LOCAL_PRINCIPAL.id}
         # A decision that cannot be recorded is not made.
-        await asyncio.to_thread(lambda: kernel.server.mgp.audit.record(event, id, result, details, by=by))
+        await asyncio.to_thread(lambda: kernel.server.mgp.audit.report_server_event(event, id, result, details, by=by))
         try:
-            await asyncio.to_thread(section.decide, id, names, decision, LOCAL_PRINCIPAL.id, reason)
+            await asyncio.to_thread(section.store_decision, id, names, decision, LOCAL_PRINCIPAL.id, reason)
         except OSError as error:
             raise UsageError(
                 f"the decision cannot be kept: {error}", fix="make the folder of the file writable"
@@ -202,7 +202,7 @@ class PermissionVerbs:
             "permission": name,
             "risk_level": PERMISSION_RISKS.get(name, "moderate"),
             "decision": undecided,
-            **section.decision(id, name),
+            **section.get_decision(id, name),
             "tools": tools,
         }
         if (asked := section.asked.get((id, name))) is not None:

@@ -173,13 +173,13 @@ _ROWS: Final = (
     KernelVerb(
         "permissions approve",
         "let a server's tools use a permission",
-        lambda kernel: partial(kernel.permissions.decide, "approved"),
+        lambda kernel: partial(kernel.permissions.decide_permission, "approved"),
         DECISION,
     ),
     KernelVerb(
         "permissions deny",
         "keep a server's tools from a permission",
-        lambda kernel: partial(kernel.permissions.decide, "denied"),
+        lambda kernel: partial(kernel.permissions.decide_permission, "denied"),
         DECISION,
     ),
     KernelVerb(

@@ -79,7 +79,7 @@ class ImportedApi:
         return join_name_words(split_name_words(str(self._info.get("title", "")))) or "api"
 
     @property
-    def about(self) -> dict[str, str]:
+    def server_options(self) -> dict[str, str]:
         """What the document says of the API, as options of a server."""
         said = {name: self._info.get(name) for name in ("title", "version", "description")}
         return {

@@ -177,7 +177,7 @@ class DocumentReferences:
         self.root = root
         self._known: dict[str, Any] = {}
 
-    def at(self, ref: str) -> Any:
+    def find_target(self, ref: str) -> Any:
         """What a reference points to. Raises UsageError for one that points to nothing."""
         if ref not in self._known:
             self._known[ref] = self._find(ref)
@@ -191,7 +191,7 @@ class DocumentReferences:
             if not is_object(value) or not isinstance(ref := value.get("$ref"), str):
                 return {**value, **beside} if beside and is_object(value) else value
             beside = {name: item for name, item in value.items() if name in ("summary", "description")} | beside
-            value = self.at(ref)
+            value = self.find_target(ref)
         raise UsageError(f"the reference {ref!r} leads in a circle", fix="correct the document")
 
     def _find(self, ref: str) -> Any:

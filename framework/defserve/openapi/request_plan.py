@@ -92,13 +92,13 @@ class RequestPlan:
         if required:
             root["required"] = required
         self.properties = properties
-        self.schema = schemas.whole({**root, "additionalProperties": False}, "request")
+        self.schema = schemas.convert_with_definitions({**root, "additionalProperties": False}, "request")
 
 
 def _body(body: RequestBody, schemas: SchemaConverter, taken: set[str]) -> BodyArguments:
     media, kind = _choose_media_type(body.content)
     described = body.content[media]
-    root = schemas.root(described.get("schema"), "request") if kind not in ("text", "bytes") else {}
+    root = schemas.convert_root(described.get("schema"), "request") if kind not in ("text", "bytes") else {}
     files = _files(described.get("schema"), schemas) if kind == "multipart" else frozenset[str]()
     fields = _flat_fields(root, taken)
     whole = make_argument_name("body", "request", taken) if fields is None else None

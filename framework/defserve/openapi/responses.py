@@ -120,11 +120,11 @@ def _find_response_schema(
         if len(content) > 1 or not is_json(next(iter(content)).partition(";")[0].strip().lower()):
             return None
         described = references.resolve_value(next(iter(content.values())))
-        found = schemas.root(described.get("schema"), "response") if is_object(described) else {}
+        found = schemas.convert_root(described.get("schema"), "response") if is_object(described) else {}
         kind = found.get("type")
         if (kind, True) not in (("object", "properties" in found), ("array", "items" in found)):
             return None
-        whole = {**_loose(schemas.whole(found, "response", MAX_RETURN_SCHEMA)), "type": kind}
+        whole = {**_loose(schemas.convert_with_definitions(found, "response", MAX_RETURN_SCHEMA)), "type": kind}
         return whole if len(json.dumps(whole)) <= MAX_RETURN_SCHEMA else None
     return None
 

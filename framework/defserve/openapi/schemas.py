@@ -55,7 +55,7 @@ class SchemaConverter:
         made = conversion.convert(schema, above)
         return loosen_schema(made) if conversion.is_cut else made
 
-    def root(self, schema: Any, direction: SchemaDirection) -> JsonSchema:
+    def convert_root(self, schema: Any, direction: SchemaDirection) -> JsonSchema:
         """A converted schema that is no reference itself: for a body whose fields become arguments."""
         seen: tuple[str, ...] = ()
         while (
@@ -99,7 +99,9 @@ class SchemaConverter:
             short.setdefault("type", "object")
         return _shorten_schema(self.convert(short, direction))
 
-    def whole(self, schema: JsonSchema, direction: SchemaDirection, most: int = MAX_SCHEMA_BYTES) -> JsonSchema:
+    def convert_with_definitions(
+        self, schema: JsonSchema, direction: SchemaDirection, most: int = MAX_SCHEMA_BYTES
+    ) -> JsonSchema:
         """A schema with the definitions that it needs. Those nearest to it first; the rest is cut to its type."""
         kept: dict[str, JsonSchema] = {}
         cut: dict[str, JsonSchema] = {}
@@ -358,7 +360,7 @@ class RawSchemas:
 
     def target(self, ref: str) -> Any:
         try:
-            return self._references.at(ref)
+            return self._references.find_target(ref)
         except UsageError:
             return {}  # one bad reference must not cost the whole document
 

@@ -115,7 +115,7 @@ class OperationFunction(Function):
         return False
 
     def run(self, call: Call, kwargs: dict[str, Any], seconds: float) -> Awaitable[Any]:
-        return call.session.engine.within(call, seconds, self._send(call, kwargs))
+        return call.session.engine.run_with_timeout(call, seconds, self._send(call, kwargs))
 
 
 class OperationTool(Tool):
@@ -197,7 +197,7 @@ def checker(schema: JsonSchema) -> ExplicitArgumentsSchema:
         log.warning("the pattern %r %s: it stays published, and only the API enforces it", pattern[:200], reason)
     names = schema.get("properties", {})
     known: JsonSchema = {"type": "object", "properties": dict.fromkeys(names, True), "additionalProperties": False}
-    loose = ExplicitArgumentsSchema.of_our_own({**known, "required": schema.get("required", [])})
+    loose = ExplicitArgumentsSchema.from_trusted_schema({**known, "required": schema.get("required", [])})
     try:
         return ExplicitArgumentsSchema(_cheap(schema), subject="input schema", otherwise=loose)
     except (UsageError, RecursionError):

@@ -63,7 +63,7 @@ class Backend(MountedServer):
         policy = self.policy = RestartCounter(options.restarts or make_default_restart_policy(target))
         room = self.room = CallSlots(id, options.in_flight)
         catalogue = self.catalogue = BackendCatalogue(self, front, options.tools, options.transform)
-        state.watch(lambda change: catalogue.touch())
+        state.watch_changes(lambda change: catalogue.notify_lists_changed())
         conversations = self.conversations = BackendChannels(self, state, self, lambda: policy.policy)
         changes = self._changes = BackendChanges(self, state, conversations, catalogue, front.mcp.subscriptions)
         calls = BackendCalls(self, state, conversations, room, parking, keep_task)
@@ -71,12 +71,12 @@ class Backend(MountedServer):
         conversations.ended = lambda front: catalogue.drop_private_items(front.key)
         conversations.opened = lambda channel, front: changes.listen(channel, front.key)
         # Not methods that pass on: a reader would look twice, and a call of a tool would pay for each.
-        self.watch, self.ready = state.watch, state.ready
+        self.watch, self.ready = state.watch_changes, state.wait_until_ready
         self.start, self.stop, self.restart, self.renew = life.start, life.stop, life.restart, life.renew
-        self.fail, self.sleep = life.fail, life.sleep
+        self.fail, self.sleep = life.end_unresponsive, life.sleep
         self.relay, self.ask_task, self.release_task = calls.relay, calls.ask_task, calls.release_task
         self.watch_resources, self.unwatch_resources = changes.watch_resources, changes.unwatch_resources
-        self.read_skills, self.heard = changes.read_skills, changes.heard
+        self.read_skills, self.heard = changes.read_skills, changes.on_notification
 
     # -- what is known of it -----------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class Backend(MountedServer):
     @property
     def tools(self) -> int:
         """How many tools it offers here."""
-        return self.catalogue.count("tools")
+        return self.catalogue.count_items("tools")
 
     @property
     def pid(self) -> int | None:
@@ -128,7 +128,9 @@ class Backend(MountedServer):
     def may_have(self, name: str) -> bool:
         """Whether a name or URI could be one of its own."""
         prefix = self.prefix
-        return not prefix.text or name.startswith(prefix.name("")) or prefix.inner_uri(name) is not None or not name
+        return (
+            not prefix.text or name.startswith(prefix.prefix_name("")) or prefix.strip_uri(name) is not None or not name
+        )
 
     async def ping(self, within: float) -> str | None:
         """Ask whether it still answers, and how it is (MGP §11.3; None if it does not say). Raises PeerError."""
@@ -152,13 +154,17 @@ class Backend(MountedServer):
         if channel is self.conversations.main:
             self._supervision.main_gone.set()
             return
-        self._state.note = self.hidden(reason.message)
-        self.conversations.lost(channel, reason)
-        self._changes.lost(channel.front)
+        self._state.note = self.redact_secrets(reason.message)
+        self.conversations.on_channel_lost(channel, reason)
+        self._changes.on_channel_lost(channel.front)
 
     async def tell_decisions(self) -> None:
         """Somebody has decided about permissions: the server is told in every conversation that is open."""
-        told = [channel.grants.refresh() for channel in self.conversations.all() if channel.grants is not None]
+        told = [
+            channel.grants.send_new_decisions()
+            for channel in self.conversations.list_channels()
+            if channel.grants is not None
+        ]
         await asyncio.gather(*told)
 
     def on_session_closed(self, session: Session) -> None:
@@ -173,7 +179,7 @@ class Backend(MountedServer):
 
     def roots_changed(self, session: Session) -> None:
         """A front has other roots than before: its own conversations are told."""
-        for channel in self.conversations.pool.all():
+        for channel in self.conversations.pool.list_channels():
             if channel.front is not None and channel.front.session is session and not channel.stateless:
                 channel.conversation.notify_soon("notifications/roots/list_changed", {})
 
@@ -223,7 +229,7 @@ class BackendChanges:
         self._server, self._state, self._conversations = server, state, conversations
         self._catalogue, self._subscriptions = catalogue, subscriptions
         self._watching = Watching(
-            conversations.of, lambda front: SHARED if conversations.per == "shared" else front.key
+            conversations.get_channel, lambda front: SHARED if conversations.sharing == "shared" else front.key
         )
         self._skills_read = 0.0
         self._tasks = BackgroundTasks()
@@ -237,7 +243,7 @@ class BackendChanges:
         await self._want_changes(channel)
         await self._watching.repeat(channel, group)
 
-    def heard(self, channel: BackendChannel, method: str, params: Json) -> None:
+    def on_notification(self, channel: BackendChannel, method: str, params: Json) -> None:
         """A notification came that belongs to no call."""
         if (kinds := CHANGES.get(method)) is not None:
             self._catalogue.refresh_soon(channel, kinds)
@@ -246,7 +252,7 @@ class BackendChanges:
         elif method == LIFECYCLE and self._server.on_lifecycle is not None:
             self._server.on_lifecycle(params)
 
-    def lost(self, front: FrontClient | None) -> None:
+    def on_channel_lost(self, front: FrontClient | None) -> None:
         """The conversation of a front has ended by itself."""
         if front is not None and self._watching.watches(front):
             self._tasks.start(self._reopen(front))
@@ -256,8 +262,8 @@ class BackendChanges:
         conversations = self._conversations
         is_forgotten = self._watching.drop_fronts(lambda front: front.session is session)
         # A conversation of its own ends with it. In one that is shared, the backend must be told.
-        if is_forgotten and conversations.per == "shared" and conversations.main is not None:
-            self._tasks.start(self._watching.settle(conversations.main, SHARED))
+        if is_forgotten and conversations.sharing == "shared" and conversations.main is not None:
+            self._tasks.start(self._watching.sync_subscriptions(conversations.main, SHARED))
 
     # -- skills ------------------------------------------------------------------------------------------
 
@@ -273,7 +279,7 @@ class BackendChanges:
         self.skills_were_read()
         with suppress(PeerError, TimeoutError):
             async with asyncio.timeout(within):
-                await self._catalogue.refresh(main, ("skills",))
+                await self._catalogue.refresh_lists(main, ("skills",))
 
     # -- resources ---------------------------------------------------------------------------------------
 
@@ -292,14 +298,14 @@ class BackendChanges:
         front = _watcher(call)
         await self._watching.drop(front, self._inner(uris), self._conversations.find_open_channel)
         if front.key is call:
-            self._conversations.pool.end(front)
+            self._conversations.pool.end_channel(front)
 
     def _inner(self, uris: Collection[str]) -> list[str]:
-        return [inner for uri in uris if (inner := self._server.prefix.inner_uri(uri)) is not None]
+        return [inner for uri in uris if (inner := self._server.prefix.strip_uri(uri)) is not None]
 
     def _announce_update(self, channel: BackendChannel, uri: str) -> None:
         """Tell who asked, and nobody else: other fronts have other conversations, with other contents."""
-        outer, front = self._server.prefix.uri(uri), channel.front
+        outer, front = self._server.prefix.prefix_uri(uri), channel.front
         if front is None:
             self._subscriptions.notify_resource_updated(outer, hears=self._server.open_to)
             return
@@ -324,7 +330,7 @@ class BackendChanges:
         await asyncio.sleep(REOPEN_SECONDS)
         if self._watching.watches(front):
             with suppress(DefserveError):
-                await self._conversations.of(front)
+                await self._conversations.get_channel(front)
 
 
 def _watcher(call: Call) -> FrontClient:
@@ -362,7 +368,7 @@ class Watching:
         except BaseException as error:
             self._subtract(front, uris)
             if isinstance(error, PeerError):
-                await self.settle(channel, self._group(front))
+                await self.sync_subscriptions(channel, self._group(front))
             raise
 
     async def drop(
@@ -373,7 +379,7 @@ class Watching:
             return
         self._subtract(front, uris)
         if (channel := known(front)) is not None:
-            await self.settle(channel, self._group(front))
+            await self.sync_subscriptions(channel, self._group(front))
 
     def drop_fronts(self, which: Callable[[FrontClient], bool]) -> bool:
         """Fronts that have left want nothing. Whether one of them did."""
@@ -385,9 +391,9 @@ class Watching:
     async def repeat(self, channel: BackendChannel, group: Hashable) -> None:
         """Ask a new conversation for what an earlier one was asked for."""
         if self._collect_uris(group):
-            await self.settle(channel, group)
+            await self.sync_subscriptions(channel, group)
 
-    async def settle(self, channel: BackendChannel, group: Hashable) -> None:
+    async def sync_subscriptions(self, channel: BackendChannel, group: Hashable) -> None:
         """Ask a conversation for what its fronts want to hear of, and for nothing else."""
         with suppress(PeerError):
             await channel.updates.want(uris=lambda: self._collect_uris(group))

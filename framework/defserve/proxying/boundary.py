@@ -359,11 +359,11 @@ def make_call_error(id: str, error: PeerError, state: BackendStateName, secrets:
         return UpstreamError(error.message, data={"server_id": id, "may_have_had_effects": True})
     if not isinstance(error, PeerGone):
         if error.code == PeerError("").code and error.data is None:
-            log.warning("server %r: a call has no usable answer: %s", id, secrets.hidden(error.message))
+            log.warning("server %r: a call has no usable answer: %s", id, secrets.redact_text(error.message))
             return UpstreamError(f"server {id!r} gave no usable answer", data={"server_id": id})
         # Over HTTP an error may come as the refusal of the request.
         return make_relayed_error(id, {"code": error.code, "message": error.message, "data": error.data}, secrets)
-    log.warning("server %r left before it answered a call: %s", id, secrets.hidden(error.message))
+    log.warning("server %r left before it answered a call: %s", id, secrets.redact_text(error.message))
     return UpstreamUnavailable(
         f"server {id!r} left before it answered; the call may have had effects",
         data=data,
@@ -374,7 +374,7 @@ def make_call_error(id: str, error: PeerError, state: BackendStateName, secrets:
 
 def _make_refusal_error(id: str, error: HttpRefusal, secrets: BackendSecrets) -> UpstreamError:
     """An HTTP error. What it says of the address, and the page that came with it, are for the log."""
-    log.warning("server %r refused a call: %s", id, secrets.hidden(error.message))
+    log.warning("server %r refused a call: %s", id, secrets.redact_text(error.message))
     status: int = error.data["status"]
     data: dict[str, Any] = {"server_id": id, "status": status}
     text = f"server {id!r} refused the call (HTTP {status})"
@@ -396,7 +396,7 @@ def make_relayed_error(id: str, error: dict[str, Any], secrets: BackendSecrets) 
 
     A code that nobody may send on becomes an internal error, and is told as `inner_code`.
     """
-    given, message, data = error.get("code"), error.get("message"), clean_error(secrets.hidden_in(error.get("data")))
+    given, message, data = error.get("code"), error.get("message"), clean_error(secrets.redact_value(error.get("data")))
     code = given if isinstance(given, int) and not isinstance(given, bool) else INTERNAL_ERROR
     fields: dict[str, Any] = data if is_object(data) else {} if data is None else {"detail": data}
     if is_array(pages := fields.get("elicitations")):  # the pages that a person has to visit first
@@ -407,7 +407,7 @@ def make_relayed_error(id: str, error: dict[str, Any], secrets: BackendSecrets) 
     if (relayable := choose_relayed_error_code(code)) != code:
         fields = {**fields, "inner_code": code}
     return RelayedError(
-        secrets.hidden_in(message) if isinstance(message, str) else f"server {id!r} gave an error without a message",
+        secrets.redact_value(message) if isinstance(message, str) else f"server {id!r} gave an error without a message",
         code=relayable,
         data=_name_inner_fields(fields, id),
     )

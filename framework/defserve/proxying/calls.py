@@ -60,20 +60,20 @@ class BackendCalls:
         """The result of a call's request. Raises what the front is told if there is none."""
         rounds = call.root.peek(RoundTrips)
         if rounds is not None and rounds.parked is not None:
-            return await self._run_in_backend(call, self._context.parking.run(call.root, _nothing))
+            return await self._run_in_backend(call, self._context.parking.run_or_resume(call.root, _nothing))
         room, caller, server = self._room, call.principal, self._server
-        if (turn := room.enter(caller)) is not None:
+        if (turn := room.begin_call(caller)) is not None:
             await self._turn(call, turn)
         began, failed = perf_counter(), True
         try:
             front, conversations = identify_front(call), self._conversations
             held = self._context.held.take_channel(get_held_handle(rounds, server.id)) if rounds is not None else None
-            known = conversations.at_hand(front) if held is None else held.channel
+            known = conversations.find_ready_channel(front) if held is None else held.channel
             channel = known or await self._open_channel(call, front)
             relayed = RelayedCall(self._context, call, channel, front, rounds)
             if held is not None:
-                channel.begin(relayed)
-                channel.end(held.exchange)
+                channel.begin_exchange(relayed)
+                channel.end_exchange(held.exchange)
             try:
                 result = await relayed.run(method, params)
                 failed = "isError" in result and result["isError"] is True
@@ -93,12 +93,12 @@ class BackendCalls:
             room.times.append((began, perf_counter(), failed))
             if failed:
                 room.errors += 1
-            room.leave(caller)
+            room.end_call(caller)
 
     async def _open_channel(self, call: Call, front: FrontClient) -> BackendChannel:
         """The conversation of a front. One that no session ends is ended with the key or token of who it is for."""
         conversations = self._conversations
-        channel = await conversations.of(front)
+        channel = await conversations.get_channel(front)
         mine = channel.front
         if mine is not None and mine.key is not None and mine.session is None and not channel.is_watched:
             channel.is_watched = True
@@ -108,7 +108,7 @@ class BackendCalls:
     async def _turn(self, call: Call, turn: asyncio.Future[None]) -> None:
         """Wait for room. Raises UpstreamTimeout if there is none in time."""
         try:
-            await self._room.turn(call.principal, turn)
+            await self._room.wait_for_turn(call.principal, turn)
         except asyncio.CancelledError:
             self._check_time(call, was_sent=False)
             raise
@@ -144,7 +144,7 @@ class BackendCalls:
         """See `TaskServers`. `where` is what was given to a `KeepTask`."""
         server = self._server
         seconds = server.timeout or call.session.composition.limits.tool
-        found = await call.engine.within(call, seconds, self._ask_in_turn(call, where, method, params))
+        found = await call.engine.run_with_timeout(call, seconds, self._ask_in_turn(call, where, method, params))
         if is_object(found.get("result")):
             found["result"] = adapt_result(items.prefix_tool_result(found["result"], server.prefix), get_dialect(call))
         if is_object(found.get("error")):
@@ -154,16 +154,16 @@ class BackendCalls:
 
     async def _ask_in_turn(self, call: Call, where: Json, method: str, params: Json) -> Json:
         caller = call.principal
-        if (turn := self._room.enter(caller)) is not None:
+        if (turn := self._room.begin_call(caller)) is not None:
             await self._turn(call, turn)
         try:
             return await self._ask_task(call, where, method, params)
         finally:
-            self._room.leave(caller)
+            self._room.end_call(caller)
 
     async def _ask_task(self, call: Call, where: Json, method: str, params: Json) -> Json:
         front, held = identify_front(call), where[HELD]
-        channel = self._context.tasks.find(held) if held is not None else await self._open_channel(call, front)
+        channel = self._context.tasks.find_channel(held) if held is not None else await self._open_channel(call, front)
         if channel is None:
             raise TaskLost
         relayed = RelayedCall(self._context, call, channel, front, call.root.peek(RoundTrips))
@@ -188,7 +188,7 @@ class BackendCalls:
 
     def release_task(self, where: Json) -> None:
         """See `TaskServers`."""
-        self._context.tasks.release(where[HELD])
+        self._context.tasks.release_channel(where[HELD])
 
 
 def _questions(task: Json) -> Json:
@@ -227,7 +227,7 @@ class CallSlots:
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
         self._emptied: asyncio.Event | None = None
 
-    def enter(self, caller: str) -> asyncio.Future[None] | None:
+    def begin_call(self, caller: str) -> asyncio.Future[None] | None:
         """Begin a call. None if there is room; else wait for what this gives, with `turn`. Raises ResourceExhausted."""
         mine = self._each.get(caller, 0)
         if self.running < self.limit and mine < self._share and caller not in self._lines:
@@ -242,19 +242,19 @@ class CallSlots:
         self._lines.setdefault(caller, deque()).append(turn)
         return turn
 
-    async def turn(self, caller: str, turn: asyncio.Future[None]) -> None:
+    async def wait_for_turn(self, caller: str, turn: asyncio.Future[None]) -> None:
         """Wait until a call may begin. It has begun when this returns."""
         try:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.leave(caller)
+                self.end_call(caller)
             else:
                 self._drop_turn(caller, turn)
             raise
         self.total += 1
 
-    def leave(self, caller: str) -> None:
+    def end_call(self, caller: str) -> None:
         """A call is over."""
         self.running -= 1
         if (left := self._each[caller] - 1) > 0:
@@ -266,7 +266,7 @@ class CallSlots:
         if self.running == 0 and self._emptied is not None:
             self._emptied.set()
 
-    async def empty(self, seconds: float) -> None:
+    async def wait_until_idle(self, seconds: float) -> None:
         """Wait until no call is under way; at most so many seconds."""
         if self.running:
             self._emptied = self._emptied or asyncio.Event()
@@ -335,7 +335,7 @@ class HeldChannels:
         if len(self._held) >= self._most or own >= self._share:
             return None
         handle = token_urlsafe(16)
-        timer = asyncio.get_running_loop().call_later(seconds, self.release, handle)
+        timer = asyncio.get_running_loop().call_later(seconds, self.release_channel, handle)
         self._held[handle] = HeldChannel(channel, exchange, timer)
         return handle
 
@@ -346,16 +346,16 @@ class HeldChannels:
             held.timer.cancel()
         return held if held is not None and held.channel.gone is None else None
 
-    def find(self, handle: Any) -> BackendChannel | None:
+    def find_channel(self, handle: Any) -> BackendChannel | None:
         """The conversation behind a handle, which stays kept; None if it has ended."""
         held = self._held.get(handle)
         return held.channel if held is not None and held.channel.gone is None else None
 
-    def release(self, handle: Any) -> None:
+    def release_channel(self, handle: Any) -> None:
         """Nobody needs it any more."""
         if (held := self._held.pop(handle, None)) is not None:
             held.timer.cancel()
-            held.channel.end(held.exchange)
+            held.channel.end_exchange(held.exchange)
 
 
 def _caller(channel: BackendChannel) -> str | None:

@@ -205,10 +205,10 @@ class BackendCatalogue:
         """Belong to the event loop that comes next."""
         self._refreshing = asyncio.Lock()
 
-    def count(self, kind: str) -> int:
+    def count_items(self, kind: str) -> int:
         return len(self._shown[kind])
 
-    async def refresh(
+    async def refresh_lists(
         self, channel: BackendChannel, kinds: Sequence[str] = tuple(LIST_KINDS), *, strict: bool = False
     ) -> None:
         """Read lists and show them. Raises PeerError if one cannot be read; with `strict`, Clash for a taken name."""
@@ -248,14 +248,14 @@ class BackendCatalogue:
             channel, kinds = self._changed.popitem()
             began = time.thread_time()
             try:
-                await self.refresh(channel, sorted(kinds))
+                await self.refresh_lists(channel, sorted(kinds))
             except PeerError as error:
-                text = self._backend.secrets.hidden(error.message)
+                text = self._backend.secrets.redact_text(error.message)
                 log.warning("server %r: its new lists cannot be read: %s", self._backend.id, text)
             await asyncio.sleep(max(PAUSE_SECONDS, REST * (time.thread_time() - began)))
 
     @property
-    def private(self) -> Collection[Hashable]:
+    def private_front_keys(self) -> Collection[Hashable]:
         """The keys of the fronts that are shown items of their own."""
         return self._private.keys()
 
@@ -276,10 +276,10 @@ class BackendCatalogue:
             if len(kept) < len(self._shown[kind]):
                 self._show(kind, kept)
 
-    def touch(self) -> None:
+    def notify_lists_changed(self) -> None:
         """The state of the backend, which lists tell, has changed."""
         for registry in self._registries.values():
-            registry.touch()
+            registry.notify_watchers()
 
     def declare_again(self) -> None:
         """What this server says of the items has changed: have each declared once more, as if it were new."""
@@ -299,7 +299,7 @@ class BackendCatalogue:
         The list of one front's conversation `is_private`. What all are shown is not made again for it: the backend may
         describe it otherwise there, and nobody would be shown that.
         """
-        clean = self._backend.secrets.clean(listed)
+        clean = self._backend.secrets.redact_sure_secrets(listed)
         while True:
             began, made, problems = self._declarations, dict[str, Any](), list[str]()
             for first in range(0, len(clean), AT_ONCE):
@@ -312,7 +312,10 @@ class BackendCatalogue:
         if kind == "tools" and self._transform is not None:
             listed_names = [str(raw.get("name")) for raw in listed]
             self._warn(
-                [f"the transform names a tool {n!r}, which there is not" for n in self._transform.missing(listed_names)]
+                [
+                    f"the transform names a tool {n!r}, which there is not"
+                    for n in self._transform.find_missing_tools(listed_names)
+                ]
             )
         self._warn(problems)
         return made
@@ -344,7 +347,7 @@ class BackendCatalogue:
 
     def _takes(self, name: str, raw: Json) -> bool:
         is_shown = self._transform is None or self._transform.takes(name, read_listed_tags(raw, TAGS_KEYS))
-        return is_shown and self._choice.takes(name)
+        return is_shown and self._choice.is_offered(name)
 
     def _make(self, kind: str, outer: str, raw: Json, made: dict[str, Any]) -> str | None:
         try:
@@ -370,15 +373,14 @@ class BackendCatalogue:
     def _outer(self, kind: str, name: str) -> str:
         prefix: MountPrefix = self._backend.prefix
         if kind not in ("tools", "prompts"):
-            return prefix.uri(name)
-        chosen = self._choice.name(name) if kind == "tools" else name
+            return prefix.prefix_uri(name)
+        chosen = self._choice.get_offered_name(name) if kind == "tools" else name
         if kind == "tools" and self._transform is not None:
             chosen = self._transform.rename.get(name, chosen)
         outer = make_outer_name(prefix, chosen)
-        if outer != prefix.name(chosen):
-            self._warn(
-                [f"{prefix.name(chosen)!r} is longer than {MAX_NAME_LENGTH} characters; it is offered as {outer!r}"]
-            )
+        if outer != prefix.prefix_name(chosen):
+            whole = prefix.prefix_name(chosen)
+            self._warn([f"{whole!r} is longer than {MAX_NAME_LENGTH} characters; it is offered as {outer!r}"])
         return outer
 
     # -- showing -----------------------------------------------------------------------------------------
@@ -444,7 +446,7 @@ class BackendCatalogue:
             self._private.setdefault(key, set()).add(kind)
         # A front that is told of a change looks at once. It must not be told too early, or of nothing.
         if self._find_private_items(key, kind).keys() != before.keys():
-            registry.touch()
+            registry.notify_watchers()
 
     def _find_private_items(self, key: Hashable, kind: str) -> dict[str, Any]:
         """What this front is shown beyond the rest."""

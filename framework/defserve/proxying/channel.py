@@ -107,13 +107,13 @@ class BackendChannel:
             on_request=self.answer_request,
             on_notification=self._heard,
             on_gone=self._on_peer_gone,
-            shown=lambda data: self._owner.secrets.hidden(data.decode(errors="replace")),
+            shown=lambda data: self._owner.secrets.redact_text(data.decode(errors="replace")),
         )
         self.conversation.start()
         try:
             offer = ClientOffer(dict(INFO), self.offers, self._by_era)
             self.terms: SessionTerms = await open_conversation(self.conversation, offer, version, OPEN_SECONDS)
-            self._own_offers = offer.of_era("stateless") if self._by_era else self.offers
+            self._own_offers = offer.capabilities_for_era("stateless") if self._by_era else self.offers
         except BaseException:
             await self.aclose()
             raise
@@ -163,16 +163,16 @@ class BackendChannel:
 
     def forward(self, method: str, params: Json, exchange: RelayedCall) -> Coroutine[Any, Any, RawReply]:
         """Send a request of an exchange that has begun. Raises PeerGone, and PeerError if the link refuses it."""
-        return self.conversation.follow(method, params, exchange)
+        return self.conversation.forward_request(method, params, exchange)
 
-    def begin(self, exchange: RelayedCall) -> None:
+    def begin_exchange(self, exchange: RelayedCall) -> None:
         """A call is under way until `end`, and may send several requests."""
         self.exchanges[exchange] = None
         if self._began is not None:
             self._began.set()
             self._began = None
 
-    def end(self, exchange: RelayedCall) -> None:
+    def end_exchange(self, exchange: RelayedCall) -> None:
         self.exchanges.pop(exchange, None)
         if not self.exchanges:
             self.used_at = self._now()
@@ -188,7 +188,7 @@ class BackendChannel:
         complete = self.with_meta(params, {}, self._own_offers, None)
         return object_or_empty(await self.conversation.request(method, complete, within=within))
 
-    def lacks_level(self, level: str | None) -> bool:
+    def needs_log_level(self, level: str | None) -> bool:
         """Whether a server of the handshake era has yet to be told to send logs of this level."""
         return (
             level is not None
@@ -198,12 +198,12 @@ class BackendChannel:
             and (self.level is None or LOG_LEVEL_RANKS[self.level] > LOG_LEVEL_RANKS[level])
         )
 
-    def send_only(self, method: str, params: Json, offers: Json) -> None:
+    def send_without_waiting(self, method: str, params: Json, offers: Json) -> None:
         """A request whose answer nobody waits for."""
         complete = self.with_meta(params, {}, offers, None)
         self._sending.start(_quietly(self.conversation.request(method, complete, within=LEVEL_SECONDS)))
 
-    async def want_level(self, level: str | None) -> None:
+    async def set_log_level(self, level: str | None) -> None:
         """Have it send logs of this level, and whatever others asked for."""
         self.level = level
         try:
@@ -220,8 +220,10 @@ class BackendChannel:
         if request.method == "ping":
             return {}
         if self.grants is not None and request.method not in QUESTION_CAPABILITIES:
-            return self.grants.reply(request.method, request.params, None if within is None else within.call)
-        asking = self._ask_last(request) if within is None else within.ask(request.method, request.params)
+            return self.grants.answer_permission_request(
+                request.method, request.params, None if within is None else within.call
+            )
+        asking = self._ask_last(request) if within is None else within.ask_front(request.method, request.params)
         return await self._answer_question(request, asking, within or next(reversed(self.exchanges), None))
 
     async def _answer_question(
@@ -252,7 +254,9 @@ class BackendChannel:
 
     async def _ask_last(self, request: Request) -> Any:
         if not self.exchanges and self.front is not None and self.front.session is not None:
-            params = add_asker_to_question(self._owner.id, request.method, self._owner.secrets.clean(request.params))
+            params = add_asker_to_question(
+                self._owner.id, request.method, self._owner.secrets.redact_sure_secrets(request.params)
+            )
             try:
                 return await self.front.session.request(request.method, params, identity=self.front.caller)
             except PeerError as error:
@@ -265,12 +269,12 @@ class BackendChannel:
                     await began.wait()
             except TimeoutError:
                 raise ProtocolError("no call is under way, so there is nobody to ask") from None
-        return await next(reversed(self.exchanges)).ask(request.method, request.params)
+        return await next(reversed(self.exchanges)).ask_front(request.method, request.params)
 
-    def heard_in(self, exchange: RelayedCall, method: str, params: Json) -> None:
+    def on_call_notification(self, exchange: RelayedCall, method: str, params: Json) -> None:
         """A notification came within a call."""
         if method in OF_A_CALL:
-            exchange.hear(method, params)
+            exchange.on_call_notification(method, params)
         else:
             self._owner.heard(self, method, params)
 
@@ -278,7 +282,7 @@ class BackendChannel:
         self.updates.hear(method, params)
         if method == "notifications/message":
             for exchange in self._readers(params):
-                exchange.hear(method, params)
+                exchange.on_call_notification(method, params)
         else:
             self._owner.heard(self, method, params)
 
@@ -288,7 +292,7 @@ class BackendChannel:
             exchange.call.root.hang_up()
 
     def _find_exchange(self, id: Any) -> RelayedCall | None:
-        follower = self.conversation.follower(id)
+        follower = self.conversation.find_follower(id)
         return next((exchange for exchange in self.exchanges if exchange is follower), None)
 
     def _readers(self, params: Json) -> Collection[RelayedCall]:
@@ -373,7 +377,7 @@ class Updates:
         """A notification of the server, which may belong to the open request."""
         news = ServerUpdate(method, params)
         for stream in tuple(self._listeners):
-            stream.hear(news)
+            stream.receive_update(news)
 
     def close(self) -> None:
         if self._again is not None:

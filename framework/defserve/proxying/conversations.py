@@ -67,7 +67,7 @@ class BackendChannels:
         self.wake: Callable[[], Awaitable[None]] | None = None
 
     @property
-    def per(self) -> ChannelSharing:
+    def sharing(self) -> ChannelSharing:
         """Who shares a conversation. A server that keeps no session and is no child has nothing to share."""
         given: ChannelSharing | None = self._server.target.per
         if given is not None:
@@ -75,41 +75,41 @@ class BackendChannels:
         is_stateless = self.main is not None and self.main.stateless
         return "shared" if is_stateless and not self._server.target.isolates else "client"
 
-    def all(self) -> list[BackendChannel]:
+    def list_channels(self) -> list[BackendChannel]:
         """Every open conversation."""
-        return [*self.pool.all(), *([self.main] if self.main is not None else [])]
+        return [*self.pool.list_channels(), *([self.main] if self.main is not None else [])]
 
-    def at_hand(self, front: FrontClient) -> BackendChannel | None:
+    def find_ready_channel(self, front: FrontClient) -> BackendChannel | None:
         """The conversation that a front's call takes, if nothing has to be waited for."""
         now = self._state.now
         if now != "draining" and (known := self.pool.find_open_channel(front)) is not None:
             return known
-        return self.main if now == "connected" and self.wake is None and self.per == "shared" else None
+        return self.main if now == "connected" and self.wake is None and self.sharing == "shared" else None
 
-    async def of(self, front: FrontClient) -> BackendChannel:
+    async def get_channel(self, front: FrontClient) -> BackendChannel:
         """The conversation that a front's call takes. Waits a moment for a backend that is on its way."""
         state = self._state
-        if (channel := self.at_hand(front)) is not None:
+        if (channel := self.find_ready_channel(front)) is not None:
             return channel
         if self.wake is not None:
             await self.wake()
         if not state.settled.is_set():
-            await state.ready(WAIT_SECONDS if state.now == "restarting" else 2 * WAIT_SECONDS)
+            await state.wait_until_ready(WAIT_SECONDS if state.now == "restarting" else 2 * WAIT_SECONDS)
             if state.now == "restarting":  # it has just left
-                await state.ready(WAIT_SECONDS)
+                await state.wait_until_ready(WAIT_SECONDS)
         main = self.main
         if state.now != "connected" or main is None:
             raise boundary.make_not_connected_error(self._server.id, state.now)
-        per = self.per
+        per = self.sharing
         if per == "shared":
             return main
-        return await self.pool.get(front if per == "client" else front._replace(key=None))
+        return await self.pool.get_channel(front if per == "client" else front._replace(key=None))
 
     def find_open_channel(self, front: FrontClient) -> BackendChannel | None:
         """The conversation that a front's call would take, if it is open."""
-        return self.main if self.per == "shared" else self.pool.find_open_channel(front)
+        return self.main if self.sharing == "shared" else self.pool.find_open_channel(front)
 
-    async def open(self, front: FrontClient | None) -> BackendChannel:
+    async def open_channel(self, front: FrontClient | None) -> BackendChannel:
         """Open one more. Raises PeerError."""
         server = self._server
         channel = BackendChannel(self._owner, front, self._own_offer() if front is None else self._front_offer())
@@ -132,7 +132,7 @@ class BackendChannels:
             return
         channel.grants = ChannelGrants(names, decides, None if channel.stateless else channel.request)
         if channel.front is None:
-            await channel.grants.refresh()
+            await channel.grants.send_new_decisions()
 
     def _front_offer(self) -> dict[str, dict[str, Any]]:
         """What the conversations of fronts offer of MGP."""
@@ -148,26 +148,26 @@ class BackendChannels:
             offer.pop("handshake", None)
         return offer
 
-    def replace(self, main: BackendChannel) -> tuple[BackendChannel | None, ChannelPool]:
+    def replace_main_channel(self, main: BackendChannel) -> tuple[BackendChannel | None, ChannelPool]:
         """New calls take this one, and others of its kind. Gives what they took before."""
         old, pool = self.main, self.pool
         self.main, self.pool = main, self._new_pool()
         return old, pool
 
-    def lost(self, channel: BackendChannel, reason: PeerGone) -> None:
+    def on_channel_lost(self, channel: BackendChannel, reason: PeerGone) -> None:
         """The backend has left the conversation of a front."""
-        self.pool.drop(channel)
+        self.pool.drop_channel(channel)
         if CLEAN_EXIT_REASON not in reason.message:
             self._record_failure(channel.front)
 
     def on_session_closed(self, session: Session) -> None:
         """A front has left."""
-        self.pool.end_of(lambda front: front.session is session)
+        self.pool.end_matching_channels(lambda front: front.session is session)
         self._restarts.drop_failures(lambda key: isinstance(key, tuple) and session in key)
 
     def credential_ended(self, credential: str) -> None:
         """What was opened for who showed this key or token ends: nobody may use it, and it may hold what they said."""
-        self.pool.end_of(lambda front: front.credential == credential)
+        self.pool.end_matching_channels(lambda front: front.credential == credential)
 
     def forget_restarts(self) -> None:
         """An operator asked for a start."""
@@ -186,10 +186,12 @@ class BackendChannels:
         if wait:  # its process failed, and may have the next one then
             await asyncio.sleep(wait)
         try:
-            channel = await self.open(front)
+            channel = await self.open_channel(front)
         except PeerError as error:
             self._record_failure(front)
-            log.warning("server %r did not open for a client: %s", self._server.id, self._server.hidden(error.message))
+            log.warning(
+                "server %r did not open for a client: %s", self._server.id, self._server.redact_secrets(error.message)
+            )
             raise boundary.make_not_connected_error(self._server.id, "error") from None
         try:
             await self.opened(channel, front)
@@ -239,7 +241,7 @@ class ChannelPool:
     def __len__(self) -> int:
         return len(self._channels) + len(self._single) + self._opening_for.total()
 
-    def all(self) -> list[BackendChannel]:
+    def list_channels(self) -> list[BackendChannel]:
         return [*self._channels.values(), *self._single]
 
     def find_open_channel(self, front: FrontClient) -> BackendChannel | None:
@@ -247,7 +249,7 @@ class ChannelPool:
         channel = self._channels.get(front.place) if front.key is not None else None
         return channel if channel is not None and channel.gone is None else None
 
-    async def get(self, front: FrontClient) -> BackendChannel:
+    async def get_channel(self, front: FrontClient) -> BackendChannel:
         """The conversation of a front, opened if there is none. A front without a key gets one for a single call."""
         if (channel := self.find_open_channel(front)) is not None:
             return channel
@@ -302,7 +304,7 @@ class ChannelPool:
             self._single.discard(channel)
             self._end(channel)
 
-    def drop(self, channel: BackendChannel) -> None:
+    def drop_channel(self, channel: BackendChannel) -> None:
         """Forget a conversation that has ended by itself."""
         self._single.discard(channel)
         for key, kept in list(self._channels.items()):
@@ -310,12 +312,12 @@ class ChannelPool:
                 del self._channels[key]
         self._end(channel)
 
-    def end(self, front: FrontClient) -> None:
+    def end_channel(self, front: FrontClient) -> None:
         """A front wants nothing more."""
         if (channel := self._channels.pop(front.place, None)) is not None:
             self._end(channel)
 
-    def end_of(self, which: Callable[[FrontClient], bool]) -> None:
+    def end_matching_channels(self, which: Callable[[FrontClient], bool]) -> None:
         """Fronts have left, or may no longer be served: what was opened for them ends."""
         for key, channel in list(self._channels.items()):
             if channel.front is not None and which(channel.front):
@@ -331,7 +333,7 @@ class ChannelPool:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        opening, channels = list(self._opening.values()), self.all()
+        opening, channels = list(self._opening.values()), self.list_channels()
         self._channels.clear()
         self._single.clear()
         for task in opening:
@@ -342,7 +344,7 @@ class ChannelPool:
 
     def _make_room(self, front: FrontClient) -> None:
         """End an idle conversation if there are too many: one of the same caller, or of the one with the most."""
-        each = self._opening_for + Counter(_principal(channel) for channel in self.all())
+        each = self._opening_for + Counter(_principal(channel) for channel in self.list_channels())
         share = -(-self.most * SHARE_OF_ONE // 4)
         is_greedy = each[front.principal] >= share
         if len(self) < self.most and not is_greedy:
@@ -415,7 +417,7 @@ class ChannelGrants:
         self._telling = asyncio.Lock()
         self._offers: tuple[Json, Json] | None = None
 
-    async def settle(self, call: Call | None) -> None:
+    async def send_changes(self, call: Call | None) -> None:
         """Tell what has changed since it was told last. `call` is the one that comes next."""
         self._last = call
         if self._request is None:
@@ -428,22 +430,22 @@ class ChannelGrants:
                     await send_grants(self._send, str(uuid4()), changed, "kernel")
                 self._told.update(changed)
 
-    async def refresh(self) -> None:
+    async def send_new_decisions(self) -> None:
         """Somebody has decided. A server that cannot be told now is told before the next call."""
         with suppress(PeerError):
-            await self.settle(self._last)
+            await self.send_changes(self._last)
 
-    def meta(self, call: Call) -> Json:
+    def make_call_meta(self, call: Call) -> Json:
         """What a call without a session carries in `_meta`."""
-        return {GRANT_META_KEYS[0]: {name: grant.wire() for name, grant in self._grants(call).items()}}
+        return {GRANT_META_KEYS[0]: {name: grant.to_wire() for name, grant in self._grants(call).items()}}
 
-    def offering(self, offers: Json) -> Json:
+    def add_grant_offers(self, offers: Json) -> Json:
         """What a front offers, and what belongs to the grants of a call."""
         if self._offers is None or self._offers[0] is not offers:
             self._offers = offers, merge_objects(offers, make_mgp_offer(EXTENSIONS[:1])["stateless"])
         return self._offers[1]
 
-    def reply(self, method: str, params: Json, call: Call | None) -> Json:
+    def answer_permission_request(self, method: str, params: Json, call: Call | None) -> Json:
         """The answer to a server that asks for permissions itself (§3.5). Raises MethodNotFound for other methods."""
         if method not in ASK_METHODS:
             raise MethodNotFound(f"Method not found: {method} (this client did not offer it)")
@@ -451,7 +453,7 @@ class ChannelGrants:
         if not asked.permissions:
             raise InvalidParams("Invalid params: permissions must not be empty")
         meant = [permission for name in asked.permissions for permission in expand_permission(name)]
-        return asked.answer(self._decide(call or self._last, meant))
+        return asked.build_result(self._decide(call or self._last, meant))
 
     def _grants(self, call: Call | None) -> dict[str, Grant]:
         return {

@@ -131,7 +131,7 @@ def _prefix_block(block: Json, prefix: MountPrefix) -> None:
 
 def _prefix_members(value: Json, member: str, prefix: MountPrefix) -> None:
     if isinstance(value.get(member), str):
-        value[member] = prefix.uri(value[member])
+        value[member] = prefix.prefix_uri(value[member])
 
 
 def _objects(value: Any) -> list[Json]:
@@ -185,7 +185,7 @@ class RelayedFunction(Function):
         return False
 
     def run(self, call: Call, kwargs: dict[str, Any], seconds: float) -> Awaitable[Any]:
-        return call.session.engine.within(call, seconds, self.send(call, kwargs))
+        return call.session.engine.run_with_timeout(call, seconds, self.send(call, kwargs))
 
 
 class OfBackend(Item[Any]):
@@ -203,7 +203,7 @@ class OfBackend(Item[Any]):
     def description(self) -> str:
         return self.options.description or ""
 
-    def check(self, limits: Limits) -> None:
+    def check_limits(self, limits: Limits) -> None:
         """The backend has checked it."""
 
 
@@ -285,7 +285,7 @@ class RemoteTool(OfBackend, Tool):
             described |= {"_meta": meta} if meta else {}
         return prefix_listed_tool(described, self.backend.prefix)
 
-    def check(self, limits: Limits) -> None:
+    def check_limits(self, limits: Limits) -> None:
         if (self.options.timeout or 0) > limits.tool_max:
             raise UsageError(
                 f"{self.where}: timeout={self.options.timeout} is longer than the {limits.tool_max:g} s allowed",
@@ -351,11 +351,11 @@ class RemoteResource(OfBackend, Resource):
         return self.backend.relay(call, "resources/read", arguments)
 
     async def read_contents(self, call: Call, uri: str, values: Json, cache: ResourceCache) -> Json:
-        seconds = self.begin(call)
+        seconds = self.bind_to_call(call)
         if not ANSWER_PARAMS.isdisjoint(call.params):
             await read_input_answers(call)
         prefix, dialect = self.backend.prefix, get_dialect(call)
-        inner = prefix.inner_uri(uri)
+        inner = prefix.strip_uri(uri)
         try:
             found = await self.function.run(call, {"uri": inner}, seconds)
         except RelayedError as error:
@@ -377,7 +377,7 @@ class RemoteResource(OfBackend, Resource):
 
     async def complete(self, call: Call, params: Json) -> Json:
         """`CompleteResult` for one of its variables."""
-        ref = {**params["ref"], "uri": self.backend.prefix.inner_uri(params["ref"]["uri"])}
+        ref = {**params["ref"], "uri": self.backend.prefix.strip_uri(params["ref"]["uri"])}
         return await complete(self.backend, call, {**params, "ref": ref})
 
     def copy_as(self, uri: str) -> RemoteResource:
@@ -396,7 +396,7 @@ async def complete(backend: Backend, call: Call, params: Json) -> Json:
     """Suggestions of a backend. `params` name its own prompt or template."""
     known = {name: params[name] for name in ("ref", "argument", "context") if name in params}
     seconds = backend.timeout or call.session.composition.limits.tool
-    result = await call.engine.within(call, seconds, backend.relay(call, "completion/complete", known))
+    result = await call.engine.run_with_timeout(call, seconds, backend.relay(call, "completion/complete", known))
     return adapt_result(result, get_dialect(call))
 
 
@@ -420,7 +420,7 @@ class RemoteSkill(RemoteResource):
 
     __slots__ = ()
 
-    def entry(self, dialect: Dialect) -> Json:
+    def build_list_entry(self, dialect: Dialect) -> Json:
         """The skill as its list shows it."""
         return prefix_skill(self.raw, self.backend.prefix)
 

@@ -52,7 +52,7 @@ class ToolChoice:
     rename: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, given: ToolChoice | Mapping[str, Any] | Sequence[str] | None) -> ToolChoice:
+    def from_option(cls, given: ToolChoice | Mapping[str, Any] | Sequence[str] | None) -> ToolChoice:
         """Read `tools=`: a list of names to allow, or a mapping with allow, deny and rename."""
         if given is None:
             return cls()
@@ -64,17 +64,17 @@ class ToolChoice:
             return cls(**given)
         return cls(allow=(given,) if isinstance(given, str) else tuple(given))
 
-    def takes(self, name: str) -> bool:
+    def is_offered(self, name: str) -> bool:
         allowed = self.allow is None or any(fnmatchcase(name, pattern) for pattern in self.allow)
         return allowed and not any(fnmatchcase(name, pattern) for pattern in self.deny)
 
-    def name(self, name: str) -> str:
+    def get_offered_name(self, name: str) -> str:
         return self.rename.get(name, name)
 
 
 def make_outer_name(prefix: MountPrefix, name: str) -> str:
     """The name outside. If it were too long, the prefix is shortened to a part of it and a hash, always the same."""
-    whole = prefix.name(name)
+    whole = prefix.prefix_name(name)
     if len(whole) <= MAX_NAME_LENGTH or not prefix.text:
         return whole
     digest = sha256(prefix.text.encode()).hexdigest()[:HASH_LENGTH]
@@ -158,16 +158,16 @@ class MountedServer:
         """Whether the operator lets callers share a conversation, whoever they are."""
         return self.target.per == "shared"
 
-    def serves(self, call: Call) -> bool:
+    def is_open_to(self, call: Call) -> bool:
         """Whether it may be used by who calls."""
         return self.open_to is None or self.open_to(call.session, call.identity)
 
-    def learn(self, terms: SessionTerms) -> None:
+    def store_terms(self, terms: SessionTerms) -> None:
         """Keep what it says of itself when it is opened."""
         self.era, self.info, self.capabilities = terms.version, terms.server_info, terms.capabilities
-        self.learn_claims(terms)
+        self.store_claims(terms)
 
-    def learn_claims(self, terms: SessionTerms) -> None:
+    def store_claims(self, terms: SessionTerms) -> None:
         """Keep what it tells models, and what it says of all its tools. `on_claims` is called at once."""
         is_asked = self.options.mgp and (terms.stateless or self.offers_mgp_in_sessions)
         self.set_claims(terms.instructions, parse_mgp_claims(terms, self.options.mgp) if is_asked else None)
@@ -182,20 +182,20 @@ class MountedServer:
         """Not in a session that fronts share: there MGP would change what their calls mean."""
         return self.target.per != "shared"
 
-    def become(self, target: Target) -> None:
+    def change_target(self, target: Target) -> None:
         """It is somewhere else from now on."""
         self.target, self.secrets = target, target.secrets
 
     def take_stderr(self, line: str) -> None:
         """A child wrote a line on its stderr."""
-        shown = self.hidden(line)
+        shown = self.redact_secrets(line)
         self.stderr.append(shown)
         if self.on_stderr is not None:
             self.on_stderr(shown)
 
-    def hidden(self, text: str) -> str:
+    def redact_secrets(self, text: str) -> str:
         """A text without its secrets."""
-        return self.secrets.hidden(text)
+        return self.secrets.redact_text(text)
 
 
 # -- The state that a server behind this one is in (MGP §11.2), and who is told when it changes.
@@ -245,7 +245,7 @@ class BackendState:
         """Belong to the event loop that comes next: what waits must wait on that one."""
         self.settled = asyncio.Event()
 
-    def enter(self, state: BackendStateName, reason: str) -> None:
+    def enter_state(self, state: BackendStateName, reason: str) -> None:
         """The backend is in this state from now on."""
         previous, self.now = self.now, state
         self.since = time.time()
@@ -263,18 +263,18 @@ class BackendState:
             except Exception:
                 log.exception("a watcher of server %r failed", self._id)
 
-    def unsettle(self) -> None:
+    def mark_unsettled(self) -> None:
         """It has left, and what comes of that is not known yet. Who needs it waits."""
         if self.now == "connected":
             self.settled.clear()
 
-    def watch(self, changed: Callable[[BackendTransition], None]) -> Callable[[], None]:
+    def watch_changes(self, changed: Callable[[BackendTransition], None]) -> Callable[[], None]:
         """Call `changed` after each change. Returns the function that ends it."""
         key = object()
         self._watchers[key] = changed
         return lambda: self._watchers.pop(key, None) and None
 
-    async def ready(self, seconds: float) -> None:
+    async def wait_until_ready(self, seconds: float) -> None:
         """Wait until it is connected, or has failed; at most so many seconds."""
         if not self.settled.is_set():
             with suppress(TimeoutError):
@@ -380,7 +380,7 @@ class RestartCounter:
             self._times.popleft()
         return len(self._times)
 
-    def after(self, exit: ServerExit) -> float | RestartRefusal:
+    def plan_restart(self, exit: ServerExit) -> float | RestartRefusal:
         """The seconds to wait before the next start, which is counted; or why there is none."""
         policy = self.policy
         if exit is ServerExit.STOPPED:
@@ -414,7 +414,7 @@ class RestartCountersByKey:
         """The process of this key has failed."""
         restarts = self._known.pop(key)[0] if key in self._known else RestartCounter(self._policy(), self._clock)
         restarts.policy = self._policy()
-        verdict = restarts.after(ServerExit.FAILED)
+        verdict = restarts.plan_restart(ServerExit.FAILED)
         while len(self._known) >= MAX_KEYS:
             del self._known[next(iter(self._known))]
         self._known[key] = restarts, verdict if isinstance(verdict, RestartRefusal) else self._clock() + verdict

@@ -72,7 +72,7 @@ class Mounts(Extension):
     def declare(self, given: str | Target, prefix: str | None, options: Mapping[str, Any]) -> Backend:
         """Read what `Server.mount` was given. Raises UsageError for what cannot work."""
         fields = dict(options)
-        id, tools = fields.pop("id", None), ToolChoice.of(fields.pop("tools", None))
+        id, tools = fields.pop("id", None), ToolChoice.from_option(fields.pop("tools", None))
         known = ("id", *BackendOptions.__slots__)
         if unknown := next((name for name in fields if name not in known), None):
             raise UsageError(
@@ -107,9 +107,9 @@ class Mounts(Extension):
         return fronts is None or identify_front(call).key in fronts
 
     def view(self, call: Call) -> object:
-        private = [backend for backend in self.backends.values() if backend.catalogue.private]
+        private = [backend for backend in self.backends.values() if backend.catalogue.private_front_keys]
         key = identify_front(call).key if private else None
-        own = key if any(key in backend.catalogue.private for backend in private) else None
+        own = key if any(key in backend.catalogue.private_front_keys for backend in private) else None
         names_servers = call.terms.offer is not None and can_show_apps(call.terms.offer.capabilities)
         return FrontView(own, names_servers) if own is not None or names_servers else None
 
@@ -166,21 +166,21 @@ class Mounts(Extension):
         await asyncio.gather(*(backend.ready(LATE_SECONDS) for backend in opening))
         for backend in self.backends.values():
             # Nobody knows what it has. That it does not run says more than that there is no such name.
-            if not backend.is_known and backend.prefix.text and backend.may_have(name) and backend.serves(call):
+            if not backend.is_known and backend.prefix.text and backend.may_have(name) and backend.is_open_to(call):
                 raise boundary.make_not_connected_error(backend.id, backend.state)
         return bool(opening)
 
-    def owner(self, uri: str, able: Callable[[Backend], bool]) -> Backend | None:
+    def find_owner(self, uri: str, able: Callable[[Backend], bool]) -> Backend | None:
         """The backend that may have what is not listed, by its prefix, or because there is no other without one."""
         backends = [one for one in self.backends.values() if able(one)]
-        owners = [one for one in backends if one.prefix.text and one.prefix.inner_uri(uri) is not None]
+        owners = [one for one in backends if one.prefix.text and one.prefix.strip_uri(uri) is not None]
         owners = owners or [one for one in backends if not one.prefix.text]
         return owners[0] if len(owners) == 1 else None
 
     def _find_unlisted_resource(self, uri: str) -> RemoteResource | None:
         """A resource that a backend may have, though it lists none with this URI: results and skills name such."""
-        skill = self.skills.holder(uri)
-        owner = self.owner(uri, lambda one: "resources" in one.capabilities) if skill is None else skill.backend
+        skill = self.skills.find_holder(uri)
+        owner = self.find_owner(uri, lambda one: "resources" in one.capabilities) if skill is None else skill.backend
         if owner is None:
             return None
         found = RemoteResource(owner, uri, {"uri": uri, "name": uri})
@@ -197,10 +197,10 @@ class Mounts(Extension):
         """What backends say about their use, each under its name. Their lines are marked: a heading is ours."""
         for backend in self.backends.values():
             text = quote_lines(backend.instructions or "", MAX_INSTRUCTIONS_LENGTH, MAX_INSTRUCTIONS_LENGTH)
-            if text and not backend.hides_instructions and backend.state == "connected" and backend.serves(call):
+            if text and not backend.hides_instructions and backend.state == "connected" and backend.is_open_to(call):
                 yield f"## {backend.id}\n\n{QUOTE_MARK}{text}"
 
-    async def watch(self, call: Call, uris: Collection[str]) -> None:
+    async def watch_resources(self, call: Call, uris: Collection[str]) -> None:
         """The caller wants to hear of changes of these resources."""
         owners = self._owners(call, uris)
         watching = [asyncio.ensure_future(one.watch_resources(call, own)) for one, own in owners.items()]
@@ -215,7 +215,7 @@ class Mounts(Extension):
                     await one.unwatch_resources(call, own)
             raise
 
-    async def unwatch(self, call: Call, uris: Collection[str]) -> None:
+    async def unwatch_resources(self, call: Call, uris: Collection[str]) -> None:
         """It no longer wants to."""
         await asyncio.gather(*(one.unwatch_resources(call, own) for one, own in self._owners(call, uris).items()))
 
@@ -239,7 +239,7 @@ class Mounts(Extension):
         """The backends of these resources, each with its own."""
         owners: dict[Backend, list[str]] = {}
         for uri in uris:
-            found = self._front.mcp.resources.find(call, uri)
+            found = self._front.mcp.resources.find_resource(call, uri)
             backend = found[0].backend if found is not None and isinstance(found[0], RemoteResource) else None
             if isinstance(backend, Backend):
                 owners.setdefault(backend, []).append(uri)
@@ -253,7 +253,7 @@ class Mounts(Extension):
         down = {
             id: describe_backend_state(one)
             for id, one in self.backends.items()
-            if one.state != "connected" and one.serves(call)
+            if one.state != "connected" and one.is_open_to(call)
         }
         return {STATES_KEY: down} if down else {}
 
@@ -292,15 +292,15 @@ class RemoteSkills:
         await self._backends.before_list(call)
         await asyncio.gather(*(one.read_skills(LIST_SECONDS) for one in self._backends.backends.values()))
 
-    async def get(self, call: Call, uri: str) -> Json | None:
+    async def get_skill(self, call: Call, uri: str) -> Json | None:
         """A listed skill is told as it is listed: that is what was compared with what an operator has approved."""
         dialect, visible = get_dialect(call), call.session.composition.visible
         listed = self._registry.get(uri)
         if isinstance(listed, RemoteSkill):
             is_shown = visible(call, listed)
-            return {**build_cache_hints(dialect), "skill": listed.entry(dialect)} if is_shown else None
+            return {**build_cache_hints(dialect), "skill": listed.build_list_entry(dialect)} if is_shown else None
         backend = self._owner(call, uri)
-        if backend is None or (inner := backend.prefix.inner_uri(uri)) is None:
+        if backend is None or (inner := backend.prefix.strip_uri(uri)) is None:
             return None
         found = await _ask(backend, call, backend.relay(call, "skills/get", {"uri": inner}))
         raw = sanitize_listed_item(object_or_empty(found.get("skill")))
@@ -308,11 +308,11 @@ class RemoteSkills:
             return None
         skill = RemoteSkill(backend, uri, raw)
         self._backends.declare_found(skill)
-        return {**found, "skill": skill.entry(dialect)} if visible(call, skill) else None
+        return {**found, "skill": skill.build_list_entry(dialect)} if visible(call, skill) else None
 
     async def read_directory(self, call: Call, uri: str, cursor: Any) -> Json | None:
         backend = self._owner(call, uri)
-        if backend is None or (inner := backend.prefix.inner_uri(uri)) is None:
+        if backend is None or (inner := backend.prefix.strip_uri(uri)) is None:
             return None
         skills = object_or_empty(object_or_empty(backend.capabilities.get("extensions")).get(SKILLS_EXTENSION_ID))
         if not skills.get("directoryRead"):
@@ -321,20 +321,22 @@ class RemoteSkills:
         found = await _ask(backend, call, backend.relay(call, "resources/directory/read", params))
         return items.prefix_directory(found, backend.prefix)
 
-    def holder(self, uri: str) -> RemoteSkill | None:
+    def find_holder(self, uri: str) -> RemoteSkill | None:
         """The listed skill that has this file or folder."""
         return self._holder(uri, lambda skill: True)
 
     def _owner(self, call: Call, uri: str) -> Backend | None:
         visible = call.session.composition.visible
         known = self._holder(uri, lambda skill: visible(call, skill))
-        if known is None and self.holder(uri) is not None:
+        if known is None and self.find_holder(uri) is not None:
             return None  # it is there, and not for this caller
         if known is not None:
             return known.backend  # pyright: ignore[reportReturnType]
-        return self._backends.owner(
+        return self._backends.find_owner(
             uri,
-            lambda one: SKILLS_EXTENSION_ID in object_or_empty(one.capabilities.get("extensions")) and one.serves(call),
+            lambda one: (
+                SKILLS_EXTENSION_ID in object_or_empty(one.capabilities.get("extensions")) and one.is_open_to(call)
+            ),
         )
 
     def _holder(self, uri: str, may: Callable[[RemoteSkill], bool]) -> RemoteSkill | None:
@@ -348,5 +350,5 @@ class RemoteSkills:
 async def _ask(backend: Backend, call: Call, work: Coroutine[Any, Any, Json]) -> Json:
     """A result of a backend for a front of another version."""
     dialect, seconds = get_dialect(call), backend.timeout or call.session.composition.limits.tool
-    found = await call.engine.within(call, seconds, work)
+    found = await call.engine.run_with_timeout(call, seconds, work)
     return {**build_cache_hints(dialect), **adapt_result(found, dialect)}

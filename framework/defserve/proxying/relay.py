@@ -112,25 +112,27 @@ class RelayedCall:
         channel, call = self.channel, self.call
         conversation, stateless = channel.conversation, channel.terms.stateless
         if channel.may_ask and not stateless and self._work is None and not can_wait(call):
-            return await self._context.parking.run(call.root, lambda work: self._run_parked(work, method, params))
-        channel.begin(self)
+            return await self._context.parking.run_or_resume(
+                call.root, lambda work: self._run_parked(work, method, params)
+            )
+        channel.begin_exchange(self)
         try:
             level = get_log_threshold(call)
-            if channel.lacks_level(level):
-                await channel.want_level(level)
+            if channel.needs_log_level(level):
+                await channel.set_log_level(level)
             if channel.grants is not None:
-                await channel.grants.settle(call)
+                await channel.grants.send_changes(call)
             request = self._request(method, params, level)
-            pending = conversation.post(method, request, self)
+            pending = conversation.start_forwarding(method, request, self)
             if pending is None:
                 reply = await channel.forward(method, object_or_empty(request), self)
             else:
                 try:
                     if pending.unsent is not None:
-                        await pending.unless_settled(pending.unsent)
+                        await pending.await_unless_settled(pending.unsent)
                     reply = await pending.reply
                 except BaseException as reason:
-                    conversation.give_up(pending, reason)
+                    conversation.abandon_request(pending, reason)
                     raise
             result = self._result(reply)
             if stateless:
@@ -147,7 +149,7 @@ class RelayedCall:
             return await self._as_task(method, params)
         finally:
             if not self._is_held:
-                channel.end(self)
+                channel.end_exchange(self)
         if self.lacks is not None and result.get("isError") is True:
             result["_meta"] = {
                 **object_or_empty(result.get("_meta")),
@@ -167,8 +169,8 @@ class RelayedCall:
         offers = self._offers(method) if front.takes_tasks else front.offers
         rounds = self._rounds
         if channel.grants is not None and channel.terms.stateless:
-            passed, offers = {**passed, **channel.grants.meta(call)}, channel.grants.offering(offers)
-        if not passed and rounds is None and channel.conversation.posts:
+            passed, offers = {**passed, **channel.grants.make_call_meta(call)}, channel.grants.add_grant_offers(offers)
+        if not passed and rounds is None and channel.conversation.can_start_forwarding:
             return channel.encode_params(params, offers, level)
         complete = channel.with_meta(params, passed, offers, level)
         if rounds is None or not channel.terms.stateless:
@@ -230,7 +232,9 @@ class RelayedCall:
             raise
 
     async def _answers(self, asked: Json) -> Json:
-        return await self._ask_front(self._check_questions(object_or_empty(self.server.secrets.clean(asked))))
+        return await self._ask_front(
+            self._check_questions(object_or_empty(self.server.secrets.redact_sure_secrets(asked)))
+        )
 
     async def _ask_front(self, requests: dict[str, Json]) -> Json:
         """The front's answers to questions that were checked and name who asks."""
@@ -242,11 +246,13 @@ class RelayedCall:
         """The result after further rounds, if the first one asks. `is_wanted`: we asked for a task ourselves."""
         waits, rounds = can_wait(self.call), 1
         while (kind := result.get("resultType", COMPLETE)) == "input_required":
-            requests = self._check_questions(object_or_empty(self.server.secrets.clean(result.get("inputRequests"))))
+            requests = self._check_questions(
+                object_or_empty(self.server.secrets.redact_sure_secrets(result.get("inputRequests")))
+            )
             state: Json = {"requestState": result["requestState"]} if "requestState" in result else {}
             if not waits:
                 kept = {SERVER: self.server.id, STATE: state, ASKED: list(requests), HELD: self._hold_channel()}
-                await self.call.root.local(RoundTrips).relay(self.call, requests, kept)
+                await self.call.root.local(RoundTrips).relay_questions(self.call, requests, kept)
             if rounds == MAX_INPUT_ROUNDS:
                 raise boundary.BackendMisbehaved(
                     f"server {self.server.id!r} still asks for input after {MAX_INPUT_ROUNDS} rounds"
@@ -280,7 +286,7 @@ class RelayedCall:
     def abandon(self, created: Json) -> None:
         """Nobody will ask for a task that has begun: have it cancelled."""
         offers = with_tasks(self.front.offers) if self.channel.stateless else {}
-        self.channel.send_only("tasks/cancel", {"taskId": created.get("taskId")}, offers)
+        self.channel.send_without_waiting("tasks/cancel", {"taskId": created.get("taskId")}, offers)
 
     def _hold_channel(self) -> str | None:
         """Keep a conversation that would end with this request. The answers need it."""
@@ -351,27 +357,27 @@ class RelayedCall:
         """The backend asks something within this call."""
         return self.channel.answer_request(request, self)
 
-    async def ask(self, method: str, params: Json) -> Any:
+    async def ask_front(self, method: str, params: Json) -> Any:
         """Have the front answer a question of the backend."""
-        params = add_asker_to_question(self.server.id, method, self.server.secrets.clean(params))
+        params = add_asker_to_question(self.server.id, method, self.server.secrets.redact_sure_secrets(params))
         if self._work is not None:
-            return await self._work.ask(method, params, ANSWER_CHECKS[method])
+            return await self._work.ask_caller(method, params, ANSWER_CHECKS[method])
         return await ask_front(self.call, method, params)
 
     # -- what comes back ---------------------------------------------------------------------------------
 
     def on_notification(self, method: str, params: Json) -> None:
         """The backend says something within this call."""
-        self.channel.heard_in(self, method, params)
+        self.channel.on_call_notification(self, method, params)
 
-    def hear(self, method: str, params: Json) -> None:
+    def on_call_notification(self, method: str, params: Json) -> None:
         """A notification came that belongs to this call."""
         call = self.call
         if method == "notifications/message":
-            relay_log_message(call, self.server.secrets.hidden_in(params))
+            relay_log_message(call, self.server.secrets.redact_value(params))
         elif method == "notifications/progress" and (token := read_progress_token(call)) is not None:
             self._on_progress(params.get("progress"))
-            told = {**self.server.secrets.clean(params), "progressToken": token}
+            told = {**self.server.secrets.redact_sure_secrets(params), "progressToken": token}
             if "progress_message" not in get_dialect(call).has:
                 told.pop("message", None)
             call.notify(method, told, replaces=("progress", token))
@@ -398,7 +404,7 @@ class RelayedCall:
                 boundary.raise_mgp_error(self.server.id, reply.error, self.server.secrets)
             raise boundary.make_relayed_error(self.server.id, reply.error, self.server.secrets)
         secrets = self.server.secrets
-        result = secrets.clean_reply(reply) if secrets.sure else reply.result
+        result = secrets.redact_reply(reply) if secrets.sure else reply.result
         if not isinstance(result, dict):
             raise boundary.BackendMisbehaved(f"server {self.server.id!r} gave a result that is not an object")
         return result  # pyright: ignore[reportUnknownVariableType]
@@ -424,7 +430,9 @@ async def ask_front(call: Call, method: str, params: Json) -> Any:
         return await ask_for_parked_work(call, work, method, params, ANSWER_CHECKS[method], None)
     if get_dialect(call).stateless:
         rounds = call.root.local(RoundTrips)
-        return await rounds.ask(call, *rounds.key_of(None, method, params), {"method": method, "params": params})
+        return await rounds.ask_client(
+            call, *rounds.make_question_key(None, method, params), {"method": method, "params": params}
+        )
     if params.get("mode") == "url" and "elicitationId" not in params:
         params = {**params, "elicitationId": token_urlsafe(16)}
     try:

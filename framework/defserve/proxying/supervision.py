@@ -70,7 +70,7 @@ class BackendSupervision:
         if self._task is None or self._task.done():
             self._join_loop()
             self._forget_restarts()
-            self._state.enter("connecting", "started")
+            self._state.enter_state("connecting", "started")
             self._begin()
 
     async def stop(self, reason: str = "operator_request", timeout: float = DRAIN_SECONDS) -> None:
@@ -86,7 +86,7 @@ class BackendSupervision:
             self._catalogue.clear()
             self.is_known = False
             if self._state.now != "disconnected":
-                self._state.enter("disconnected", reason)
+                self._state.enter_state("disconnected", reason)
 
     async def restart(self, reason: str = "operator_request", timeout: float = DRAIN_SECONDS) -> None:
         """End it as `stop` does, and start it again. What it offers stays listed. Who is cancelled has stopped it."""
@@ -98,7 +98,7 @@ class BackendSupervision:
             raise
         self._forget_restarts()
         self.restarts += 1
-        self._state.enter("restarting", reason)
+        self._state.enter_state("restarting", reason)
         self._begin()
 
     async def renew(
@@ -112,16 +112,16 @@ class BackendSupervision:
         """
         server, conversations = self._server, self._conversations
         before, secrets, claims = server.target, server.secrets, (server.instructions, server.said)
-        server.become(target or before)
+        server.change_target(target or before)
         if not overlap or not self._is_up():
             await self.restart(reason, timeout)
             return
         try:
-            main = await conversations.open(None)
+            main = await conversations.open_channel(None)
             try:
                 # Its tools are compared with what was approved together with what it says of them.
-                server.learn_claims(main.terms)
-                await self._catalogue.refresh(main)
+                server.store_claims(main.terms)
+                await self._catalogue.refresh_lists(main)
             except BaseException:
                 server.set_claims(*claims)
                 await main.aclose()
@@ -135,8 +135,8 @@ class BackendSupervision:
                 # It was stopped before its lists were read.
                 self._catalogue.clear()
             return
-        retiring = self._retiring.start(self._retire(*conversations.replace(main), reason, timeout))
-        server.learn(main.terms)
+        retiring = self._retiring.start(self._retire(*conversations.replace_main_channel(main), reason, timeout))
+        server.store_terms(main.terms)
         await self._changes.listen(main)
         self._forget_restarts()
         self.restarts += 1
@@ -151,12 +151,12 @@ class BackendSupervision:
         main = self._conversations.main
         return main is not None and not main.is_over and self._state.now == "connected"
 
-    def fail(self, reason: str) -> None:
+    def end_unresponsive(self, reason: str) -> None:
         """It runs and does not answer: end it, as if it had ended by itself. The policy says what comes then."""
         if self._conversations.main is not None and self._state.now == "connected":
             self._failed = reason
             # Ending a process that hangs takes seconds, and calls must not wait for them.
-            self._state.enter("error", reason)
+            self._state.enter_state("error", reason)
             self.main_gone.set()
 
     async def sleep(self) -> None:
@@ -164,7 +164,7 @@ class BackendSupervision:
 
         Does nothing while it has calls, subscriptions or tasks.
         """
-        is_busy = any(channel.updates.uris or channel.exchanges for channel in self._conversations.all())
+        is_busy = any(channel.updates.uris or channel.exchanges for channel in self._conversations.list_channels())
         if self._state.now != "connected" or self._room.running or is_busy or self._retiring:
             return
         async with self._falling_asleep:
@@ -174,7 +174,7 @@ class BackendSupervision:
             finally:
                 await self._close()
                 self._state.note = ASLEEP_REASON
-                self._state.enter("disconnected", "idle_timeout")
+                self._state.enter_state("disconnected", "idle_timeout")
 
     async def _wake(self) -> None:
         async with self._falling_asleep:
@@ -193,13 +193,13 @@ class BackendSupervision:
 
     async def _drain(self, reason: str, timeout: float) -> None:
         if self._state.now == "connected":
-            self._state.enter("draining", reason)
-            await self._room.empty(timeout)
+            self._state.enter_state("draining", reason)
+            await self._room.wait_until_idle(timeout)
             await self._tell_end(self._conversations.main, reason)
 
     async def _retire(self, main: BackendChannel | None, pool: ChannelPool, reason: str, timeout: float) -> None:
         """End conversations that take no new calls, when those under way are done or the time is over."""
-        channels = [*pool.all(), *([main] if main is not None else [])]
+        channels = [*pool.list_channels(), *([main] if main is not None else [])]
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
@@ -236,29 +236,29 @@ class BackendSupervision:
         while True:
             exit, note = await self._live()
             self._state.note = note
-            verdict = self._policy.after(exit)
+            verdict = self._policy.plan_restart(exit)
             if isinstance(verdict, RestartRefusal):
                 reason = note if exit is ServerExit.STOPPED else f"{verdict.reason}: {note}"
-                self._state.enter("disconnected" if exit is ServerExit.CLEAN else "error", reason)
+                self._state.enter_state("disconnected" if exit is ServerExit.CLEAN else "error", reason)
                 return
             if self._state.now != "error":
-                self._state.enter("error", note)
-            self._state.enter("restarting", f"again in {verdict:.1f} s")
+                self._state.enter_state("error", note)
+            self._state.enter_state("restarting", f"again in {verdict:.1f} s")
             await asyncio.sleep(verdict)
             self.restarts += 1
 
     async def _live(self) -> tuple[ServerExit, str]:
         """One life of the backend: how it ended, and its last words."""
-        conversations, hidden = self._conversations, self._server.hidden
+        conversations, hidden = self._conversations, self._server.redact_secrets
         self.main_gone.clear()
         try:
-            conversations.main = main = await conversations.open(None)
-            self._server.learn(main.terms)
-            await self._catalogue.refresh(main, strict=True)
+            conversations.main = main = await conversations.open_channel(None)
+            self._server.store_terms(main.terms)
+            await self._catalogue.refresh_lists(main, strict=True)
             self._changes.skills_were_read()
             self.is_known = True
             await self._changes.listen(main)
-            self._state.enter("connected", "opened")
+            self._state.enter_state("connected", "opened")
             await self._until_gone()
             # Another one may have taken its place meanwhile.
             gone = conversations.main.gone
@@ -273,7 +273,7 @@ class BackendSupervision:
             return ServerExit.FAILED, hidden(f"{type(error).__name__}: {error}")
         finally:
             main, conversations.main = conversations.main, None
-            self._state.unsettle()
+            self._state.mark_unsettled()
             if main is not None:
                 await main.aclose()
 
@@ -290,7 +290,7 @@ class BackendSupervision:
     def _silent(self, channel: BackendChannel, reason: PeerGone) -> None:
         """A conversation has ended without a word."""
         if channel is self._conversations.main:
-            self.fail(self._server.hidden(reason.message))
+            self.end_unresponsive(self._server.redact_secrets(reason.message))
         else:
             channel.mark_gone(reason)
 
@@ -334,7 +334,7 @@ class BackendHeartbeat:
 
     async def beat(self) -> None:
         """Ping every session once, all at the same time."""
-        channels = [one for one in self._conversations.all() if one.pid is None and not one.stateless]
+        channels = [one for one in self._conversations.list_channels() if one.pid is None and not one.stateless]
         await asyncio.gather(*(self._ping(channel) for channel in channels))
 
     async def _ping(self, channel: BackendChannel) -> None:

@@ -43,43 +43,43 @@ class BackendSecrets:
     sure: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, sure: Iterable[str | None], others: Iterable[str] = ()) -> BackendSecrets:
+    def from_values(cls, sure: Iterable[str | None], others: Iterable[str] = ()) -> BackendSecrets:
         known = {value for value in sure if value is not None and len(value) >= MIN_SECRET_LENGTH}
         more = {value for value in others if len(value) >= 2 * MIN_SECRET_LENGTH}
         # The longest first: a secret may contain another.
         return cls(*(tuple(sorted(found, key=len, reverse=True)) for found in (known | more, known)))
 
-    def clean_reply(self, reply: Reply) -> Any:
+    def redact_reply(self, reply: Reply) -> Any:
         """The result of a reply, without the secrets that are sure."""
         if not self.sure:
             return reply.result
         # An escape that is not needed spells a character in another way, as some writers do with every slash.
         raw = (reply.raw if isinstance(reply, RawReply) else encode(reply.result)).decode(errors="replace")
         is_suspect = "\\u" in raw or "\\/" in raw or any(value in raw for value in self._spelled)
-        return self.clean(reply.result) if is_suspect else reply.result
+        return self.redact_sure_secrets(reply.result) if is_suspect else reply.result
 
-    def clean(self, value: Any) -> Any:
+    def redact_sure_secrets(self, value: Any) -> Any:
         """A JSON value without the secrets that are sure."""
-        return BackendSecrets(self.sure).hidden_in(value) if self.sure else value
+        return BackendSecrets(self.sure).redact_value(value) if self.sure else value
 
     @property
     def _spelled(self) -> tuple[str, ...]:
         """The sure ones as JSON writes them."""
         return tuple(to_json(value).decode()[1:-1] for value in self.sure)
 
-    def hidden(self, text: str) -> str:
-        return redact_text(self.hidden_in(text), limit=MAX_TEXT_LENGTH, multiline=True)
+    def redact_text(self, text: str) -> str:
+        return redact_text(self.redact_value(text), limit=MAX_TEXT_LENGTH, multiline=True)
 
-    def hidden_in(self, value: Any) -> Any:
+    def redact_value(self, value: Any) -> Any:
         """A JSON value without the secrets. Nothing else of it changes."""
         if isinstance(value, str):
             for secret in self.values:
                 value = value.replace(secret, MASK)
             return value
         if is_object(value):
-            return {self.hidden_in(name): self.hidden_in(member) for name, member in value.items()}
+            return {self.redact_value(name): self.redact_value(member) for name, member in value.items()}
         if is_array(value):
-            return [self.hidden_in(member) for member in value]
+            return [self.redact_value(member) for member in value]
         return value
 
 
@@ -127,7 +127,7 @@ class Remote(Address):
         pairs = [pair.partition("=") for pair in parts.query.split("&")]
         sure += [value for name, _, value in pairs if is_secret_name(name)]
         others = [*headers.values(), *(value for _, _, value in pairs)]
-        return BackendSecrets.of((self._token, parts.password, *sure), others)
+        return BackendSecrets.from_values((self._token, parts.password, *sure), others)
 
     @property
     def isolates(self) -> bool:
@@ -183,7 +183,7 @@ class Command:
         flags = [value for name, value in zip(self.args, self.args[1:], strict=False) if is_secret_name(name)]
         pairs = [value for arg in self.args for name, _, value in [arg.partition("=")] if is_secret_name(name)]
         named = [value for name, value in self.env.items() if is_secret_name(name)]
-        return BackendSecrets.of((*named, *flags, *pairs), self.env.values())
+        return BackendSecrets.from_values((*named, *flags, *pairs), self.env.values())
 
     @property
     def isolates(self) -> bool:

@@ -40,7 +40,7 @@ class AwaitedCalls:
             or _AWAIT.search(self._source, max(0, start - 64), start) is not None
         )
 
-    def line(self, start: int) -> int:
+    def find_line(self, start: int) -> int:
         """The line of a position, from 1."""
         return 1 + len(_LINE.findall(self._source, 0, start))
 

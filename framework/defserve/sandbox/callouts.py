@@ -81,7 +81,7 @@ class ProgramCallAnswer:
             {"return_value": value} if error is None else {"exc_type": error, "message": message}
         )
 
-    def write(self) -> str:
+    def encode_json(self) -> str:
         """It as JSON text. A value that has none is an error."""
         try:
             return json.dumps(self.result)
@@ -147,7 +147,7 @@ class SandboxProgram:
 
     def stop(self) -> None:
         """End the program, even while it runs in another thread."""
-        self._stop.now()
+        self._stop.stop_run()
 
     def close(self) -> None:
         """Give everything back. Waits for a turn that is not over."""
@@ -179,11 +179,11 @@ class SandboxProgram:
             return self._ended
 
     def _take_turn(self, answers: Mapping[int, ProgramCallAnswer]) -> ProgramPause | Outcome:
-        given = ",".join(f'"{id}":{answer.write()}' for id, answer in answers.items())
+        given = ",".join(f'"{id}":{answer.encode_json()}' for id, answer in answers.items())
         is_new = self._worker is None
         worker = self._worker = self._worker or self._workers.acquire_worker()
         self._left += GRACE
-        self._stop.arm(worker.kill)
+        self._stop.set_kill(worker.kill)
         began = time.monotonic()
         try:
             with worker.limit_time(self._left):
@@ -198,7 +198,7 @@ class SandboxProgram:
                 return self._listen(worker)
         finally:
             self._left -= time.monotonic() - began
-            self._stop.disarm()
+            self._stop.clear_kill()
 
     def _describe(self) -> dict[str, Any]:
         """What the process needs to know of the program, as far as it has got."""

@@ -49,12 +49,12 @@ def run_in_jail(job: SandboxJob, layers: Layers, stop: RunStopper) -> Outcome:
         startup, result = _open_pipe(ours, its), _open_pipe(ours, its)
         process = _start(job, startup.write, result.write)
         try:
-            stop.arm(process.kill)
+            stop.set_kill(process.kill)
             its.close()
             message, deadline = _encode_job(job, layers), started + job.limits.seconds
             output = converse(process, startup.read, result.read, message, job.limits, deadline)
         finally:
-            stop.disarm()
+            stop.clear_kill()
             _end(process)
     return _make_outcome(output, process.returncode, layers, job.limits.output_bytes).since(started)
 

@@ -97,25 +97,25 @@ class RunStopper:
         self._lock = Lock()
         self._kill: Callable[[], object] | None = None
 
-    def begin(self) -> bool:
+    def begin_run(self) -> bool:
         """The run begins, unless it was stopped before."""
         with self._lock:
             self._begun = not self.stopped
             return self._begun
 
-    def arm(self, kill: Callable[[], object]) -> None:
+    def set_kill(self, kill: Callable[[], object]) -> None:
         """From now on `kill` stops the run. It is called at once if the run was stopped before."""
         with self._lock:
             self._kill = kill
             if self.stopped:
                 kill()
 
-    def disarm(self) -> None:
+    def clear_kill(self) -> None:
         """The run has ended by itself."""
         with self._lock:
             self._kill = None
 
-    def now(self) -> None:
+    def stop_run(self) -> None:
         """Kill the run, or prevent it from beginning."""
         with self._lock:
             self.stopped = True

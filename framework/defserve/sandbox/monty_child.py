@@ -208,7 +208,7 @@ class ProgramHost:
             else:
                 name, start = str(at.function_name), at.position.start
                 deferred = at.allow_eager_await or self._awaited.is_deferred(start, name)
-                if (problem := self._report_call(at, name, self._awaited.line(start), deferred)) is not None:
+                if (problem := self._report_call(at, name, self._awaited.find_line(start), deferred)) is not None:
                     return EncodedValue("error", error=problem)
                 if not deferred:
                     return self._pause(at, at.call_id)

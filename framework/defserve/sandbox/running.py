@@ -67,7 +67,7 @@ async def run_async(
     try:
         return await run_sync(_run, job, stop, unsafe_without_jail, abandon_on_cancel=True)
     except anyio.get_cancelled_exc_class():
-        stop.now()
+        stop.stop_run()
         with anyio.CancelScope(shield=True):
             await run_sync(stop.done.wait)
         raise
@@ -81,7 +81,7 @@ def engines() -> tuple[str, ...]:
 
 
 def _run(job: SandboxJob, stop: RunStopper, unsafe: bool) -> Outcome:
-    if not stop.begin():
+    if not stop.begin_run():
         return Outcome("killed", error="the run was cancelled before it began")
     try:
         verdict = judge(job.source, level=job.level, allow=job.allow, block=job.block, trust=job.trust)

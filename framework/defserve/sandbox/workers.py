@@ -97,10 +97,10 @@ class MontyWorker:
         try:
             yield
         except (EOFError, OSError, ValueError, frames.FrameError):
-            self.end()
+            self.kill_and_clean_up()
             raise WorkerGone(self.timed_out) from None
         except BaseException:
-            self.end()
+            self.kill_and_clean_up()
             raise
         finally:
             with self._ending:
@@ -112,7 +112,7 @@ class MontyWorker:
     def receive(self, most: Mapping[bytes, int]) -> tuple[bytes, bytes]:
         return frames.receive_frame(self._reader, most)
 
-    def expire(self) -> None:
+    def kill_if_expired(self) -> None:
         """Kill it if its time is over. If the turn has ended meanwhile, it may run another program by now."""
         with self._ending:
             if self.deadline <= time.monotonic():
@@ -130,7 +130,7 @@ class MontyWorker:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL) if hasattr(os, "killpg") else self._process.kill()
 
-    def end(self) -> None:
+    def kill_and_clean_up(self) -> None:
         """Kill it, and leave nothing of it."""
         self.kill()
         with self._ending:
@@ -184,7 +184,7 @@ class SandboxPool:
             if is_kept:
                 self._idle.append(worker)
         if not is_kept:
-            worker.end()
+            worker.kill_and_clean_up()
         if self._slots is not None:
             self._slots.release()
 
@@ -195,7 +195,7 @@ class SandboxPool:
             for worker in self._starting:
                 worker.kill()
         for worker in idle:
-            worker.end()
+            worker.kill_and_clean_up()
 
     def _start(self) -> MontyWorker:
         worker = MontyWorker()
@@ -220,7 +220,7 @@ class SandboxPool:
                 worker = self._idle.pop()
             if worker.is_usable():
                 return worker
-            worker.end()
+            worker.kill_and_clean_up()
 
 
 @cache
@@ -281,7 +281,7 @@ class Watchdog:
                 late = [worker for worker in self._watched if worker.deadline <= self._wakes]
                 self._watched.difference_update(late)
             for worker in late:
-                worker.expire()
+                worker.kill_if_expired()
 
 
 _watching = threading.Lock()

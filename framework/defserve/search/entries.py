@@ -43,7 +43,7 @@ class ToolEntry:
     tokens: int = 0
     status: str = "connected"
 
-    def within(self, category: str) -> bool:
+    def is_in_category(self, category: str) -> bool:
         """Whether it is in a category or in one below it: `files.read` is within `files`."""
         wanted = category.lower()
         return any(c == wanted or c.startswith(wanted + ".") for c in self.categories)
@@ -58,7 +58,7 @@ class EntryFilter:
     status: str | None = None
 
     def admits(self, entry: ToolEntry) -> bool:
-        if self.categories and not any(map(entry.within, self.categories)):
+        if self.categories and not any(map(entry.is_in_category, self.categories)):
             return False
         if self.risk_level_max is not None and RISK_LEVELS.index(entry.risk) > RISK_LEVELS.index(self.risk_level_max):
             return False
@@ -269,7 +269,7 @@ class LoadedTools:
     def tokens(self) -> int:
         return sum(self._tokens.values())
 
-    def load(self, name: str, tokens: int, limit: int) -> bool:
+    def load_tool(self, name: str, tokens: int, limit: int) -> bool:
         """Load a tool, or note that it was used. Others make room first. False if it is larger than the limit."""
         self._tokens.pop(name, None)
         if tokens > limit:
@@ -293,11 +293,11 @@ class LoadedTools:
         """Forget the tools that are not known any more."""
         self._tokens = {name: tokens for name, tokens in self._tokens.items() if known(name)}
 
-    def begin(self, name: str) -> None:
+    def begin_call(self, name: str) -> None:
         """A call of a tool begins; `end` must follow."""
         self._running[name] += 1
 
-    def end(self, name: str) -> None:
+    def end_call(self, name: str) -> None:
         self._running[name] -= 1
         if self._running[name] <= 0:
             del self._running[name]

@@ -151,29 +151,29 @@ class ToolIndex:
         words = split_words(said)
         if strategy in ("keyword", "category"):
             plain = [(root, ()) for root in stem_words(words)]
-            scores = self._keywords.scores(plain)
+            scores = self._keywords.compute_scores(plain)
             return strategy, [score / unit for score in scores], self._compute_coverage(words, scores)
         meaning = self._by_meaning(said)
         if strategy == "semantic" and meaning is not None:
             return "semantic", [VECTOR_SHARE * cosine for cosine in meaning], 0.0
-        signals, units = self.signals(query, meaning), [0.0] * len(self.entries)
+        signals, units = self.compute_signals(query, meaning), [0.0] * len(self.entries)
         for name, column in signals.items():
             weight = getattr(WEIGHTS, name)
             units = [sum_ + weight * share for sum_, share in zip(units, column, strict=True)]
-        units = [sum_ * left for sum_, left in zip(units, self.fitting(query), strict=True)]
+        units = [sum_ * left for sum_, left in zip(units, self.compute_action_factors(query), strict=True)]
         covered = self._compute_coverage(words, [unit * share for share in signals["words"]])
         return "keyword" if meaning is None else "hybrid", units, covered
 
-    def signals(self, query: str, meaning: list[float] | None) -> dict[str, list[float]]:
+    def compute_signals(self, query: str, meaning: list[float] | None) -> dict[str, list[float]]:
         """What speaks for each tool, by the names of `Weights`. Signals that say nothing are left out."""
         words = split_words(without_data(query))
         roots, spoken = stem_words(words), set(words)
         asked: list[tuple[str, Iterable[str]]] = [
-            (root, SYNONYMS.get(root) or self._keywords.near(root)) for root in roots[:MAX_QUERY_WORDS]
+            (root, SYNONYMS.get(root) or self._keywords.find_similar_stems(root)) for root in roots[:MAX_QUERY_WORDS]
         ]
         # What a phrase stands for counts as a synonym does: it has no word of its own.
         asked += [("", (root,)) for root in expand_phrases(query) if root not in roots]
-        scores = self._keywords.scores(asked, VERBS, VERB_SHARE)
+        scores = self._keywords.compute_scores(asked, VERBS, VERB_SHARE)
         unit = self._keywords.rarest or 1.0
         found = {"words": [score / unit for score in scores]}
         if any(given := self._takers.shares(query)):
@@ -190,29 +190,33 @@ class ToolIndex:
                 found["searches"] = [float(each > 1) for each in self._finds]
         return found
 
-    def fitting(self, query: str) -> list[float]:
+    def compute_action_factors(self, query: str) -> list[float]:
         """What is left to each tool for the kind of thing that it does."""
         wanted = deeds_wanted(query)
         return [OTHER_DEED if wanted and does and not wanted & does else 1.0 for does in self._deeds]
 
     def _unknown(self, roots: list[str]) -> float:
         """The share of words that no tool has."""
-        most = sum(map(self._keywords.most, roots))
-        return sum(self._keywords.most(root) for root in roots if not self._keywords.holds(root)) / most if most else 0
+        most = sum(map(self._keywords.get_max_score, roots))
+        return (
+            sum(self._keywords.get_max_score(root) for root in roots if not self._keywords.has_stem(root)) / most
+            if most
+            else 0
+        )
 
     def _of_the_web(self) -> list[float]:
         """1 for the tool that searches the web, less for those that may; mostly 0."""
-        most = sum(map(self._keywords.most, _WEB)) or 1.0
-        shares = [score / most for score in self._keywords.scores([(root, ()) for root in _WEB])]
+        most = sum(map(self._keywords.get_max_score, _WEB)) or 1.0
+        shares = [score / most for score in self._keywords.compute_scores([(root, ()) for root in _WEB])]
         best = max(shares, default=0.0) or 1.0
         return [share / best if share > SEARCHES_WEB else 0.0 for share in shares]
 
     def _compute_coverage(self, words: list[str], scores: list[float]) -> float:
-        most = sum(map(self._keywords.most, stem_words(words)))
+        most = sum(map(self._keywords.get_max_score, stem_words(words)))
         return max(scores, default=0.0) / most if most else 0.0
 
     def _if_known(self, name: re.Match[str]) -> str:
-        return name[0] if any(map(self._keywords.holds, map(stem_word, split_words(name[0])))) else " "
+        return name[0] if any(map(self._keywords.has_stem, map(stem_word, split_words(name[0])))) else " "
 
     def _exact(self, words: list[str]) -> dict[int, float]:
         """Tools with the very name that was asked for, whatever joins its words, and those whose names begin so."""
@@ -224,14 +228,14 @@ class ToolIndex:
     def _by_meaning(self, query: str) -> list[float] | None:
         """Cosines, from 0 to 1; None while there are no vectors."""
         vectors = self._vectors
-        if vectors is None or not vectors.ready or not self.entries:
+        if vectors is None or not vectors.is_ready or not self.entries:
             return None
         try:
             if self._matrix is None:
-                self._matrix = vectors.matrix(self.entries)
-            cosines = self._matrix @ vectors.query(_NAME.sub(self._if_known, query))
+                self._matrix = vectors.make_matrix(self.entries)
+            cosines = self._matrix @ vectors.embed_query(_NAME.sub(self._if_known, query))
         except Exception as error:
-            vectors.fell_back(error)
+            vectors.log_fallback(error)
             return None
         return cosines.clip(min=0.0).tolist()
 

@@ -111,24 +111,24 @@ class KeywordIndex:
             for at, share in enumerate(shares):
                 shares[at] = share * rarity
 
-    def holds(self, root: str) -> bool:
+    def has_stem(self, root: str) -> bool:
         """Whether a tool has a word."""
         return root in self._postings
 
-    def near(self, root: str) -> tuple[str, ...]:
+    def find_similar_stems(self, root: str) -> tuple[str, ...]:
         """The words of tools that a word which no tool has may be, if it is misspelt. The first letter is right."""
-        if len(root) < MIN_MISSPELT_LENGTH or self.holds(root):
+        if len(root) < MIN_MISSPELT_LENGTH or self.has_stem(root):
             return ()
         size = len(root)
         known = (word for length in (size - 1, size, size + 1) for word in self._by_look.get((root[0], length), ()))
         return tuple(word for word in known if is_misspelling(root, word))
 
-    def most(self, root: str) -> float:
+    def get_max_score(self, root: str) -> float:
         """The most that a word can add to a score."""
         known = self._postings.get(root)
         return (SATURATION + 1) * (_rarity(self.size, len(known[0])) if known is not None else self.rarest)
 
-    def scores(
+    def compute_scores(
         self, roots: Iterable[tuple[str, Iterable[str]]], light: Container[str] = (), share: float = 1.0
     ) -> list[float]:
         """A score for each tool, in order. A word is a stem and its synonyms: the one that fits a tool best counts.
@@ -242,7 +242,7 @@ class ToolVectors:
         self._thread: Thread | None = None
         self.failed = ""
 
-    def begin(self) -> None:
+    def start_loading(self) -> None:
         """Load the weights, in a thread. Returns at once; does nothing the second time."""
         if self._thread is not None:
             return  # without the lock, which is held while tools are embedded
@@ -251,15 +251,15 @@ class ToolVectors:
                 self._thread = Thread(target=self._load, name="defserve-search", daemon=True)
                 self._thread.start()
 
-    def wait(self, seconds: float) -> bool:
+    def wait_until_loaded(self, seconds: float) -> bool:
         """Wait until the weights are there. False if they are not."""
-        self.begin()
+        self.start_loading()
         if self._thread is not None:
             self._thread.join(seconds)
-        return self.ready
+        return self.is_ready
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return self._embedder is not None
 
     def _load(self) -> None:
@@ -268,17 +268,17 @@ class ToolVectors:
             self._numpy = import_module("numpy")
             self._embedder = embedder
         except UsageError as error:
-            self.fell_back(error, logging.INFO)  # nobody asked for the extra
+            self.log_fallback(error, logging.INFO)  # nobody asked for the extra
         except Exception as error:
-            self.fell_back(error)
+            self.log_fallback(error)
 
-    def fell_back(self, error: Exception, level: int = logging.WARNING) -> None:
+    def log_fallback(self, error: Exception, level: int = logging.WARNING) -> None:
         """Say once why a search used keywords alone. Peers decide how often they search."""
         if not self.failed:
             self.failed = f"{type(error).__name__}: {error}"
             logging.getLogger("defserve").log(level, "tools are searched by keywords alone: %s", error)
 
-    def matrix(self, entries: Sequence[ToolEntry]) -> Any:
+    def make_matrix(self, entries: Sequence[ToolEntry]) -> Any:
         """One row for each tool. Raises what the embedder raises."""
         with self._lock:
             known = self._known
@@ -293,7 +293,7 @@ class ToolVectors:
         with self._lock:
             self._known = {entry: self._known[entry] for entry in entries if entry in self._known}
 
-    def query(self, text: str) -> Any:
+    def embed_query(self, text: str) -> Any:
         """The vector of a query, of length 1."""
         return self._embed_texts([text[:MAX_QUERY_LENGTH]])[0]
 

@@ -65,11 +65,11 @@ class AsyncioEngine:
         self._waking.close()
         await self._first_steps.close()
 
-    def start(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
+    def start_call(self, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         # The session's table of calls in flight keeps the task alive. A set of our own would cost 3 µs a call.
         self._first_steps.start(self._settling(call, work), copy_context())
 
-    def begin(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
+    def run_call_here(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
         call.task = asyncio.current_task(self.loop)
         try:
             waiting_for = work.send(None)
@@ -154,7 +154,7 @@ class AsyncioEngine:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def soon(self, action: Callable[[], None]) -> None:
+    def call_soon(self, action: Callable[[], None]) -> None:
         self.loop.call_soon(action)
 
     def time(self) -> float:
@@ -163,15 +163,15 @@ class AsyncioEngine:
     def call_later(self, seconds: float, action: Callable[[], None]) -> CancellableTask:
         return self.loop.call_later(seconds, action)
 
-    def pending(self) -> asyncio.Future[Any]:
+    def create_future(self) -> asyncio.Future[Any]:
         return self.loop.create_future()
 
-    async def wait(self, pending: asyncio.Future[Any], timeout: float | None) -> Any:
+    async def wait_for(self, pending: asyncio.Future[Any], timeout: float | None) -> Any:
         async with asyncio.timeout(timeout):
             return await pending
 
     @types.coroutine
-    def within(self, call: Call, seconds: float, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    def run_with_timeout(self, call: Call, seconds: float, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
         # Step the coroutine by hand: one that never waits must not pay for a timer (6 µs of a 32 µs call).
         try:
             waiting_for = work.send(None)
@@ -197,7 +197,7 @@ class AsyncioEngine:
             waiting_for = None  # as in `iter_remaining_steps`
             if call.timer is deadline:  # a function may run inside another of the same call
                 call.timer = outer
-            deadline.end()
+            deadline.cancel()
         task = asyncio.current_task()
         if task is not None:
             task.uncancel()
@@ -215,7 +215,7 @@ class AsyncioEngine:
     async def in_one_thread(self, work: Coroutine[Any, Any, T], *, wholly: bool) -> T:
         outer, thread = CURRENT_CALL_THREAD.get(), CallThread(self.pool, self.loop)
         CURRENT_CALL_THREAD.set(thread)
-        thread.hire()
+        thread.request_worker_thread()
         try:
             return await (thread.run(lambda: run_without_waiting(work)) if wholly else work)
         finally:
@@ -224,20 +224,20 @@ class AsyncioEngine:
             if thread.never_served:
                 work.close()
 
-    def on_loop(self) -> bool:
+    def is_on_loop(self) -> bool:
         return threading.get_ident() == self._thread
 
-    def post(self, action: Callable[[], None]) -> bool:
-        return self.pool.post(action)
+    def post_to_loop(self, action: Callable[[], None]) -> bool:
+        return self.pool.post_to_loop(action)
 
-    def afterwards(self, action: Callable[[], None]) -> None:
-        if self.on_loop():
-            self.soon(action)
-        elif not defer_in_worker_thread(lambda: self.post(action)):
-            self.post(action)
+    def call_after_current_step(self, action: Callable[[], None]) -> None:
+        if self.is_on_loop():
+            self.call_soon(action)
+        elif not defer_in_worker_thread(lambda: self.post_to_loop(action)):
+            self.post_to_loop(action)
 
     def wait_from_thread(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
-        if self.on_loop():
+        if self.is_on_loop():
             work.close()
             raise RuntimeError("ctx.wait() is for functions that run in a worker thread; use await here")
         # Blocking code that `work` needs runs here, in the thread that waits for it.
@@ -257,7 +257,7 @@ class AsyncioEngine:
             call.release(task)
             thread.close()
 
-        if self.post(begin):
+        if self.post_to_loop(begin):
             thread.serve()
         if not tasks or tasks[0].cancelled():
             work.close()
@@ -305,7 +305,7 @@ class CallDeadline:
         else:
             self._renewed, self._most = self._engine.loop.time(), most
 
-    def end(self) -> None:
+    def cancel(self) -> None:
         if self._handle is not None and not self._call.timed_out:
             self._handle.cancel()
             self._handle = None
@@ -438,7 +438,7 @@ class EagerTaskStarter:
             context = Context() if context is None else context
             return self.loop.create_task(self._apart(work, context.copy()), context=context)
         self._spare = None  # the work may start other work
-        if spare.takes(work):
+        if spare.take_first_step(work):
             if self._ends_at_once:
                 self._ends_at_once, self._spare = False, SpareTask(self.loop, spare.before)
             return spare.task
@@ -500,7 +500,7 @@ class SpareTask(asyncio.Future[None]):
         """Whether work that must begin in this context can begin here."""
         return context is not None and _are_same(context, self.before)
 
-    def takes(self, work: Coroutine[Any, Any, None]) -> bool:
+    def take_first_step(self, work: Coroutine[Any, Any, None]) -> bool:
         """Take the first step of `work` as this task. Whether there is a rest of it, which the task takes over."""
         task, loop, outer = self.task, self.get_loop(), None
         references, weak_references = getrefcount(task), getweakrefcount(task)

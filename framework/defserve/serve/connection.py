@@ -210,7 +210,7 @@ class Connection:
             self.transport.flush()
             return
         self._flush_planned = True
-        self.engine.soon(self._flush)
+        self.engine.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_planned = False
@@ -315,7 +315,7 @@ class ShutdownHandler:
         self._sent = self._heard = 0
         self._again: asyncio.Future[None] = loop.create_future()
 
-    def listen(self) -> None:
+    def install_signal_handlers(self) -> None:
         for number, action in ((signal.SIGTERM, self._drain), (signal.SIGINT, self._interrupt)):
             try:
                 self.loop.add_signal_handler(number, action)
@@ -324,7 +324,7 @@ class ShutdownHandler:
             except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, or Windows
                 return
 
-    async def unless_asked_again(self, work: Coroutine[Any, Any, Any]) -> None:
+    async def run_until_second_signal(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do the work, unless another signal comes first."""
         import asyncio
 
@@ -340,7 +340,7 @@ class ShutdownHandler:
 
     def set_deadline(self, seconds: float) -> None:
         """Give the remaining work so many seconds."""
-        self.loop.call_later(seconds, self.cut_short, STUCK_LOOP_SECONDS)
+        self.loop.call_later(seconds, self.cancel_lifespan, STUCK_LOOP_SECONDS)
         exit_process_unless(lambda: self.finished, seconds + STUCK_LOOP_SECONDS, self.exit_code)
 
     @property
@@ -362,7 +362,7 @@ class ShutdownHandler:
             self.seconds = seconds
             self.over.set()
 
-    def hear(self, number: int) -> None:
+    def handle_early_signal(self, number: int) -> None:
         """Take a signal that came before anything was served."""
         self._signalled = True
         if number == signal.SIGINT:
@@ -385,12 +385,12 @@ class ShutdownHandler:
     def _stop(self) -> None:
         self._heard = self._sent
         if not self.serving:
-            self.cut_short(STUCK_LOOP_SECONDS if self.over.is_set() else self.composition.limits.drain)
+            self.cancel_lifespan(STUCK_LOOP_SECONDS if self.over.is_set() else self.composition.limits.drain)
         elif self.over.is_set() and not self._again.done():
             self._again.set_result(None)
         self.over.set()
 
-    def cut_short(self, seconds: float) -> None:
+    def cancel_lifespan(self, seconds: float) -> None:
         """Cancel the code of a lifespan. It may clean up for so many seconds."""
         if self.main is not None:
             self.main.cancel()

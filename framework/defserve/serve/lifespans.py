@@ -36,7 +36,7 @@ class LoopLifetime:
                 raise
             self.started = True
 
-    async def end(self, seconds: float) -> None:
+    async def exit_lifespans(self, seconds: float) -> None:
         """Leave the lifespans after the last cancelled call, because its clean-up may need them."""
         if self.engine.tasks:
             await asyncio.wait(self.engine.tasks, timeout=seconds)
@@ -61,7 +61,7 @@ async def enter_lifespans(composition: Composition) -> AsyncGenerator[AsyncioEng
         lifetime.users -= 1
         if lifetime.users == 0:
             del composition.lives[loop]
-            await lifetime.end(composition.limits.farewell)
+            await lifetime.exit_lifespans(composition.limits.farewell)
 
 
 async def drain_connection(connection: Connection, seconds: float) -> None:
@@ -115,19 +115,19 @@ async def connect_in_memory(composition: Composition) -> AsyncGenerator[MemoryPe
 
     async def finish(seconds: float) -> None:
         await drain_connection(connection, seconds)
-        service.end(stop)
+        service.remove_runner(stop)
         connection.close()
 
     async with enter_lifespans(composition) as engine:
         connection = Connection(composition, transport)
         connection.attach(engine)
-        service.begin(stop)
+        service.add_runner(stop)
         transport.start(loop, connection.feed_frames, connection.close)
-        service.ready()
+        service.mark_ready()
         try:
             yield transport.peer
         finally:
-            service.end(stop)
+            service.remove_runner(stop)
             await close_connection(connection, composition.limits.farewell)
 
 
@@ -167,7 +167,7 @@ class MemoryTransport:
         self.peer.hold_senders()
 
     def resume(self) -> None:
-        self.peer.let_go()
+        self.peer.release_senders()
 
     def close(self) -> None:
         if not self.closed:
@@ -179,7 +179,7 @@ class MemoryTransport:
         if self._received is not None and not self.closed:
             self._received([message if len(message) <= self.limit else None])
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """The peer has left."""
         if self._ended is not None and not self.closed:
             self._ended()
@@ -211,7 +211,7 @@ class MemoryPeer:
         if self._free is not None:
             self._free.clear()
 
-    def let_go(self) -> None:
+    def release_senders(self) -> None:
         if self._free is not None:
             self._free.set()
 
@@ -238,4 +238,4 @@ class MemoryPeer:
             _, taken = self._queue.get_nowait()
             if taken is not None:
                 taken()
-        self._server.leave()
+        self._server.disconnect()

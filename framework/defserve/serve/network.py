@@ -71,7 +71,7 @@ def run_listener(
     inherited: list[socket.socket] | None = None,
 ) -> int:
     """Serve until a signal or a client ends it. Returns the exit code. `inherited` sockets are bound already."""
-    listener = make_listener(app, address, options, limits, sessions.ask)
+    listener = make_listener(app, address, options, limits, sessions.request_stop)
     sessions.over = listener.leave
     with bind_sockets(address) if inherited is None else nullcontext(inherited) as sockets:
         try:
@@ -173,7 +173,7 @@ def _listener_class(
             for server in self.servers:
                 server.close()
             if can_retire:
-                cast(Any, self.config.http_protocol_class).retire()
+                cast(Any, self.config.http_protocol_class).retire_connections()
 
         def leave(self, seconds: float) -> None:
             self.config.timeout_graceful_shutdown = max(int(seconds), 1)

@@ -72,7 +72,7 @@ class ReplacedBackoff(Backoff):
         self._stay_out, self._clock = Backoff(longest, MAX_BACKOFF_SECONDS), clock
         self._replaced: float | None = None
 
-    def lose_place(self) -> None:
+    def on_replaced(self) -> None:
         """Another has taken the place: the next wait is a long one."""
         last, self._replaced = self._replaced, self._clock()
         if last is not None and self._replaced - last > FIGHT_SECONDS:
@@ -111,7 +111,7 @@ class OutboundRunner:
         self.seconds = seconds
         self.over.set()
 
-    async def stay(self, engine: Engine) -> None:
+    async def stay_connected(self, engine: Engine) -> None:
         while not self.over.is_set():
             try:
                 await self._visit(engine)
@@ -182,7 +182,7 @@ class OutboundRunner:
         if code == NORMAL:
             # Sent away on purpose, most likely for another process with the same name and token. If both came back at
             # once, they would replace each other for ever. So this one stays out, and each time for longer.
-            self.backoff.lose_place()
+            self.backoff.on_replaced()
             self._was_replaced = True
             raise PeerGone(f"sent away: {reason or 'no reason given'}. This process stays out until the name is free")
         raise PeerGone(f"the connection ended: {code} {reason}".rstrip())
@@ -197,8 +197,8 @@ async def run_outbound(outbound: OutboundRunner) -> AsyncGenerator[OutboundRunne
         loop.call_soon_threadsafe(outbound.stop, seconds)
 
     async with enter_lifespans(composition) as engine:
-        composition.service.begin(stop)
-        staying = loop.create_task(outbound.stay(engine))
+        composition.service.add_runner(stop)
+        staying = loop.create_task(outbound.stay_connected(engine))
         try:
             admission = loop.create_task(outbound.guest.admitted.wait())
             await asyncio.wait((staying, admission), timeout=ADMISSION_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -207,11 +207,11 @@ async def run_outbound(outbound: OutboundRunner) -> AsyncGenerator[OutboundRunne
                 await staying
             if not outbound.guest.admitted.is_set():
                 raise PeerTimeout(f"not let in within {ADMISSION_SECONDS:g} s")
-            composition.service.ready()
+            composition.service.mark_ready()
             yield outbound
         finally:
             outbound.over.set()
-            composition.service.end(stop)
+            composition.service.remove_runner(stop)
             await asyncio.wait((staying,))
             if not staying.cancelled():
                 staying.exception()
@@ -223,7 +223,7 @@ def serve_outbound(place: OutboundRunner) -> int:
     try:
         asyncio.set_event_loop(loop)
         stop = ShutdownHandler(loop, composition)
-        stop.listen()
+        stop.install_signal_handlers()
         try:
             with lower_switch_interval(composition.limits.threads):
                 return loop.run_until_complete(_main(place, stop))
@@ -237,25 +237,25 @@ def serve_outbound(place: OutboundRunner) -> int:
 async def _main(place: OutboundRunner, stop: ShutdownHandler) -> int:
     stop.main = asyncio.current_task()
     composition, service = place.composition, place.composition.service
-    service.begin(stop.drain)
+    service.add_runner(stop.drain)
     try:
         async with enter_lifespans(composition) as engine:
             stop.serving = True
-            service.ready()
-            staying = asyncio.create_task(place.stay(engine))
+            service.mark_ready()
+            staying = asyncio.create_task(place.stay_connected(engine))
             over = asyncio.create_task(stop.over.wait())
             await asyncio.wait((staying, over), return_when=asyncio.FIRST_COMPLETED)
             over.cancel()
             if not staying.done():
                 place.stop(0 if stop.interrupted else stop.seconds)
-                await stop.unless_asked_again(asyncio.wait((staying,)))
+                await stop.run_until_second_signal(asyncio.wait((staying,)))
                 staying.cancel()
                 await asyncio.wait((staying,), timeout=composition.limits.farewell)
-            service.end(stop.drain)
+            service.remove_runner(stop.drain)
             stop.serving = False
             stop.set_deadline(composition.limits.drain)
     finally:
-        service.end(stop.drain)
+        service.remove_runner(stop.drain)
         stop.finish()
     error = staying.exception() if staying.done() and not staying.cancelled() else None
     if isinstance(error, PeerError):

@@ -70,25 +70,25 @@ class SessionOpener:
         def stop(seconds: float) -> None:
             loop.call_soon_threadsafe(self._begin_to_finish, seconds, stop)
 
-        service.begin(stop)
+        service.add_runner(stop)
         try:
             async with enter_lifespans(self.composition) as engine:
                 self._engine = engine
-                service.ready()
+                service.mark_ready()
                 ready.set_result(None)
                 try:
                     await over.wait()
                 finally:
                     self._engine = None
                     self._spare.clear()
-                    service.end(stop)
+                    service.remove_runner(stop)
                     await self._end_calls(ended)
         except BaseException as error:
             if ready.done():
                 raise
             ready.set_exception(error if isinstance(error, Exception) else RuntimeError("stopped while starting"))
         finally:
-            service.end(stop)
+            service.remove_runner(stop)
 
     def _begin_to_finish(self, seconds: float, stop: StopCallback) -> None:
         if self._engine is not None:
@@ -97,8 +97,8 @@ class SessionOpener:
     async def _finish(self, engine: AsyncioEngine, seconds: float, stop: StopCallback) -> None:
         """Finish the running calls, then end the streams of the clients."""
         until = engine.loop.time() + seconds
-        await finish_calls([call for call in self.composition.calls() if call.engine is engine], seconds)
-        self.composition.service.end(stop)
+        await finish_calls([call for call in self.composition.list_calls() if call.engine is engine], seconds)
+        self.composition.service.remove_runner(stop)
         self.hang_up()
         self.over(until - engine.loop.time())
 
@@ -109,7 +109,7 @@ class SessionOpener:
         calls = [call for session in sessions if session.closed for call in session.in_flight.values()]
         await wait_for_calls(calls, self.limits.farewell)
 
-    def ask(self) -> None:
+    def request_stop(self) -> None:
         """A signal asks to end: drain for as long as the limits allow."""
         service = self.composition.service
         if self._engine is None:
@@ -120,7 +120,7 @@ class SessionOpener:
     def drain(self) -> None:
         """Take no new calls, and stop calls that would never end by themselves."""
         self.composition.service.drain()
-        for call in self.composition.calls():
+        for call in self.composition.list_calls():
             if call.endless:
                 call.stop()
 
@@ -146,7 +146,7 @@ class SessionOpener:
         known = get_session_arguments(principal)
         return Session(self.composition, self._engine, outlet, counted=counted, address=address, **known)
 
-    def open_shaped(
+    def open_for_one_request(
         self, outlet: Callable[[OutgoingMessage], None], *, principal: PeerIdentity, shape: ReplyEncoder
     ) -> ShapedSession:
         """A session for a single request; `shape` encodes its reply."""
@@ -157,7 +157,7 @@ class SessionOpener:
         session.shape = shape
         return session
 
-    def end(self, conversation: Session) -> None:
+    def release_session(self, conversation: Session) -> None:
         """A session for a single request is over. If it holds nothing, its caller's next request uses it again."""
         if not conversation.is_untouched or conversation.engine is not self._engine:
             conversation.close()

@@ -52,7 +52,7 @@ class StdioService:
         self._early: list[int] = []
 
     def run(self) -> int:
-        self.composition.service.begin(self.stop)
+        self.composition.service.add_runner(self.stop)
         before = set(threading.enumerate())
         self.transport.claim()
         previous: dict[int, Any] = {}
@@ -63,12 +63,12 @@ class StdioService:
             if self._prelude():
                 self._run_loop()
             else:
-                self.composition.service.end(self.stop)
+                self.composition.service.remove_runner(self.stop)
                 self.connection.close()
         except _Stop as stop:
             self.exit_code = stop.code
         finally:
-            self.composition.service.end(self.stop)
+            self.composition.service.remove_runner(self.stop)
             for number, action in previous.items():
                 signal.signal(number, action)
             self.transport.release()
@@ -94,7 +94,7 @@ class StdioService:
         if self.composition.has_lifespan:
             return True
         answered = False
-        self.composition.service.ready()
+        self.composition.service.mark_ready()
         while not self.connection.waiting:
             if self._seconds is not None:
                 return False
@@ -133,12 +133,12 @@ class StdioService:
         try:
             asyncio.set_event_loop(loop)
             self._stopper = stop = ShutdownHandler(loop, self.composition)
-            stop.listen()
+            stop.install_signal_handlers()
             if self._seconds is not None:
                 stop.drain(self._seconds)
             self._defers_signals = False
             for number in self._early:
-                stop.hear(number)
+                stop.handle_early_signal(number)
             with lower_switch_interval(self.composition.limits.threads):
                 loop.run_until_complete(self._main(loop, stop))
         except asyncio.CancelledError:
@@ -160,16 +160,16 @@ class StdioService:
                 if minder is not None:
                     minder.cancel()
                 stop.serving = True
-                self.composition.service.ready()
+                self.composition.service.mark_ready()
                 self.connection.attach(engine)
                 self.transport.start(loop, self.connection.feed_frames, partial(self._on_input_ended, stop))
                 await stop.over.wait()
                 if not stop.interrupted:
                     if stop.seconds is None:
-                        await stop.unless_asked_again(finish_queued_calls(self.connection, limits.drain))
+                        await stop.run_until_second_signal(finish_queued_calls(self.connection, limits.drain))
                     seconds = limits.farewell if stop.seconds is None else stop.seconds
-                    await stop.unless_asked_again(self._finish(seconds))
-                self.composition.service.end(self.stop)
+                    await stop.run_until_second_signal(self._finish(seconds))
+                self.composition.service.remove_runner(self.stop)
                 await close_connection(self.connection, limits.farewell)
                 # The lifespans get as much time to clean up as the calls.
                 stop.serving = False
@@ -192,13 +192,13 @@ class StdioService:
         while not self.transport.abandoned:  # noqa: ASYNC110 - a pipe that is not read tells nobody
             await asyncio.sleep(POLL_SECONDS)
         await asyncio.sleep(self.composition.limits.drain)
-        stop.cut_short(STUCK_LOOP_SECONDS)
+        stop.cancel_lifespan(STUCK_LOOP_SECONDS)
 
     async def _finish(self, seconds: float) -> None:
         from defserve.serve.lifespans import drain_connection
 
         await drain_connection(self.connection, seconds)
-        self.composition.service.end(self.stop)
+        self.composition.service.remove_runner(self.stop)
         self.transport.flush()
         await self.transport.wait_until_written(self.composition.limits.farewell)
 
@@ -486,7 +486,7 @@ class StdioTransport:
         except OSError:
             data = b""
         # A peer that waits for its answers writes one whole line at a time.
-        if (line := self._lines.only(data)) is None:
+        if (line := self._lines.take_single_line(data)) is None:
             self._feed(data)
             return
         assert self._received is not None

@@ -77,7 +77,7 @@ class CallThread:
         self._left: ThreadJob | None = None
         self._closed = self.never_served = False
 
-    def hire(self) -> None:
+    def request_worker_thread(self) -> None:
         """Have a worker thread serve."""
         self._pool_job = self._pool.submit(self.serve, _ignore)
 
@@ -152,7 +152,7 @@ class CallThread:
             outcome = run_in(self._context, partial(self._with_variables, job))
         self._running = None
         run_deferred_actions()
-        self._pool.post(partial(job.finish, *outcome))
+        self._pool.post_to_loop(partial(job.finish, *outcome))
         del job, outcome  # the traceback of an error refers to this frame, too
 
     def _with_variables(self, job: ThreadJob) -> Any:
@@ -306,7 +306,7 @@ class WorkerPool:
             with self._lock:
                 self._parked -= 1
 
-    def post(self, action: Callable[[], None]) -> bool:
+    def post_to_loop(self, action: Callable[[], None]) -> bool:
         """Run `action` on the loop, behind what this thread posted before. False: the loop has ended."""
         self._done.append(action)
         # `_drain` clears the flag before it empties the deque, so an action that finds the flag set is not missed. The
@@ -364,7 +364,7 @@ class WorkerPool:
                 self._done.popleft()()
         except BaseException:
             # A failed action must not stop those behind it.
-            self.post(_nothing)
+            self.post_to_loop(_nothing)
             raise
 
     def _work(self) -> None:
@@ -412,7 +412,7 @@ class WorkerPool:
             # Idle before anybody hears of the outcome: the next job needs no other thread.
             following = self._take_job(call_lock)
         if outcome is not None:
-            self.post(outcome)
+            self.post_to_loop(outcome)
         del work, outcome  # the traceback of an error refers to this frame, too
         return following
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from defserve.errors import UsageError
 from defserve.openapi.api import MAX_UNSEARCHED_TOOLS, ImportedApi, ImportFields, ImportOptions
-from defserve.server.decorators import find_caller_location
+from defserve.server.decorators import find_author_location
 from defserve.server.options import refuse_unknown_option
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def make_openapi_server(
     api = ImportedApi(document, _parse_options(options, "Server.from_openapi"))
     if search == "auto":
         search = "always" if len(api.tools) > MAX_UNSEARCHED_TOOLS else None
-    about: dict[str, Any] = api.about
+    about: dict[str, Any] = api.server_options
     server = kind(name or api.name, about.pop("version", None), search=search, **about)
     add(server, api)
     return server
@@ -43,7 +43,7 @@ def make_fastapi_server(
     if not callable(make := getattr(app, "openapi", None)):
         raise UsageError(
             f"a {type(app).__name__} is not a FastAPI app: it has no openapi()",
-            where=find_caller_location(),
+            where=find_author_location(),
             fix="for another ASGI app: Server.from_openapi(document, client=app, base_url=…)",
         )
     given = {"client": app, "base_url": IN_PROCESS, "slashes": _path_parameters(app), **options}
@@ -65,7 +65,7 @@ def add(server: Server, api: ImportedApi) -> None:
     """Serve the tools of an API, as long as the server serves."""
     for tool in api.tools:
         server.add_tool(tool)
-    api.on_changed = server.mcp.tools.registry.touch
+    api.on_changed = server.mcp.tools.registry.notify_watchers
     server.lifespan = _within(api, server.lifespan)
 
 
@@ -83,5 +83,5 @@ def _within(api: ImportedApi, inner: Lifespan | None) -> Lifespan:
 
 
 def _parse_options(options: Mapping[str, Any], subject: str) -> ImportOptions:
-    refuse_unknown_option(options, list(ImportFields.__annotations__), subject, find_caller_location())
+    refuse_unknown_option(options, list(ImportFields.__annotations__), subject, find_author_location())
     return ImportOptions(**options)

@@ -106,10 +106,10 @@ class CommandLineParser(ArgumentParser):
     ) -> Any:
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.refuse(*self.unknown(unknown))
+            self.refuse(*self.describe_unknown_words(unknown))
         return options
 
-    def unknown(self, words: Sequence[str]) -> tuple[str, str]:
+    def describe_unknown_words(self, words: Sequence[str]) -> tuple[str, str]:
         """What is wrong with words that mean nothing to this parser, and the fix. The first one is enough."""
         option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
         if option is None:
@@ -136,7 +136,7 @@ class CommandLineParser(ArgumentParser):
         options = (word.partition("=")[0] for word in self._given or () if word.startswith("--") and word != "--")
         if unknown := [name for name in options if name not in self._option_string_actions]:
             # Whatever argparse misses, it may be what this was meant to be.
-            self.refuse(*self.unknown(unknown))
+            self.refuse(*self.describe_unknown_words(unknown))
         self.refuse(message, f"see {self.prog} --help")
 
     def refuse(self, problem: str, fix: str) -> NoReturn:

@@ -266,7 +266,7 @@ class Declarations:
         """Set the owner of an item, and check it. Raises UsageError for one that an extension does not allow."""
         if item.owner is None:
             item.owner = self
-        item.check(self.limits)
+        item.check_limits(self.limits)
         for extension in self.extensions:
             extension.on_item_declared(item)
 
@@ -394,7 +394,7 @@ def _refuse_left_behind(parent: Server, child: Server) -> None:
         if not isinstance(e, MCP | MGP | AuthorExtension) and e.name not in OPTIONAL_EXTENSION_FACETS
     ]
     extensions = [extension for extension in own if extension not in parent.extensions]
-    if settings := child.mgp.options.acts:
+    if settings := child.mgp.options.list_protections:
         what, fix = f"{settings[0]}=", f"give it to Server({parent.name!r}, …) instead"
     elif extensions:
         what, fix = f"extension {extensions[0].name!r}", f"declare it on {parent.name!r} instead"

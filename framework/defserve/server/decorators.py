@@ -38,7 +38,7 @@ def declare_or_decorate(name: str, declare: Callable[[Any], object], function: A
     if isinstance(function, str):
         raise UsageError(
             f"@{name}({function!r}): options have names",
-            where=find_caller_location(),
+            where=find_author_location(),
             fix=f'@{name}(name="{function}")',
         )
 
@@ -78,7 +78,7 @@ def read_item_options(kind: type[Options], given: Mapping[str, Any], function: A
         raise
 
 
-def find_caller_location() -> str:
+def find_author_location() -> str:
     """`file.py:12` of the author's line that called into `defserve.server`."""
     from defserve.binding.signature import format_source_location
 
@@ -105,7 +105,7 @@ def _author_frame() -> FrameType:
 def check_option_values(given: Mapping[str, Any]) -> None:
     """Raises UsageError for a value of an option of `Server` that is not possible. None is what was not given."""
     if (found := find_invalid_option(given, SERVER_OPTION_RULES)) is not None:
-        raise UsageError(f"Server({found[0]}) is not possible", where=find_caller_location(), fix=found[1])
+        raise UsageError(f"Server({found[0]}) is not possible", where=find_author_location(), fix=found[1])
 
 
 def check_log_level(level: Any) -> None:
@@ -115,7 +115,7 @@ def check_log_level(level: Any) -> None:
     if str(level).lower() not in PYTHON_LOG_LEVELS:
         raise UsageError(
             f"server.run(log_level={level!r}) is not possible",
-            where=find_caller_location(),
+            where=find_author_location(),
             fix=f"use one of {', '.join(map(repr, PYTHON_LOG_LEVELS))}",
         )
 

@@ -15,7 +15,7 @@ from defserve.errors import UsageError
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.proxying.targets import Command
-from defserve.server.decorators import find_caller_location
+from defserve.server.decorators import find_author_location
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.transforms import Transform
@@ -30,22 +30,26 @@ class ServerMount:
         self.prefix = renames
         child = server.mcp
         mirrors: tuple[tuple[Registry[Any], Registry[Any], Callable[[str], str]], ...] = (
-            (child.prompts.registry, parent.prompts.registry, renames.name),
-            (child.resources.concrete, parent.resources.concrete, renames.uri),
-            (child.resources.templates, parent.resources.templates, renames.uri),
-            (child.completions.registry, parent.completions.registry, renames.completion),
+            (child.prompts.registry, parent.prompts.registry, renames.prefix_name),
+            (child.resources.concrete, parent.resources.concrete, renames.prefix_uri),
+            (child.resources.templates, parent.resources.templates, renames.prefix_uri),
+            (child.completions.registry, parent.completions.registry, renames.prefix_completion_key),
         )
         with ExitStack() as refused:
-            refused.callback(_mirror(child.tools.registry, parent.tools.registry, renames.name, renames, transform))
+            refused.callback(
+                _mirror(child.tools.registry, parent.tools.registry, renames.prefix_name, renames, transform)
+            )
             for source, target, rename in mirrors:
                 refused.callback(_mirror(source, target, rename, renames))
             refused.pop_all()
         child.follow_skills(
-            lambda skills: _mirror(skills.registry, parent.need_skills().registry, renames.uri, renames)
+            lambda skills: _mirror(skills.registry, parent.need_skills().registry, renames.prefix_uri, renames)
         )
-        child.subscriptions.forward(lambda uri: parent.subscriptions.notify_resource_updated(renames.uri(uri)))
+        child.subscriptions.forward_updates(
+            lambda uri: parent.subscriptions.notify_resource_updated(renames.prefix_uri(uri))
+        )
 
-    def check(self) -> None:
+    def check_transform(self) -> None:
         """Raises UsageError if the transform names a tool that the child does not have."""
         if self._transform is not None:
             self._transform.check(name for name, _ in self.server.mcp.tools.registry.items())
@@ -100,4 +104,4 @@ def check_mountable(given: Any, server: type[Any]) -> None:
         fix = f'write server.mount(Command("python", "{os.fspath(given)}"))'  # pyright: ignore
     elif isinstance(given, type) and issubclass(given, server):
         kind, fix = "class", "give an object of it"
-    raise UsageError(f"server.mount takes no {kind}", where=find_caller_location(), fix=fix)
+    raise UsageError(f"server.mount takes no {kind}", where=find_author_location(), fix=fix)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from defserve.binding.injection import Dependency
 from defserve.binding.signature import ProviderFinder, get_function_name, read_dependency
 from defserve.errors import UsageError
-from defserve.server.decorators import declare_or_decorate, find_caller_location, require_uri
+from defserve.server.decorators import declare_or_decorate, find_author_location, require_uri
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -45,7 +45,7 @@ class PendingDeclaration:
             if not callable(function):
                 raise UsageError(
                     f"@{self.kind} marks functions, not {function!r}",
-                    where=find_caller_location(),
+                    where=find_author_location(),
                     fix="put it above a def",
                 )
             function.__dict__.setdefault(ATTRIBUTE, []).append(self)

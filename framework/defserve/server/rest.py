@@ -96,7 +96,7 @@ class OpenApiDocumentCache:
         A mounted server may have written the schemas: translating them takes its time, which is not the loop's.
         """
         composition, dialect, registry = call.session.composition, get_dialect(call), self._mcp.tools.registry
-        views = composition.views(call)
+        views = composition.get_views(call)
         key = below, views, registry.version
         if (found := self._made.get(key)) is not None:
             return found
@@ -168,6 +168,6 @@ def _value(result: Params, tool: Tool) -> Any:
         return unwrap_content(result)
     blocks: list[Params] = result.get("content") or []
     if len(blocks) == 1 and blocks[0].get("type") == "text":
-        scalar = tool.returns.scalar
+        scalar = tool.returns.scalar_schema
         return parse_text_by_schema(blocks[0]["text"], scalar) if scalar is not None else blocks[0]["text"]
     return blocks or None

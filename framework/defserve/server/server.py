@@ -17,7 +17,7 @@ from defserve.protocols.mcp.lifecycle import ServerDescription
 from defserve.protocols.mgp.extension import MGP
 from defserve.protocols.mgp.terms import SecurityOptions
 from defserve.server.declarations import AuthorExtension, Declarations, compose_server
-from defserve.server.decorators import check_log_level, check_option_values, find_caller_location
+from defserve.server.decorators import check_log_level, check_option_values, find_author_location
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -86,12 +86,12 @@ class Server(Declarations):
         except TypeError:
             from defserve.server.options import ServerFields, refuse_unknown_fields
 
-            refuse_unknown_fields(about, ServerFields, Server.__init__, "Server", find_caller_location())
+            refuse_unknown_fields(about, ServerFields, Server.__init__, "Server", find_author_location())
             raise
         if shared is not None or feature_sets != "open":
             from defserve.server.options import check_shared_and_feature_sets
 
-            check_shared_and_feature_sets(shared, feature_sets, find_caller_location())
+            check_shared_and_feature_sets(shared, feature_sets, find_author_location())
         self.limits = limits or Limits()
         self.auth: Auth | None = None
         authorization: list[Extension] = []
@@ -209,7 +209,7 @@ class Server(Declarations):
             from defserve.server.options import FeatureSetFields, refuse_unknown_option
 
             refuse_unknown_option(
-                options, FeatureSetFields.__annotations__, f"feature set {name!r}", find_caller_location()
+                options, FeatureSetFields.__annotations__, f"feature set {name!r}", find_author_location()
             )
         return self.mcpl.feature_set(name, description, **options)
 
@@ -289,7 +289,7 @@ class Server(Declarations):
         if self._remote_mounts is not None:
             self._remote_mounts.reserve_prefix(other.name, mount.prefix)
         self.mgp.mounted.append((f"{prefix}_" if prefix else "", other.mgp))
-        self.mgp.events.follow(other.mgp.events)
+        self.mgp.events.forward_child_events(other.mgp.events)
 
     @property
     def mounts(self) -> Mounts:
@@ -355,10 +355,10 @@ class Server(Declarations):
             """Only for what does not exist: names of other frameworks are met with ours."""
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # a property failed; this raises its error again
-            from defserve.errors import no_attribute
+            from defserve.errors import make_attribute_error
             from defserve.server.options import SERVER_ATTRIBUTE_FIXES
 
-            raise no_attribute("Server", name, SERVER_ATTRIBUTE_FIXES, dir(type(self)))
+            raise make_attribute_error("Server", name, SERVER_ATTRIBUTE_FIXES, dir(type(self)))
 
     def observe(self, *, log_level: str | None = None, log_json: bool = False, metrics: bool = False) -> None:
         """Set up logging and metrics, as `run` does with these options. Call it before serving."""
@@ -424,7 +424,7 @@ class Server(Declarations):
     def check_mounts(self) -> None:
         """Raises UsageError for a transform of a tool that there is not."""
         for mount in self._mounts:
-            mount.check()
+            mount.check_transform()
 
     @property
     def self_and_mounted(self) -> list[Server]:
@@ -444,7 +444,7 @@ def refuse_in_a_loop() -> None:
     from defserve.server.options import OWN_LOOP_FIX
 
     raise UsageError(
-        "server.run(…) was called in an event loop, and runs its own", where=find_caller_location(), fix=OWN_LOOP_FIX
+        "server.run(…) was called in an event loop, and runs its own", where=find_author_location(), fix=OWN_LOOP_FIX
     )
 
 
@@ -455,4 +455,4 @@ def check_web_options(given: Mapping[str, Any], method: Callable[..., Any]) -> N
     if given.keys() - WebFields.__annotations__.keys():
         from defserve.server.options import refuse_unknown_fields
 
-        refuse_unknown_fields(given, WebFields, method, f"server.{method.__name__}", find_caller_location())
+        refuse_unknown_fields(given, WebFields, method, f"server.{method.__name__}", find_author_location())

@@ -46,7 +46,7 @@ class SharedAccessEntries:
                 policy.reload()
 
         self._table, self._policy = SharedTable(link, "access", reload), policy
-        policy.share(self)
+        policy.share_entries(self)
 
     def check(self) -> None:
         """Raises Refused until it is known what the others have decided."""
@@ -110,7 +110,7 @@ def share_events(news: SessionUpdatePublisher, mgp: MGP) -> None:
     """Send events to the sessions of all processes. The section of `mgp` is made when it is first needed."""
 
     def share(event: MgpEvent) -> bool:
-        to = event.audience_written()
+        to = event.encode_audience()
         return (
             to is not None
             and event.size <= MAX_EVENT_BYTES
@@ -118,10 +118,10 @@ def share_events(news: SessionUpdatePublisher, mgp: MGP) -> None:
         )
 
     def parse_event(fields: UpdateFields) -> MgpEvent | None:
-        return mgp.events.decode_event(json.loads(fields["e"]), news.session)
+        return mgp.events.decode_event(json.loads(fields["e"]), news.find_session)
 
     def note(session: Session, name: str, value: str) -> bool:
-        return news.note(session, f"kept:{mgp.name}:{name}", value)
+        return news.record_with_delivery(session, f"kept:{mgp.name}:{name}", value)
 
     def deliver(sessions: list[Session], fields: UpdateFields) -> None:
         if (event := parse_event(fields)) is not None:
@@ -137,7 +137,7 @@ def share_events(news: SessionUpdatePublisher, mgp: MGP) -> None:
     def lost(session: Session) -> None:
         """The next event shows the gap by its number."""
 
-    news.add(EVENT, UpdateKind(deliver, others, lost, find_concerned))
+    news.add_kind(EVENT, UpdateKind(deliver, others, lost, find_concerned))
     if news.is_first:
         mgp.share_events = share
 
@@ -158,11 +158,11 @@ class SharedHosts:
         self._news, self._mcpl = news, mcpl
         self._tasks: set[asyncio.Task[None]] = set()
         self._once = SharedOnceRunner(news.link)
-        news.link.receive(VERB, self._on_verb)
+        news.link.set_receiver(VERB, self._on_verb)
         news.missed[VERB] = self._receive
         mcpl.server.others = self
 
-    async def find(self, principal: str) -> None:
+    async def load_host_sessions(self, principal: str) -> None:
         """Get to know the sessions of a principal. While the store is away, only those are known that were."""
         if self._news.link.is_on_loop and self._news.link.is_up:
             try:
@@ -170,7 +170,7 @@ class SharedHosts:
             except Refused as error:
                 logging.getLogger("defserve").warning("sessions of %s cannot be looked for: %s", principal, error)
 
-    async def once(self, session: Session, key: str, work: OnceWork) -> str:
+    async def run_once(self, session: Session, key: str, work: OnceWork) -> str:
         """What came of `work`, which one process does for this session and key. The bool that it gives: keep it.
 
         Raises TimedOut if another one does it, and its host has not answered in the time that a host has.
@@ -178,7 +178,7 @@ class SharedHosts:
         if session.sharer is None:
             return (await work())[0]
         limits = session.composition.limits
-        return await self._once.run(f"{session.sharer.id}\n{key}", limits.idle, work, limits.callback)
+        return await self._once.run_once(f"{session.sharer.id}\n{key}", limits.idle, work, limits.callback)
 
     def publish(self, verb: str, value: Any) -> None:
         """Have the others do this for the sessions that they own. `MCPL.deliver_published` gets it there."""
@@ -186,7 +186,7 @@ class SharedHosts:
         if len(written) > MAX_HOST_BYTES:
             logging.getLogger("defserve").warning("%s: too long to be told to other processes", verb)
         else:
-            self._news.link.publish(KIND, VERB, "v", verb, "d", written)
+            self._news.link.publish_update(KIND, VERB, "v", verb, "d", written)
 
     def _on_verb(self, fields: UpdateFields, id: str) -> None:
         if fields[WORKER].decode() == self._news.link.worker:

@@ -46,26 +46,26 @@ class SessionUpdatePublisher:
         """Kinds of news that this process handles by itself. A session is told those that it has missed."""
         sessions.ownership.replay = self._replay
 
-    def add(self, name: str, kind: UpdateKind) -> None:
+    def add_kind(self, name: str, kind: UpdateKind) -> None:
         self._kinds[name] = kind
-        self.link.receive(name, self._on_news)
+        self.link.set_receiver(name, self._on_news)
 
     def publish(self, name: str, **fields: str) -> bool:
         """Send news to all processes, this one too. From any thread. False: there is no way to them."""
-        return self.link.publish(KIND, name, *(part for pair in fields.items() for part in pair))
+        return self.link.publish_update(KIND, name, *(part for pair in fields.items() for part in pair))
 
-    def session(self, id: str) -> Session | None:
+    def find_session(self, id: str) -> Session | None:
         """The session of this id, if this process knows it."""
         found = self.sessions.find_session(id)
         return _conversation(found) if found is not None else None
 
-    def note(self, session: Session, field: str, value: str) -> bool:
+    def record_with_delivery(self, session: Session, field: str, value: str) -> bool:
         """Keep this in a session's record together with the message that is delivered next.
 
         False: that message was delivered already, by another process, and is to be left out.
         """
         delivery, shared = self.link.delivering, cast("SharedSession", session.sharer)
-        if delivery is None or delivery.skip(shared.id, shared.delivered):
+        if delivery is None or delivery.skip_if_delivered(shared.id, shared.delivered):
             return False
         delivery.record = field, value
         return True
@@ -75,7 +75,7 @@ class SessionUpdatePublisher:
         await self.sessions.refresh_owned()
         kind, behind = self._kinds[fields[KIND].decode()], self.sessions.list_owned_behind()
         for session in behind:  # in its order: a session forgets what comes too late
-            session.defer_news(id, fields)
+            session.defer_update(id, fields)
         told = [each for each in self._find_concerned_sessions(kind, fields) if each not in behind]
         if told:
             self._deliver(kind, told, fields, id)
@@ -148,7 +148,7 @@ def share_list_changes(news: SessionUpdatePublisher, subscriptions: Subscription
         if not is_own:
             subscriptions.deliver_change_locally(*_change(fields))
 
-    news.add(CHANGE, UpdateKind(deliver, others, subscriptions.notify_everything_changed, find_concerned))
+    news.add_kind(CHANGE, UpdateKind(deliver, others, subscriptions.notify_everything_changed, find_concerned))
     if news.is_first:
         subscriptions.share = lambda what, name: news.publish(CHANGE, k=what, v=name)
 

@@ -40,7 +40,9 @@ class ProcessSharing(Extension):
     def __init__(self, address: str, identity: ServerIdentity) -> None:
         self.link, self._identity, self._is_used = SharedStoreLink(address, identity), identity, False
 
-    def follow(self, composition: Composition, subscriptions: Subscriptions, endpoint: StreamableEndpoint) -> None:
+    def share_endpoint(
+        self, composition: Composition, subscriptions: Subscriptions, endpoint: StreamableEndpoint
+    ) -> None:
         """Share the sessions of an endpoint, what they are told, and what extensions count and keep."""
         # A process may have several endpoints. Only the first one tells those whom only this process knows.
         news = SessionUpdatePublisher(self.link, cast("SharedSessions", endpoint.sessions), is_first=not self._is_used)

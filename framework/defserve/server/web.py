@@ -96,7 +96,7 @@ def make_http_app(
     )
     served = HttpApp(provider, _rules(mcp, provider.composition, options), http)
     if sharing is not None:
-        sharing.follow(provider.composition, mcp.subscriptions, served.streamable)
+        sharing.share_endpoint(provider.composition, mcp.subscriptions, served.streamable)
     provider.hang_up = served.drain
     return served
 

@@ -148,7 +148,7 @@ class SqliteStore:
 
     async def get(self, space: str, names: Sequence[str]) -> dict[str, bytes]:
         self._claim()
-        known = self._cache.find(space, names)
+        known = self._cache.find_values(space, names)
         return known if known is not None else await self._reader.do(RequestedEntries(space, names))
 
     async def change(self, change: StoreChange) -> bool:
@@ -213,7 +213,7 @@ class _WriterWork:
             # The connections of a process share SQLite's knowledge of a file, so both are closed to start afresh.
             self.leave()
             self._reader.drop()
-            self._cache.fail()
+            self._cache.abort_commit()
             if _one_is_at_fault(error, changes):
                 return [outcome for change in changes for outcome in self([change])]
             # Only a new connection sees that a file can be written again.
@@ -235,10 +235,10 @@ class _WriterWork:
         if made.outcome:
             self._cache.open()
             self._sweep(connection, now)
-            self._cache.begin(made.outcome)
+            self._cache.begin_commit(made.outcome)
         connection.execute("COMMIT")
         if made.outcome:
-            self._cache.end(made.outcome)
+            self._cache.finish_commit(made.outcome)
         return made.is_made
 
     def leave(self) -> None:
@@ -258,7 +258,7 @@ class _ReaderWork:
         self._connection, self._clock, self._cache = connection, clock, connection.cache
 
     def __call__(self, reads: Sequence[Read]) -> Sequence[Any]:
-        places = {place for read in reads if isinstance(read, RequestedEntries) for place in read.places}
+        places = {place for read in reads if isinstance(read, RequestedEntries) for place in read.keys}
         found: Any = self._one(lambda connection: self._find(connection, places)) if places else {}
         if isinstance(found, Exception) and _one_is_at_fault(found, reads):
             return [outcome for read in reads for outcome in self([read])]
@@ -267,9 +267,9 @@ class _ReaderWork:
     def _find(self, connection: sqlite3.Connection, places: set[EntryKey]) -> dict[EntryKey, bytes]:
         with suppress(OSError):  # a process that may not write reads from the store each time
             self._cache.open()
-        number = self._cache.look()
+        number = self._cache.begin_reading()
         rows = find_entries(connection, places, self._clock())
-        self._cache.learn(map_lasting_values(rows), number)
+        self._cache.keep_read_values(map_lasting_values(rows), number)
         return map_values(rows)
 
     def _one(self, read: Callable[[sqlite3.Connection], Any]) -> Any:
@@ -289,7 +289,7 @@ def _one_is_at_fault(error: Exception, jobs: Sequence[object]) -> bool:
 
 def _share(lookup: RequestedEntries, found: dict[EntryKey, bytes] | Exception) -> dict[str, bytes] | Exception:
     # Each caller raises an exception of its own.
-    return copy(found) if isinstance(found, Exception) else lookup.among(found)
+    return copy(found) if isinstance(found, Exception) else lookup.select_values(found)
 
 
 class _Connection:

@@ -59,11 +59,11 @@ class RequestedEntries(NamedTuple):
     names: Sequence[str]
 
     @property
-    def places(self) -> list[EntryKey]:
+    def keys(self) -> list[EntryKey]:
         return [(self.space, name) for name in self.names]
 
-    def among(self, found: dict[EntryKey, bytes]) -> dict[str, bytes]:
-        return {place[1]: found[place] for place in self.places if place in found}
+    def select_values(self, found: dict[EntryKey, bytes]) -> dict[str, bytes]:
+        return {place[1]: found[place] for place in self.keys if place in found}
 
 
 def find_entries(connection: sqlite3.Connection, places: Collection[EntryKey], now: float) -> list[Row]:
@@ -215,7 +215,7 @@ class SqliteCache:
             self._clear_values()
             self._tally = None
 
-    def find(self, space: str, names: Sequence[str]) -> dict[str, bytes] | None:
+    def find_values(self, space: str, names: Sequence[str]) -> dict[str, bytes] | None:
         """The values of these names; None if one of them is not known for sure. Does not wait."""
         tally, known = self._tally, self._known
         if tally is None or tally[_BEGUN] != known:
@@ -231,7 +231,7 @@ class SqliteCache:
 
     # -- reading -----------------------------------------------------------------------------------------
 
-    def look(self) -> int:
+    def begin_reading(self) -> int:
         """Call before values are read. Returns the number to give to `learn`."""
         with self._lock:
             if self._tally is None:
@@ -245,7 +245,7 @@ class SqliteCache:
             # Values read during a commit, even one of this process, may be from before or after it.
             return number if is_done else _NEVER
 
-    def learn(self, values: Mapping[EntryKey, bytes], number: int) -> None:
+    def keep_read_values(self, values: Mapping[EntryKey, bytes], number: int) -> None:
         """Keep values that were read since `look`, and that do not expire."""
         with self._lock:
             # A commit of this process may have come after the read.
@@ -261,7 +261,7 @@ class SqliteCache:
                 self._clear_values()
             return self._values
 
-    def begin(self, places: Iterable[EntryKey]) -> None:
+    def begin_commit(self, places: Iterable[EntryKey]) -> None:
         """Announce a commit of these places: others may see its values before its writer hears that it is done.
 
         Raises OSError.
@@ -273,7 +273,7 @@ class SqliteCache:
             for place in places:
                 self._values.pop(place, None)
 
-    def end(self, outcome: Mapping[EntryKey, bytes | None]) -> None:
+    def finish_commit(self, outcome: Mapping[EntryKey, bytes | None]) -> None:
         """The commit is done. `outcome` holds the new values; None if a place has no value, or one that expires."""
         with self._lock:
             # Another process may have written right after the transaction ended. Then these values are out of date.
@@ -281,7 +281,7 @@ class SqliteCache:
                 self._store_values(outcome)
             self._set_done()
 
-    def fail(self) -> None:
+    def abort_commit(self) -> None:
         """The commit failed. Whether anything was committed is not known."""
         with self._lock:
             self._clear_values()

@@ -123,7 +123,7 @@ class SpaceFamily(str):
 
     __slots__ = ()
 
-    def of(self, name: str) -> Space:
+    def make_space(self, name: str) -> Space:
         return Space(self + name)
 
 
@@ -284,7 +284,7 @@ class Lease:
     __slots__ = ("_store", "_space", "_token", "_renewing", "_given_up", "_withdrawing")
 
     def __init__(self, store: Store, name: str, token: bytes | None = None) -> None:
-        self._store, self._space, self._token = store, LEASE_SPACES.of(name), token or make_lease_token()
+        self._store, self._space, self._token = store, LEASE_SPACES.make_space(name), token or make_lease_token()
         self._renewing: asyncio.Task[None] | None = None
         self._withdrawing: asyncio.Task[None] | None = None
         self._given_up = asyncio.Event()
@@ -419,7 +419,7 @@ class StoreNonces:
     async def spend(self, nonce: str, *, ttl: float) -> bool:
         if not ttl > 0:
             return False
-        space, mine = NONCES.of(nonce), os.urandom(8)
+        space, mine = NONCES.make_space(nonce), os.urandom(8)
         if await self._store.change(StoreChange(space, put={_SPENT: mine}, expect={_SPENT: None}, ttl=ttl)):
             return True
         # A store that lost its connection may repeat a change, and then find its own first attempt.

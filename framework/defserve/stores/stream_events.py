@@ -91,17 +91,17 @@ class MemoryEvents:
         opened.shrink(self.events, self.size)
         self._busy = opened.number
         self._adjust_size(opened.bytes - held)
-        while self.bytes > self.held and self.give_way():
+        while self.bytes > self.held and self.evict_stream():
             pass
         self._busy = 0
         return self._id(opened.number, opened.last)
 
-    def audience(self, event_id: str) -> object:
+    def get_audience(self, event_id: str) -> object:
         """Who may read an event that is kept, in the words of whoever appended it."""
         stream, place = self._locate_event(event_id)
         return stream.audiences.get(place) if stream is not None else None
 
-    def release(self, event_id: str) -> None:
+    def release_request(self, event_id: str) -> None:
         """Nobody waits for the answer to this `request` any more: it may be dropped like any message."""
         stream, place = self._locate_event(event_id)
         if stream is not None:
@@ -118,12 +118,12 @@ class MemoryEvents:
             return None, 0
         return self._streams.get(int(found[2])), int(found[3])
 
-    def mark(self, stream: str) -> str:
+    def make_position_id(self, stream: str) -> str:
         """The id of the place after everything appended so far, for an event without data."""
         opened = self._open(stream)
         return self._id(opened.number, opened.last)
 
-    def after(self, event_id: str) -> tuple[str, list[StoredEvent]] | None:
+    def list_events_after(self, event_id: str) -> tuple[str, list[StoredEvent]] | None:
         """The stream of this id and the events after it; None for an id that was never given here.
 
         Raises EventGap if some of the events after it are no longer kept.
@@ -144,7 +144,7 @@ class MemoryEvents:
             raise EventGap(stream.name, left)
         return stream.name, left
 
-    def finish(self, stream: str) -> None:
+    def finish_stream(self, stream: str) -> None:
         """The client has received the whole stream, so it is the first to be dropped when room is needed."""
         number = self._names.get(stream)
         if number is None:
@@ -164,9 +164,9 @@ class MemoryEvents:
         self._finished_bytes = 0
         self._adjust_size(-self.bytes)
         if self._budget is not None:
-            self._budget.leave(self)
+            self._budget.remove_store(self)
 
-    def give_way(self) -> bool:
+    def evict_stream(self) -> bool:
         """Drop a stream to make room. False: there is none but the one that is being appended to."""
         # An OrderedDict finds its oldest at once, however many of them were dropped before it. A dict does not.
         for number in chain(self._finished, self._streams):
@@ -223,7 +223,7 @@ class EventBudget:
         if size > 0 and self.used > self.most:  # a store that gives way says so here too
             self._make_room()
 
-    def leave(self, store: MemoryEvents) -> None:
+    def remove_store(self, store: MemoryEvents) -> None:
         """The session of a store is over."""
         self._stores.discard(store)
 
@@ -231,7 +231,7 @@ class EventBudget:
         # More than is needed now, so that the stores are not sorted for each event.
         enough = self.most * 9 // 10
         for store in sorted(self._stores, key=lambda one: one.bytes, reverse=True):
-            while self.used > enough and store.give_way():
+            while self.used > enough and store.evict_stream():
                 pass
 
 

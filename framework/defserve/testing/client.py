@@ -81,9 +81,9 @@ class SyncClient:
             """Only for what does not exist: verbs of other clients are met with ours."""
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # a property failed; this raises its error again
-            from defserve.errors import no_attribute
+            from defserve.errors import make_attribute_error
 
-            raise no_attribute("this client", name, OTHER_CLIENTS_VERBS, dir(type(self)))
+            raise make_attribute_error("this client", name, OTHER_CLIENTS_VERBS, dir(type(self)))
 
     # Before the first verb.
 

@@ -101,7 +101,7 @@ def _pages(composition: Composition, method: str, member: str) -> list[Json] | N
     unstarted, items, cursor = UnstartedSession(composition, LISTING_OFFER), list[Json](), None
     try:
         while True:
-            page = unstarted.ask(method, {"cursor": cursor} if cursor else {})
+            page = unstarted.request(method, {"cursor": cursor} if cursor else {})
             if page is None:
                 return None
             items += page[member]
@@ -120,9 +120,9 @@ class UnstartedSession:
         engine: Any = NoLoopYet()
         self.session = Session(composition, engine, self._sent.append, counted=False)
         about = {"protocolVersion": HANDSHAKE_VERSIONS[-1], "clientInfo": {"name": "defserve tooling", "version": "0"}}
-        self.initialize = self.ask("initialize", {**about, "capabilities": dict(offer)}) or {}
+        self.initialize = self.request("initialize", {**about, "capabilities": dict(offer)}) or {}
 
-    def ask(self, method: str, params: Json) -> Json | None:
+    def request(self, method: str, params: Json) -> Json | None:
         """The result, or None if the answer needs the event loop. Raises PeerError."""
         self._sent.clear()
         if not self.session.feed_bytes(encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})):

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from defserve.auth.issuers import HttpRequest, HttpResponse, SendHttpRequest, send_http_request
 from defserve.auth.oauth import (
-    check_url,
+    check_oauth_url,
     get_origin,
     is_token_resource_for,
     list_issuer_metadata_urls,
@@ -44,7 +44,7 @@ _HEADERS: Final = {
 async def check_sign_in(url: str, ask: SendHttpRequest = send_http_request) -> AsyncIterator[Step]:
     """Every step of a client that knows only the URL of a server."""
     try:
-        check_url(url, "the URL", query=True)
+        check_oauth_url(url, "the URL", query=True)
         answer = await ask(HttpRequest(url, headers=_HEADERS, body=json.dumps(_OPENING).encode()))
     except UsageError as error:
         yield Step(SERVER, "reached", "broken", error.problem, error.fix)
@@ -155,7 +155,7 @@ async def issuer_steps(issuer: str, url: str, scopes: Sequence[str], ask: SendHt
     """Every step at an issuer, for a server at `url` that names these scopes."""
     part = f"Issuer {issuer}"
     try:
-        check_url(issuer, "the issuer")
+        check_oauth_url(issuer, "the issuer")
     except UsageError as error:
         yield Step(part, "metadata", "broken", error.problem, error.fix)
         return
@@ -189,7 +189,7 @@ def _endpoints(part: str, found: Mapping[str, Any]) -> Step:
     wrong: list[str] = []
     for name in ("authorization_endpoint", "token_endpoint"):
         try:
-            check_url(str(found.get(name)), name, query=True)
+            check_oauth_url(str(found.get(name)), name, query=True)
         except UsageError as error:
             wrong.append(error.problem)
     if wrong:
@@ -281,7 +281,7 @@ async def _keys(part: str, found: Mapping[str, Any], ask: SendHttpRequest) -> St
         return Step(part, "keys", "ok", "none published: its tokens are opaque, or its own server reads them")
     url = str(found["jwks_uri"])
     try:
-        check_url(url, "jwks_uri", query=True)
+        check_oauth_url(url, "jwks_uri", query=True)
         answer = await ask(HttpRequest(url))
         document: Any = json.loads(answer.body) if answer.status == 200 else None
         if is_object(document) and document.get("keys") == []:
@@ -301,7 +301,7 @@ async def _keys(part: str, found: Mapping[str, Any], ask: SendHttpRequest) -> St
 async def document_at(url: str, ask: SendHttpRequest) -> tuple[dict[str, Any] | None, str]:
     """The JSON object at a URL; or why there is none."""
     try:
-        check_url(url, "it", query=True)
+        check_oauth_url(url, "it", query=True)
         answer = await ask(HttpRequest(url))
         if answer.status != 200:
             return None, f"status {answer.status}"

@@ -21,7 +21,7 @@ Three examples.
 A function of a class is replaced. The row fails with "evil.example: the call ran":
 
     def take_any_host(patch: Patch) -> None:
-        patch.set("defserve.serve.http.request_heads:Gate._check_host", lambda self, host: None)
+        patch.set("defserve.serve.http.request_heads:HostOriginGate._check_host", lambda self, host: None)
 
     on_both(FAMILY, "foreign hosts", host, controls=[Control(take_any_host, "the call ran")])
 

@@ -93,7 +93,7 @@ def fail_at_broken_messages(patch: Patch) -> None:
 
 
 def take_any_id(patch: Patch) -> None:
-    patch.set(f"{CODEC}:is_id", lambda id: True)
+    patch.set(f"{CODEC}:is_request_id", lambda id: True)
 
 
 # -- pipes -----------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def refuse_the_excess(patch: Patch) -> None:
         return put
 
     patch.wrap(f"{QUEUE}.enqueue_call", make)
-    patch.set(f"{QUEUE}.full", False)
+    patch.set(f"{QUEUE}.is_full", False)
 
 
 def end_with_the_input(patch: Patch) -> None:

@@ -107,7 +107,7 @@ def wait_for_heads(patch: Patch) -> None:
 
 
 def wait_for_bodies(patch: Patch) -> None:
-    patch.wrap(f"{EXCHANGE}.body", lambda body: lambda self, limit, seconds: body(self, limit, 3600))
+    patch.wrap(f"{EXCHANGE}.read_body", lambda body: lambda self, limit, seconds: body(self, limit, 3600))
 
 
 def take_any_amount(patch: Patch) -> None:

@@ -26,7 +26,7 @@ def believe_nobody(patch: Patch) -> None:
 
 def take_any_address(patch: Patch) -> None:
     """A forwarded address is whatever a header says."""
-    patch.set(f"{AUTHORITY}:canonical_address", lambda text: text.strip() or None)
+    patch.set(f"{AUTHORITY}:normalize_ip_address", lambda text: text.strip() or None)
     last = "defserve.serve.sockets:ForwardedAddressMiddleware.caller"
     patch.set(last, lambda self, hops: hops[-1].strip() if hops else None)
 
@@ -50,7 +50,7 @@ def enable_for_everybody(patch: Patch) -> None:
 
 def know_no_users(patch: Patch) -> None:
     """Who is at the other end of a unix socket is not asked."""
-    patch.set(f"{AUTHORITY}:same_user_or_stranger", lambda user: _stranger())
+    patch.set(f"{AUTHORITY}:identify_socket_user", lambda user: _stranger())
 
 
 def _stranger() -> Any:
@@ -167,13 +167,13 @@ def keep_what_is_open(patch: Patch) -> None:
     async def check_nothing(self: Any, *given: Any) -> None:
         pass
 
-    patch.set(f"{LIVE}.sweep", check_nothing)
+    patch.set(f"{LIVE}.verify_credentials", check_nothing)
     patch.set(f"{LIVE}._follow", check_nothing)
     patch.set(f"{LIVE}.watch_holder", lambda self, holder: None)
 
 
 def count_no_failures(patch: Patch) -> None:
-    patch.set("defserve.auth.rates:FailedTokens.count", lambda self, address, forwarded_for: 0.0)
+    patch.set("defserve.auth.rates:FailedTokens.count_failure", lambda self, address, forwarded_for: 0.0)
 
 
 def slow_addresses_down(patch: Patch) -> None:
@@ -224,7 +224,7 @@ def serve_the_first_in_line_only(patch: Patch) -> None:
             else:
                 session.queue.advance()
 
-    patch.set("defserve.core.composition:Composition.admit_next", admit_next)
+    patch.set("defserve.core.composition:Composition.admit_waiting_calls", admit_next)
 
 
 def let_strangers_take_places(patch: Patch) -> None:
@@ -251,7 +251,7 @@ def let_busy_sessions_give_way(patch: Patch) -> None:
 def let_nobody_give_way(patch: Patch) -> None:
     """Who says nothing keeps its connection. Where none is free, whoever comes next is refused."""
     wait_for_heads(patch)
-    patch.set("defserve.serve.fastpath.crowding:OpenConnections.end_one", lambda self: None)
+    patch.set("defserve.serve.fastpath.crowding:OpenConnections.close_oldest_idle", lambda self: None)
 
 
 # -- tokens of issuers, and signing in -------------------------------------------------------------------
@@ -309,7 +309,7 @@ def take_consent_from_any_site(patch: Patch) -> None:
 
         return decision
 
-    patch.wrap("defserve.auth.proxy.sign_in:UserConsent.decision", make)
+    patch.wrap("defserve.auth.proxy.sign_in:UserConsent.parse_decision", make)
 
 
 def compare_nothing(patch: Patch) -> None:
@@ -321,7 +321,7 @@ def take_grants_again(patch: Patch) -> None:
     async def is_first(self: Any, what: str, id: str, seconds: float) -> bool:
         return True
 
-    patch.set("defserve.auth.proxy.tokens:UserGrants.is_first", is_first)
+    patch.set("defserve.auth.proxy.tokens:UserGrants.is_first_use", is_first)
 
 
 def take_any_local_token(patch: Patch) -> None:

@@ -20,7 +20,7 @@ class Patch:
         self._undone: list[Callable[[], None]] = []
 
     def set(self, place: str, value: Any) -> None:
-        """Bind a name anew: `defserve.serve.http.request_heads:Gate.judge`, or `defserve.limits:MAX_DEPTH`.
+        """Bind a name anew: `defserve.serve.http.request_heads:HostOriginGate.judge`, or `defserve.limits:MAX_DEPTH`.
 
         A name of a module is bound anew in every module that has imported it.
         """

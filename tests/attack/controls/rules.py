@@ -43,7 +43,7 @@ def prove_every_state(patch: Patch) -> None:
 
         return found
 
-    for name in ("adopt", "load_checkpoint"):
+    for name in ("adopt_content", "load_checkpoint"):
         patch.wrap(f"{CHECKPOINTS}.checkpoint_store:CheckpointStore.{name}", proving)
 
 
@@ -76,7 +76,7 @@ def match_by_python(patch: Patch) -> None:
 
 
 def declare_any_pattern(patch: Patch) -> None:
-    patch.set(f"{PATTERNS}:find_pattern_problem", lambda pattern, engine: None)
+    patch.set(f"{PATTERNS}:find_annotation_pattern_problem", lambda pattern, engine: None)
 
 
 # -- unions ----------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def ask_in_the_tools_words(patch: Patch) -> None:
 
 
 def name_nobody_who_asks(patch: Patch) -> None:
-    patch.set(f"{DESCRIPTIONS}:with_asker", lambda id, method, params: params)
+    patch.set(f"{DESCRIPTIONS}:add_asker_to_question", lambda id, method, params: params)
 
 
 def pass_on_every_word(patch: Patch) -> None:
@@ -223,7 +223,7 @@ def let_modes_clash(patch: Patch) -> None:
 
 
 def write_any_name(patch: Patch) -> None:
-    patch.set(f"{SHELL}.places:Places.check_trusted_name", lambda self, path: None)
+    patch.set(f"{SHELL}.places:PathRules.check_trusted_name", lambda self, path: None)
 
 
 def _judge_as(patch: Patch, kind: str, other: str) -> None:

@@ -51,7 +51,7 @@ def let_readonly_write(patch: Patch) -> None:
 
 
 def read_any_file(patch: Patch) -> None:
-    patch.set(f"{SHELL}.places:Places._outside", lambda self, path, but: None)
+    patch.set(f"{SHELL}.places:PathRules._outside", lambda self, path, but: None)
 
 
 def write_any_file(patch: Patch) -> None:
@@ -115,7 +115,7 @@ def wait_for_programs(patch: Patch) -> None:
 
         return wait
 
-    patch.wrap(f"{JAIL}:execute", make)
+    patch.wrap(f"{JAIL}:run_in_jail", make)
 
 
 # -- what is shipped, written and believed --------------------------------------------------------------

@@ -50,7 +50,7 @@ class Issuer:
         return self.document
 
     async def has(self, kid: str | None, algorithm: str = "ES256") -> bool:
-        return await self.keys.find(kid, algorithm) is not None
+        return await self.keys.find_key(kid, algorithm) is not None
 
 
 def test_keys_are_fetched_once_and_kept() -> None:
@@ -147,7 +147,7 @@ def test_a_fetch_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None
         await asyncio.Event().wait()
         return b""
 
-    assert asyncio.run(KeySet(URL, ALL, fetch=hang).find("one", "ES256")) is None
+    assert asyncio.run(KeySet(URL, ALL, fetch=hang).find_key("one", "ES256")) is None
 
 
 def test_a_failed_fetch_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -30,7 +30,7 @@ class Shown:
             raise self.fails
         return self.good
 
-    def holds(self, found: Any) -> bool:
+    def is_still_valid(self, found: Any) -> bool:
         return found is True
 
 
@@ -50,7 +50,7 @@ async def test_what_a_bad_credential_opened_is_ended_and_nothing_else():
     both, other = Holder(good, bad), Holder(good)
     for holder in (both, other):
         live.watch_holder(holder)
-    await live.sweep()
+    await live.verify_credentials()
     live.close()
     assert (both.ended, other.ended) == (["bad"], [])
 
@@ -59,7 +59,7 @@ async def test_a_credential_is_verified_once_for_all_that_it_opened():
     live, shown = LiveCredentials(), Shown("one")
     for _ in range(100):
         live.watch_holder(Holder(shown))
-    await live.sweep()
+    await live.verify_credentials()
     live.close()
     assert shown.verified == 1
 
@@ -69,13 +69,13 @@ async def test_a_verifier_that_fails_once_ends_nothing_and_one_that_fails_twice_
     holder = Holder(shown)
     live.watch_holder(holder)
     shown.fails = OSError("the issuer cannot be reached")
-    await live.sweep()
+    await live.verify_credentials()
     shown.fails = None
-    await live.sweep()
+    await live.verify_credentials()
     shown.fails = OSError("the issuer cannot be reached")
-    await live.sweep()
+    await live.verify_credentials()
     assert holder.ended == []
-    await live.sweep()
+    await live.verify_credentials()
     live.close()
     assert holder.ended == ["one"]
 
@@ -86,9 +86,9 @@ async def test_a_verifier_that_never_answers_has_failed(monkeypatch: pytest.Monk
     slow.hangs = True
     holder = Holder(slow, bad)
     live.watch_holder(holder)
-    await live.sweep()
+    await live.verify_credentials()
     assert holder.ended == ["bad"]
-    await live.sweep()
+    await live.verify_credentials()
     live.close()
     assert "slow" in holder.ended
 
@@ -102,7 +102,7 @@ async def test_one_that_cannot_be_ended_does_not_keep_the_others():
     holders = [Stuck(bad), Holder(bad), Stuck(bad), Holder(bad)]
     for holder in holders:
         live.watch_holder(holder)
-    await live.sweep()
+    await live.verify_credentials()
     live.close()
     assert [holder.ended for holder in holders if not isinstance(holder, Stuck)] == [["bad"], ["bad"]]
 
@@ -114,12 +114,12 @@ async def test_it_sweeps_by_itself_while_something_is_open_and_then_no_more():
     await until(lambda: shown.verified > 3)
     shown.good = False
     await until(lambda: bool(holder.ended))
-    live.release(holder)
-    await until(lambda: live.idle)
+    live.unwatch_holder(holder)
+    await until(lambda: live.is_idle)
     live.watch_holder(again := Holder(shown))
     await until(lambda: bool(again.ended))
     live.close()
-    assert live.idle
+    assert live.is_idle
 
 
 def test_it_serves_another_loop_after_the_first_has_ended():
@@ -129,7 +129,7 @@ def test_it_serves_another_loop_after_the_first_has_ended():
         holder = Holder(Shown("bad", good=False))
         live.watch_holder(holder)
         await until(lambda: bool(holder.ended))
-        live.release(holder)
+        live.unwatch_holder(holder)
 
     asyncio.run(once())
     asyncio.run(once())

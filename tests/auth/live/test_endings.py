@@ -178,10 +178,10 @@ async def test_nothing_is_verified_while_nothing_is_open(place: Place):
     app = callers["strong"].where.app
     live = app.live
     assert live is not None
-    assert not live.idle
+    assert not live.is_idle
     await callers["strong"].send(session=session, verb="DELETE")
     assert (await callers["strong"].send({}, path="/tools/look")).status == 200
-    await until(lambda: live.idle)
+    await until(lambda: live.is_idle)
 
 
 # -- other verifiers -------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ async def test_a_token_with_more_scopes_than_before_goes_on():
         verifier.scopes = frozenset({"read", "write", "admin"})
         live = where.app.live
         assert live is not None
-        await live.sweep()
+        await live.verify_credentials()
         await opened.send(json.dumps(asked("ping")))
         assert json.loads(await opened.recv())["result"] == {}
         await opened.close()

@@ -24,8 +24,8 @@ def test_a_value_opens_for_its_purpose_and_within_its_time() -> None:
 def test_a_secret_that_was_replaced_still_opens_but_does_not_seal() -> None:
     old, both = TokenSealer([ONE]), TokenSealer([OTHER, ONE])
     assert both.open("x", old.seal("x", 1)) == 1 and old.open("x", both.seal("x", 1)) is None
-    assert both.has_marked("x", "text", old.mark("x", "text")) and not both.has_marked(
-        "y", "text", old.mark("x", "text")
+    assert both.is_valid_mac("x", "text", old.compute_mac("x", "text")) and not both.is_valid_mac(
+        "y", "text", old.compute_mac("x", "text")
     )
 
 

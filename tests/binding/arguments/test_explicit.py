@@ -254,7 +254,7 @@ def test_schemas_of_our_own_are_right_though_they_are_only_checked_at_the_first_
 
     for schema in (*(spec.schema for spec in DISCOVERY_TOOL_SPECS.values()), *SCHEMAS.values()):
         ExplicitArgumentsSchema(schema)
-    late = ExplicitArgumentsSchema.of_our_own({"type": "object", "properties": {"id": {"type": "string"}}})
+    late = ExplicitArgumentsSchema.from_trusted_schema({"type": "object", "properties": {"id": {"type": "string"}}})
     assert late.validate({"id": "a"}) == {"id": "a"}
     with pytest.raises(BadArguments, match="id"):
         late.validate({"id": 1})

@@ -175,7 +175,7 @@ values = st.recursive(
 def test_what_is_accepted_and_made_is_the_same(value: Any) -> None:
     for kind in KINDS:
         made = get_annotation_schemas(kind)
-        assert result(SchemaValidator(made.stopping), value) == result(made.validator, value)
+        assert result(SchemaValidator(made.fail_fast_schema), value) == result(made.validator, value)
 
 
 def result(validator: Any, value: Any) -> Any:
@@ -212,7 +212,7 @@ def cost(case: str) -> None:
     from time import process_time
 
     function, make = WRONG[case]
-    arguments, value = ArgumentsSchema.of(read_signature(function, lambda annotation: None)), {"xs": make()}
+    arguments, value = ArgumentsSchema.from_signature(read_signature(function, lambda annotation: None)), {"xs": make()}
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, process_time()
     with pytest.raises(BadArguments):
         arguments.validate(value)
@@ -262,7 +262,7 @@ def _taking(annotation: Any) -> ArgumentsSchema:
     def f(given: Any) -> None: ...
 
     f.__annotations__["given"] = annotation
-    return ArgumentsSchema.of(read_signature(f, lambda _: None))
+    return ArgumentsSchema.from_signature(read_signature(f, lambda _: None))
 
 
 @for_each_row("name", _COLLIDING)

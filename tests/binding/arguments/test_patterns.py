@@ -153,7 +153,7 @@ def test_no_text_of_a_caller_meets_pythons_engine(annotation: Any):
 
 def test_a_question_and_a_state_refuse_pythons_engine_too():
     with pytest.raises(UsageError, match="question: its pattern"):
-        ElicitationForm.of(Inner)
+        ElicitationForm.from_type(Inner)
     with pytest.raises(UsageError, match="state: WithDefault: its pattern"):
         StateValues(WithDefault, "state")
 

@@ -16,7 +16,7 @@ from tests.rows import for_each_row
 
 
 def arguments(function: Any) -> ArgumentsSchema:
-    return ArgumentsSchema.of(read_signature(function, lambda annotation: None))
+    return ArgumentsSchema.from_signature(read_signature(function, lambda annotation: None))
 
 
 def told(annotation: Any, *values: Any) -> list[str]:
@@ -159,7 +159,7 @@ def test_an_unknown_argument_is_refused_with_a_hint(name: str, line: str) -> Non
 def test_an_injected_parameter_cannot_be_given() -> None:
     def tool(ctx: object) -> None: ...
 
-    made = ArgumentsSchema.of(read_signature(tool, lambda annotation: lambda call: call))
+    made = ArgumentsSchema.from_signature(read_signature(tool, lambda annotation: lambda call: call))
     with pytest.raises(BadArguments, match='unknown argument "ctx"; there are none'):
         made.validate({"ctx": 1})
 

@@ -143,8 +143,8 @@ def test_a_scalar_server_never_imports_pydantic() -> None:
 import sys, enum
 from typing import Annotated, Any, Literal, Optional
 from defserve.binding.injection import InjectionPlan
-from defserve.binding.results import Returns
-from defserve.binding.arguments import Arguments
+from defserve.binding.results import ResultPacker
+from defserve.binding.arguments import ArgumentsSchema
 from defserve.binding.signature import read_signature
 from defserve.errors import BadArguments
 
@@ -157,8 +157,8 @@ def tool(
 ) -> list[int]: ...
 
 signature = read_signature(tool, lambda annotation: None)
-arguments, returns = Arguments.of(signature), Returns.of(signature)
-assert InjectionPlan.of(signature.injected) is None
+arguments, returns = ArgumentsSchema.from_signature(signature), ResultPacker.from_signature(signature)
+assert InjectionPlan.from_parameters(signature.injected) is None
 assert arguments.schema["properties"]["b"] == {"type": "string", "description": "the b"}
 given = {"a": 1, "b": "", "c": [1], "d": {}, "e": "x", "f": "red"}
 assert arguments.validate(given)["f"] is Colour.RED

@@ -27,7 +27,7 @@ from tests.rows import for_each_row
 
 
 def arguments(function: Any) -> ArgumentsSchema:
-    return ArgumentsSchema.of(read_signature(function, lambda annotation: None))
+    return ArgumentsSchema.from_signature(read_signature(function, lambda annotation: None))
 
 
 def one(annotation: Any, default: Any = ...) -> ArgumentsSchema:

@@ -128,9 +128,9 @@ def paused_client(trial: Trial) -> None:
     files = served.open_files
     code = (
         "import asyncio, sys\n"
-        "from defserve.client import Remote\n"
+        "from defserve.client import RemoteServer\n"
         "async def main():\n"
-        "    async with Remote(sys.argv[1]).connect(sys.argv[2]) as client:\n"
+        "    async with RemoteServer(sys.argv[1]).connect(sys.argv[2]) as client:\n"
         "        print('begun', flush=True)\n"
         "        print(await client.call('count', n=200), flush=True)\n"
         "asyncio.run(main())\n"

@@ -42,7 +42,7 @@ async def test_a_form_of_wrong_types_is_told_and_cancelled(schema: Any, capsys: 
     assert fill_in("?", schema, lambda: "y\n") is Cancel
     assert "a form that cannot be shown: its" in capsys.readouterr().err
     given = PreparedAnswers([{"a": 1}], yes=True)
-    ask = given.answers().ask
+    ask = given.make_client_answers().ask
     assert ask is not None
     assert await ask("?", schema) is Cancel
     assert "cannot be shown" in str(given.unanswered)

@@ -22,7 +22,7 @@ FORM: dict[str, Any] = {
 
 
 def asked(answer: Any) -> Any:
-    ask = PreparedAnswers([answer], yes=False).answers().ask
+    ask = PreparedAnswers([answer], yes=False).make_client_answers().ask
     assert ask is not None
     return asyncio.run(ask("Who?", FORM))  # type: ignore[arg-type]
 
@@ -54,7 +54,7 @@ YES_OR_NO: dict[str, Any] = {"properties": {"value": {"type": "boolean"}}, "requ
 )
 def test_a_yes_answers_the_servers_question_only_if_it_says_the_same(asked: str, is_answered: bool) -> None:
     given = PreparedAnswers([True], yes=False)
-    ask = given.answers().ask
+    ask = given.make_client_answers().ask
     assert ask is not None
     tool = parse_tool_security(
         "wipe", {"name": "wipe", "security": {"risk_level": "dangerous", "confirmation_required": True}}

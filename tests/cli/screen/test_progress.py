@@ -12,9 +12,9 @@ from tests.waiting import wait_until
 
 def test_a_pipe_gets_logs_and_progress_as_plain_lines_on_stderr(capsys: pytest.CaptureFixture[str]):
     with ProgressDisplay("Calling add") as work:
-        work.progress(1, 2, "half \x1b[2J")
-        work.log({"level": "info", "data": {"message": "hello", "at": 3}})
-        work.step("more")
+        work.show_progress(1, 2, "half \x1b[2J")
+        work.show_log({"level": "info", "data": {"message": "hello", "at": 3}})
+        work.show_step("more")
     assert capsys.readouterr() == ("", "half \\x1b[2J: 1 of 2\ninfo    hello at=3\n")
 
 
@@ -24,11 +24,11 @@ def test_a_pipe_is_not_flooded_with_progress(capsys: pytest.CaptureFixture[str],
     with ProgressDisplay("Calling add") as work:
         for step in range(30):
             now[0] += 0.125
-            work.progress(step)
+            work.show_progress(step)
         assert capsys.readouterr().err == "Calling add: 0\nCalling add: 8\nCalling add: 16\nCalling add: 24\n"
         with work.pause_drawing():
             now[0] += 5
-            work.progress(99)
+            work.show_progress(99)
             assert "99" not in capsys.readouterr().err
     assert capsys.readouterr().err == "Calling add: 99\n"
 
@@ -38,10 +38,10 @@ def test_a_pipe_gets_the_last_step_too(capsys: pytest.CaptureFixture[str], monke
     monkeypatch.setattr(progress, "monotonic", lambda: now[0])
     with ProgressDisplay("Calling add") as work:
         for step in range(1, 4):
-            work.progress(step, 3, f"step {step}")
+            work.show_progress(step, 3, f"step {step}")
     assert capsys.readouterr().err == "step 1: 1 of 3\nstep 3: 3 of 3\n"
     with ProgressDisplay("Calling add") as work:
-        work.progress(1)
+        work.show_progress(1)
     assert capsys.readouterr().err == "Calling add: 1\n"
 
 
@@ -61,9 +61,9 @@ def test_what_takes_longer_has_a_spinner(terminal: Terminal, monkeypatch: pytest
 def test_progress_is_a_bar_with_its_message(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 1e6)
     with ProgressDisplay("Calling crawl") as work:
-        work.progress(3, 4, "page \x1b[2J3")
+        work.show_progress(3, 4, "page \x1b[2J3")
         wait_until(lambda: "75%" in terminal.getvalue())
-        work.step("Reading")
+        work.show_step("Reading")
         wait_until(lambda: "Reading" in terminal.getvalue())
     assert "page \\x1b[2J3" in terminal.getvalue() and "\x1b[2J" not in terminal.getvalue()
 
@@ -72,17 +72,17 @@ def test_logs_stand_above_with_their_level_and_fields(terminal: Terminal, monkey
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 1e6)
     monkeypatch.setenv("NO_COLOR", "1")
     with ProgressDisplay("x") as work:
-        work.log({"level": "warning", "data": {"message": "slow", "seconds": 3}})
-        work.log({"level": "odd", "data": "plain\x1b[2J"})
+        work.show_log({"level": "warning", "data": {"message": "slow", "seconds": 3}})
+        work.show_log({"level": "odd", "data": "plain\x1b[2J"})
     assert terminal.getvalue() == "warning slow seconds=3\nodd     plain\\x1b[2J\n"
 
 
 def test_nothing_is_drawn_while_somebody_is_asked(terminal: Terminal, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 1e6)
     with ProgressDisplay("x") as work:
-        work.progress(1, 2)
+        work.show_progress(1, 2)
         with work.pause_drawing():
             before = terminal.getvalue()
-            work.progress(2, 2)
+            work.show_progress(2, 2)
             assert terminal.getvalue() == before
         wait_until(lambda: len(terminal.getvalue()) > len(before))

@@ -81,7 +81,7 @@ def test_only_what_is_new_counts_and_a_new_start_counts_from_its_begin():
 def test_a_snapshot_is_json():
     rows = [{"id": "a", "state": "connected", "calls_total": 4}]
     before = TopSnapshot(1.0, "k", servers=[{"id": "a", "state": "connected", "calls_total": 2}])
-    said = TopSnapshot(2.0, "k", {"pid": 1}, servers=rows, note="n").wire(before)
+    said = TopSnapshot(2.0, "k", {"pid": 1}, servers=rows, note="n").to_wire(before)
     assert said == {"name": "k", "pid": 1, "servers": [{**rows[0], "calls_per_second": 2.0}], "note": "n"}
     assert json.loads(json.dumps(said)) == said
 
@@ -212,5 +212,5 @@ def test_workers_are_added_up_and_shown_one_by_one():
         ["1", "71", "5.0", "31", "2", "25%", "50 MiB", "0"],
         ["2", "does not answer", "-", "-", "-", "-", "-", "4"],
     ]
-    said = after.wire(before)["workers"]["1"]
+    said = after.to_wire(before)["workers"]["1"]
     assert (said["pid"], said["calls_per_second"], said["cpu_share"]) == (71, 5.0, 0.25)

@@ -25,7 +25,7 @@ async def test_work_is_given_up_once_there_is_a_reply():
     pending = PendingRequest(1, "x")
     asyncio.get_running_loop().call_soon(pending.reply.set_result, REPLY)
     async with asyncio.timeout(20):
-        assert await pending.unless_settled(asyncio.Event().wait()) is None
+        assert await pending.await_unless_settled(asyncio.Event().wait()) is None
 
 
 async def test_work_that_is_done_at_the_moment_of_the_reply_counts():
@@ -37,7 +37,7 @@ async def test_work_that_is_done_at_the_moment_of_the_reply_counts():
         pending.reply.set_result(REPLY)
         return "done"
 
-    assert await pending.unless_settled(work()) == "done"
+    assert await pending.await_unless_settled(work()) == "done"
     for _ in range(5):
         await asyncio.sleep(0)
     assert wrong == []
@@ -45,7 +45,7 @@ async def test_work_that_is_done_at_the_moment_of_the_reply_counts():
 
 async def test_a_cancelled_caller_stays_cancelled():
     pending = PendingRequest(1, "x")
-    task = asyncio.create_task(pending.unless_settled(asyncio.Event().wait()))
+    task = asyncio.create_task(pending.await_unless_settled(asyncio.Event().wait()))
     await asyncio.sleep(0)
     task.cancel()
     pending.reply.set_result(REPLY)
@@ -71,7 +71,7 @@ async def test_a_settled_request_has_no_deadline_any_more():
     pending = PendingRequest(1, "x")
     later = asyncio.get_running_loop().call_later
     pending.set_deadline(later, 0.001, NO_ANSWER, lambda: pytest.fail("asked"))
-    pending.settle()
+    pending.stop_waiting()
     await asyncio.sleep(0.01)
     assert not pending.reply.done()
 
@@ -81,7 +81,7 @@ async def test_a_failure_that_comes_to_nobody_is_not_reported():
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: wrong.append(context))
     pending = PendingRequest(1, "x")
     pending.reply.set_exception(PeerTimeout("late"))
-    pending.settle()
+    pending.stop_waiting()
     del pending
     gc.collect()
     assert wrong == []

@@ -207,7 +207,7 @@ async def test_blank_lines_leave_turns_to_others():
         cut: list[int] = []
         feed = child._lines.feed
         child._lines = cast(
-            "Any", SimpleNamespace(feed=lambda data: cut.append(turn) or feed(data), only=lambda data: None)
+            "Any", SimpleNamespace(feed=lambda data: cut.append(turn) or feed(data), take_single_line=lambda data: None)
         )
         child.push(taken.append, lambda: None)
         async with asyncio.timeout(60):

@@ -42,7 +42,7 @@ class Response:
         if retry_after is not None:
             self.headers["retry-after"] = retry_after
 
-    async def parts(self) -> AsyncGenerator[bytes]:
+    async def iter_parts(self) -> AsyncGenerator[bytes]:
         yield self._event
 
     async def aclose(self) -> None: ...

@@ -318,8 +318,8 @@ def test_a_content_that_is_kept_counts_with_its_names():
     contents = states.StateContentCache(100_000)
     for number in range(1_000):
         contents.store_content("s", f"{number:0>1000}", 0)
-    assert contents.get("s", f"{999:0>1000}") == 0
-    assert sum(contents.get("s", f"{number:0>1000}") is not None for number in range(1_000)) < 100
+    assert contents.get_content("s", f"{999:0>1000}") == 0
+    assert sum(contents.get_content("s", f"{number:0>1000}") is not None for number in range(1_000)) < 100
 
 
 async def test_without_a_session_the_mirror_in_meta_is_read():

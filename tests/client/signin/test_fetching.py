@@ -100,7 +100,7 @@ async def test_a_name_that_leads_nowhere_is_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SignInError, match="cannot be resolved"):
         await Fetcher(NetworkReach.INTERNET).get("https://issuer.example/x", "the page")
     with pytest.raises(SignInError, match="cannot be resolved"):
-        await Fetcher(NetworkReach.INTERNET).check("https://issuer.example/x", "the page")
+        await Fetcher(NetworkReach.INTERNET).check_url("https://issuer.example/x", "the page")
 
 
 @pytest.mark.slow
@@ -151,10 +151,10 @@ async def test_behind_a_proxy_addresses_are_judged_by_their_text(url: str, where
         for name in ("no_proxy", "NO_PROXY"):
             environment.delenv(name, raising=False)
         environment.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-        for use in (Fetcher.get, Fetcher.check):
+        for use in (Fetcher.get, Fetcher.check_url):
             with pytest.raises(SignInError, match="must not send us to"):
                 await use(Fetcher(where), url, "the page")
-        assert await Fetcher(where).check("https://issuer.example/x", "the page")
+        assert await Fetcher(where).check_url("https://issuer.example/x", "the page")
 
 
 async def test_redirects_are_followed_within_an_origin_and_never_with_secrets() -> None:

@@ -75,7 +75,10 @@ def test_a_sign_in_is_kept_whole_in_a_file_that_only_its_owner_reads(folder: Pat
     )
     assert found.issuer == credential.issuer and list(store.servers()) == [URL]
     path = get_sign_in_path(URL, folder)
-    assert store.place_of(URL) == str(path) and (path.stat().st_mode & 0o77, folder.stat().st_mode & 0o77) == (0, 0)
+    assert store.get_credential_path(URL) == str(path) and (
+        path.stat().st_mode & 0o77,
+        folder.stat().st_mode & 0o77,
+    ) == (0, 0)
     assert store.delete_credential(URL) and store.load_credential(URL) is None and not path.exists()
 
 
@@ -86,7 +89,9 @@ def test_secrets_are_in_the_keyring_and_not_in_the_file(folder: Path, caplog: py
     text = get_sign_in_path(URL, folder).read_text()
     assert not any(secret in text for secret in ("acc3ss", "r3fresh", "s3cret", '"d"')) and len(backend.kept) == 1
     found = store.load_credential(URL)
-    assert found is not None and found.tokens == made().tokens and store.place_of(URL) == "the system's keyring"
+    assert (
+        found is not None and found.tokens == made().tokens and store.get_credential_path(URL) == "the system's keyring"
+    )
     with pytest.raises(UsageError, match="in the system's keyring"):
         FileCredentialStore(folder, None).load_credential(URL)
     backend.is_locked = True
@@ -175,7 +180,7 @@ def test_the_users_own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setattr(Keyring, "of_system", lambda: None)
     assert not has_stored_sign_in(URL)
     get_user_credential_store().store_credential(made())
-    assert has_stored_sign_in(URL) and str(tmp_path) in get_user_credential_store().place_of(URL)
+    assert has_stored_sign_in(URL) and str(tmp_path) in get_user_credential_store().get_credential_path(URL)
 
 
 @pytest.mark.anyio

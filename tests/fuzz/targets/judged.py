@@ -79,7 +79,7 @@ def checkpoints(data: bytes) -> None:
     except (ValueError, TypeError, RecursionError):
         return
     try:
-        first = CheckpointContent.of(before)
+        first = CheckpointContent.from_value(before)
         second = make_draft(after, first, 64)
     except (ContentTooDeep, ValueError):
         return

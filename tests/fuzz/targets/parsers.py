@@ -115,7 +115,7 @@ def known_heads(data: bytes) -> None:
     """A head is known only if a request before it had the same bytes, but for its length. Then its body is whole."""
     first, _, second = data.partition(b"\xff\xff")
     heads = RequestHeadCache()
-    head = heads.learn(first, _scope(first))
+    head = heads.add_head(first, _scope(first))
     known, length, body = heads.find(second)
     if known is None:
         return

@@ -213,10 +213,10 @@ def mcpx(data: bytes) -> None:
             said = changed(said, where[given.below(len(where))], ODD[given.below(len(ODD))])
         frame = json.dumps(said).encode()
         before = {who: len(ear.heard) for who, ear in ears.items()}
-        made.receive(members[name], frame)
+        made.relay_frame(members[name], frame)
         fresh = {who: ear.heard[before[who] :] for who, ear in ears.items()}
         if all(heard[:1] == [frame] for heard in fresh.values()):
-            assert said["from"] == name and members[name].capabilities.allow(said["kind"])
+            assert said["from"] == name and members[name].capabilities.allows_kind(said["kind"])
             told = fresh[name].pop() if len(fresh[name]) > 1 else None
             # A request to nobody who is there reaches those who are, and its sender is told.
             assert told is None or json.loads(told)["payload"]["error"] == "not_present", told

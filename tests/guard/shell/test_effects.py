@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from defserve.guard.shell.grammar import Grammar, Shape, SpecTable, parse_grammar, split_shared_keys
+from defserve.guard.shell.grammar import Grammar, ProgramSpecTable, Shape, parse_grammar, split_shared_keys
 from defserve.guard.shell.judgement import judge
 from defserve.guard.shell.tables import PROGRAM_TABLE, TAR_TABLE
 from tests.effort import examples
@@ -214,7 +214,7 @@ VALUES = {
 }
 
 
-def specs(entry: str | SpecTable, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Grammar]]:
+def specs(entry: str | ProgramSpecTable, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Grammar]]:
     """Every form of a program: the words that choose it, and its grammar."""
     if isinstance(entry, str):
         yield words, parse_grammar(entry, bool(words))

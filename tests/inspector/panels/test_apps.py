@@ -26,10 +26,10 @@ def said(method: str, id: int | None = 1, **params: Any) -> dict[str, Any]:
 
 async def answered(inspection: Inspection, **answer: Any) -> dict[str, Any]:
     """Answer the question that comes next; what it was."""
-    await until(lambda: bool(inspection.questions.open))
-    (question,) = inspection.questions.open
-    inspection.questions.answer(question["id"], answer)
-    await until(lambda: not inspection.questions.open)
+    await until(lambda: bool(inspection.questions.waiting))
+    (question,) = inspection.questions.waiting
+    inspection.questions.answer_question(question["id"], answer)
+    await until(lambda: not inspection.questions.waiting)
     return question
 
 
@@ -111,9 +111,9 @@ async def test_links_are_asked_for_and_words_for_the_model_are_only_shown(inspec
         assert await tell("ping") and not await tell("ui/unknown")
         # A view that is closed asks no longer.
         asked = asyncio.create_task(tell("ui/open-link", url="https://example.com/b"))
-        await until(lambda: bool(inspection.questions.open))
+        await until(lambda: bool(inspection.questions.waiting))
         asked.cancel()
-        await until(lambda: not inspection.questions.open)
+        await until(lambda: not inspection.questions.waiting)
 
 
 async def test_what_a_view_sends_is_bounded(inspect: Inspect, do: Run, monkeypatch: pytest.MonkeyPatch):
@@ -130,7 +130,7 @@ async def test_what_a_view_sends_is_bounded(inspect: Inspect, do: Run, monkeypat
             await do(inspection, "apps.message", app=shown["app"], message=[])
         link = said("ui/open-link", url="https://example.com")
         waiting = [asyncio.create_task(do(inspection, "apps.message", app=shown["app"], message=link)) for _ in "ab"]
-        await until(lambda: len(inspection.questions.open) == 2)
+        await until(lambda: len(inspection.questions.waiting) == 2)
         (refused,) = (await do(inspection, "apps.message", app=shown["app"], message=link))["answers"]
         assert "wait already" in refused["error"]["message"]
         # A notice is no request: it takes no room.

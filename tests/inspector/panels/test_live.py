@@ -172,15 +172,15 @@ async def test_a_scope_on_no_list_waits_for_the_person_and_lists_decide_the_rest
 async def test_an_inference_that_the_server_asks_for_is_put_to_the_person(answer: dict[str, Any]):
     async with inspecting(lively()) as inspection:
         calling = asyncio.create_task((await inspection.client()).call("advise", bed="fern"))
-        await until(lambda: bool(inspection.questions.open))
-        (question,) = inspection.questions.open
+        await until(lambda: bool(inspection.questions.waiting))
+        (question,) = inspection.questions.waiting
         assert question["params"]["systemPrompt"] == "You know gardens."
         assert question["params"]["messages"] == [
             {"role": "user", "content": [{"type": "text", "text": "What grows in fern?"}]}
         ]
         row = inspection.live.events[-1]
         assert (row["kind"], row["text"], row["state"]) == ("inference", "What grows in fern?", "waits")
-        inspection.questions.answer(question["id"], answer)
+        inspection.questions.answer_question(question["id"], answer)
         assert await calling == "Moss."
         assert row["state"] == "answered"
 
@@ -188,8 +188,8 @@ async def test_an_inference_that_the_server_asks_for_is_put_to_the_person(answer
 async def test_an_inference_that_the_person_refuses_is_refused():
     async with inspecting(lively()) as inspection:
         calling = asyncio.create_task((await inspection.client()).call("advise", bed="fern"))
-        await until(lambda: bool(inspection.questions.open))
-        inspection.questions.answer(inspection.questions.open[0]["id"], {"refuse": True})
+        await until(lambda: bool(inspection.questions.waiting))
+        inspection.questions.answer_question(inspection.questions.waiting[0]["id"], {"refuse": True})
         with pytest.raises(DefserveError):
             await calling
         assert inspection.live.events[-1]["state"] == "refused"
@@ -262,12 +262,12 @@ async def test_a_host_of_the_next_version_grants_and_has_no_hooks_after(era: str
 
 async def test_what_was_not_granted_is_told_for_each_set():
     async with inspecting(lively()) as inspection:
-        inspection.live.offer("0.5")
+        inspection.live.set_offered_version("0.5")
         client = await inspection.client()
         await do(inspection, "live.offer", version="0.5")
         mcpl = (await inspection.client()).mcpl
         assert mcpl is not None and client.mcpl is not mcpl
-        mcpl.feature_sets.grants.settle(False)
+        mcpl.feature_sets.grants.apply_receipt(False)
         told = await do(inspection, "live.overview")
         assert told["granted"] == [] and "pushEvents" in told["denied"]
         assert "pushEvents" in of(told, ALERTS)["missing"] and not of(told, ALERTS)["enabled"]

@@ -59,8 +59,8 @@ async def test_a_model_answers_by_its_script_only_while_that_is_on(inspect: Insp
         for on, text in ((True, "a song"), (False, "a poem")):
             await do(inspection, "questions.model", on=on, rules=rules)
             call = asyncio.create_task(client.call("summarize", text=text))
-            await until(lambda: bool(inspection.questions.open))
-            (question,) = inspection.questions.open
+            await until(lambda: bool(inspection.questions.waiting))
+            (question,) = inspection.questions.waiting
             assert (question["kind"], question["era"]) == ("sampling", era)
             await do(inspection, "questions.answer", question=question["id"], answer={"text": "By hand."})
             assert await call == "By hand."
@@ -88,16 +88,16 @@ async def test_what_are_no_rules_is_refused(inspect: Inspect, do: Run, rules: An
 @for_each_row("params", [{}, {"messages": []}, {"messages": [1]}, {"messages": [{"content": [None]}]}])
 def test_a_script_reads_whatever_a_server_sends(params: dict[str, Any]):
     model = ScriptedAnswers()
-    model.set(True, [{"when": "a", "say": "never"}, {"say": "always"}])
-    assert model.answer(params) == "always"
+    model.set_rules(True, [{"when": "a", "say": "never"}, {"say": "always"}])
+    assert model.find_answer(params) == "always"
 
 
 @eras
 async def test_a_person_may_refuse_to_play_the_model(inspect: Inspect, do: Run, era: str):
     async with inspect(library()) as inspection:
         call = asyncio.create_task((await inspection.client(era)).call("summarize"))
-        await until(lambda: bool(inspection.questions.open))
-        (question,) = inspection.questions.open
+        await until(lambda: bool(inspection.questions.waiting))
+        (question,) = inspection.questions.waiting
         await do(inspection, "questions.answer", question=question["id"], answer={"refuse": True})
         with pytest.raises(DefserveError, match="did not let the model answer"):
             await call
@@ -106,12 +106,14 @@ async def test_a_person_may_refuse_to_play_the_model(inspect: Inspect, do: Run, 
 async def test_what_is_over_is_kept_with_its_outcome_and_not_if_it_is_long(inspect: Inspect, do: Run):
     async with inspect(library()) as inspection:
         questions = inspection.questions
-        asked = asyncio.create_task(questions.ask("form", "stateless", message="m" * room.MAX_PAST_QUESTION_BYTES))
-        await until(lambda: bool(questions.open))
-        questions.answer(questions.open[0]["id"], {"action": "decline"})
+        asked = asyncio.create_task(
+            questions.ask_person("form", "stateless", message="m" * room.MAX_PAST_QUESTION_BYTES)
+        )
+        await until(lambda: bool(questions.waiting))
+        questions.answer_question(questions.waiting[0]["id"], {"action": "decline"})
         await asked
-        taken = asyncio.create_task(questions.ask("form", "stateless", message="short"))
-        await until(lambda: bool(questions.open))
+        taken = asyncio.create_task(questions.ask_person("form", "stateless", message="short"))
+        await until(lambda: bool(questions.waiting))
         taken.cancel()
         await asyncio.gather(taken, return_exceptions=True)
         newest, oldest = (await do(inspection, "questions.past"))["past"]
@@ -121,8 +123,8 @@ async def test_what_is_over_is_kept_with_its_outcome_and_not_if_it_is_long(inspe
 
 async def test_only_the_newest_are_kept():
     questions = Questions(lambda topic, data: None)
-    questions.model.set(True, [{"say": "yes"}])
-    sample: Any = questions.answers(lambda: "stateless").sample
+    questions.model.set_rules(True, [{"say": "yes"}])
+    sample: Any = questions.make_client_answers(lambda: "stateless").sample
     for _ in range(room.MAX_PAST_QUESTIONS + 5):
         assert await sample({"messages": []}) == "yes"
     assert len(questions.past) == room.MAX_PAST_QUESTIONS

@@ -72,10 +72,10 @@ async def test_saying_it_in_the_panel_answers_the_call_that_asks():
         client = await inspection.client()
         await do(inspection, "security.permit", permission="filesystem.read", say="grant")
         waiting = asyncio.create_task(client.call("survey"))
-        await until(lambda: bool(inspection.questions.open))
+        await until(lambda: bool(inspection.questions.waiting))
         await do(inspection, "security.permit", permission="network.outbound", say="grant")
         assert await waiting == 5
-        assert inspection.questions.open == []
+        assert inspection.questions.waiting == []
 
 
 async def test_both_eras_follow_what_is_said_in_one():

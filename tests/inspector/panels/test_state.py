@@ -131,7 +131,7 @@ async def test_a_refusal_of_the_server_is_told_and_the_head_stays(era: str):
             "reason": "A mail that was sent cannot be taken back",
         }
         tree = own(await do(inspection, "state.sets"), MAIL)
-        view = inspection.states.view(era, MAIL, tree["owner"])
+        view = inspection.states.open_tree(era, MAIL, tree["owner"])
         assert (await view.head(), view.facts()["undoes"]) == (second, True)
         # Its content is in the store, and the author does not want hosts to see it.
         for verb in ("state.diff", "state.lines", "state.content"):
@@ -152,7 +152,7 @@ async def test_a_branch_starts_where_it_was_told_and_the_head_stays(era: str):
     async with inspecting(greenhouse(), era) as inspection:
         _, moss, basil = await planted(inspection)
         assert await do(inspection, "state.branch", checkpoint=moss) == {"at": moss}
-        view = inspection.states.view(era, BEDS, None)
+        view = inspection.states.open_tree(era, BEDS, None)
         assert await view.head() == basil
         client = await inspection.client()
         assert await client.call("add_plant", bed="fern", plant="mint") == 2
@@ -176,7 +176,7 @@ async def test_a_server_elsewhere_is_followed_by_what_it_tells(era: str):
 
         async with Inspection(InspectionTarget(url, (url,), link, era)) as inspection:
             bed, moss, basil = await planted(inspection)
-            view = inspection.states.view(era, BEDS, None)
+            view = inspection.states.open_tree(era, BEDS, None)
             assert [(at.id, at.parent) for at in await view.checkpoints()] == [(bed, None), (moss, bed), (basil, bed)]
             assert await do(inspection, "state.rollback", checkpoint=moss) == {"success": True, "reason": None}
             client = await inspection.client()
@@ -191,7 +191,7 @@ async def test_a_server_without_state_says_so():
 
 async def test_a_very_long_content_is_not_sent():
     async with inspecting(greenhouse(), "stateless") as inspection:
-        inspection.states.heard("stateless", StateChange(BEDS, "long", None, "x" * MAX_CONTENT_BYTES))
+        inspection.states.record_change("stateless", StateChange(BEDS, "long", None, "x" * MAX_CONTENT_BYTES))
         assert await do(inspection, "state.content", b="long") == {"bytes": MAX_CONTENT_BYTES + 2}
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 async def became(inspection: Inspection, number: int, status: str) -> dict[str, Any]:
     def told() -> dict[str, Any]:
-        return inspection.tasks[number].record.whole()
+        return inspection.tasks[number].record.full_wire()
 
     await until(lambda: told()["status"] == status)
     return told()
@@ -76,19 +76,19 @@ async def test_without_notices_it_is_asked_for(inspect: Inspect, do: Run, monkey
 async def test_questions_inside_of_a_task_are_put_to_the_person(inspect: Inspect, do: Run):
     async with inspect(workshop()[0], "stateless") as inspection:
         number = (await do(inspection, "tasks.start", tool="clean", arguments={}))["task"]
-        await until(lambda: bool(inspection.questions.open))
-        (question,) = inspection.questions.open
+        await until(lambda: bool(inspection.questions.waiting))
+        (question,) = inspection.questions.waiting
         assert question["task"] == number and question["message"] == "Delete 12 documents?"
         assert (await became(inspection, number, "input_required"))["asks"] == 1
-        inspection.questions.answer(question["id"], {"action": "accept", "content": {"confirm": True}})
+        inspection.questions.answer_question(question["id"], {"action": "accept", "content": {"confirm": True}})
         done = await became(inspection, number, "completed")
         assert done["result"]["content"][0]["text"] == "12 deleted, because"
         # What is cancelled takes its question back.
         number = (await do(inspection, "tasks.start", tool="clean", arguments={}))["task"]
-        await until(lambda: bool(inspection.questions.open))
+        await until(lambda: bool(inspection.questions.waiting))
         await do(inspection, "tasks.cancel", task=number)
         await became(inspection, number, "cancelled")
-        await until(lambda: not inspection.questions.open)
+        await until(lambda: not inspection.questions.waiting)
 
 
 async def test_an_answer_that_does_not_arrive_is_asked_for_again(
@@ -107,10 +107,10 @@ async def test_an_answer_that_does_not_arrive_is_asked_for_again(
     async with inspect(workshop()[0], "stateless") as inspection:
         number = (await do(inspection, "tasks.start", tool="clean", arguments={}))["task"]
         for _ in range(2):
-            await until(lambda: bool(inspection.questions.open))
-            (question,) = inspection.questions.open
-            inspection.questions.answer(question["id"], {"action": "accept", "content": {"confirm": True}})
-            await until(lambda id=question["id"]: id not in [each["id"] for each in inspection.questions.open])
+            await until(lambda: bool(inspection.questions.waiting))
+            (question,) = inspection.questions.waiting
+            inspection.questions.answer_question(question["id"], {"action": "accept", "content": {"confirm": True}})
+            await until(lambda id=question["id"]: id not in [each["id"] for each in inspection.questions.waiting])
         await became(inspection, number, "completed")
 
 
@@ -121,8 +121,8 @@ async def test_failures_are_told_as_the_server_told_them(inspect: Inspect, do: R
         assert failed["error"]["code"] == -32050 and "disk is full" in failed["error"]["message"]
         number = (await do(inspection, "tasks.start", tool="nothing", arguments={}))["task"]
         # A tool that is not listed may be dangerous.
-        await until(lambda: bool(inspection.questions.open))
-        (question,) = inspection.questions.open
+        await until(lambda: bool(inspection.questions.waiting))
+        (question,) = inspection.questions.waiting
         await do(inspection, "questions.answer", question=question["id"], answer={"yes": True})
         assert (await became(inspection, number, "failed"))["kind"] == "starting"
         with pytest.raises(PeerError):
@@ -146,7 +146,7 @@ async def test_in_a_session_it_is_a_plain_call_with_progress(inspect: Inspect, d
         assert (await do(inspection, "tasks.list"))["session"] is True
         number = (await do(inspection, "tasks.start", tool="rebuild", arguments={"index": "a"}))["task"]
         await until(lambda: inspection.tasks[number].record.progress is not None)
-        task = inspection.tasks[number].record.wire()
+        task = inspection.tasks[number].record.to_wire()
         assert task["progress"] == {"progress": 1, "total": 4} and task["message"] == "reading 1 of 4"
         assert (task["kind"], task["id"]) == ("plain", None)
         await do(inspection, "tasks.cancel", task=number)
@@ -220,10 +220,10 @@ async def test_what_is_kept_is_bounded(inspect: Inspect, do: Run, monkeypatch: p
     monkeypatch.setattr(followed_tasks, "MAX_RESULT_BYTES", 5)
     monkeypatch.setattr(followed_tasks, "MAX_ARGUMENTS_BYTES", 5)
     kept = followed_tasks.FollowedRecord(1, "stateless", "t", {"text": "long"})
-    kept.step("working", "x" * 9_000)
+    kept.record_status("working", "x" * 9_000)
     kept.told = {"ttlMs": True, "pollIntervalMs": 2**60, "createdAt": "y" * 500, "inputRequests": []}
-    kept.end("completed", {"content": []})
-    told = kept.whole()
+    kept.record_end("completed", {"content": []})
+    told = kept.full_wire()
     assert told["arguments"] is None and told["result"] is None and told["size"] == 14
     assert len(told["message"]) == 2_000 and told["ttl"] is None and told["poll"] is None
     assert len(told["created"]) == 100

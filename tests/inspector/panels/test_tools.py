@@ -89,8 +89,8 @@ async def test_an_unknown_tool_is_an_error(inspect: Inspect, do: Run, era: str):
         # A tool that nobody knows may need whatever its server does.
         inspection.granted.update({"network.outbound": True, "shell.execute": True})
         call = asyncio.create_task(do(inspection, "tools.call", era=era, tool="no_such", arguments={}))
-        await until(lambda: bool(inspection.questions.open))
-        (question,) = inspection.questions.open
+        await until(lambda: bool(inspection.questions.waiting))
+        (question,) = inspection.questions.waiting
         await do(inspection, "questions.answer", question=question["id"], answer={"yes": True})
         with pytest.raises(PeerError):
             await call
@@ -101,8 +101,8 @@ async def test_an_unknown_tool_is_an_error(inspect: Inspect, do: Run, era: str):
 async def test_a_dangerous_call_waits_for_the_person(inspect: Inspect, do: Run, era: str, yes: bool):
     async with inspect() as inspection:
         call = asyncio.create_task(do(inspection, "tools.call", era=era, tool="clear_bed", arguments={"bed": "fern"}))
-        await until(lambda: bool(inspection.questions.open))
-        (question,) = inspection.questions.open
+        await until(lambda: bool(inspection.questions.waiting))
+        (question,) = inspection.questions.waiting
         assert (question["kind"], question["tool"], question["arguments"]) == (
             "confirmation",
             "clear_bed",
@@ -116,17 +116,17 @@ async def test_a_dangerous_call_waits_for_the_person(inspect: Inspect, do: Run, 
         else:
             with pytest.raises(DefserveError, match="not confirmed"):
                 await call
-        assert not inspection.questions.open
+        assert not inspection.questions.waiting
 
 
 @eras
 async def test_a_permission_is_asked_for_when_a_call_needs_it_and_kept(inspect: Inspect, do: Run, era: str):
     async with inspect() as inspection:
         await do(inspection, "tools.list", era=era)
-        assert not inspection.questions.open
+        assert not inspection.questions.waiting
         call = asyncio.create_task(do(inspection, "tools.call", era=era, tool="survey", arguments={"where": 1}))
-        await until(lambda: bool(inspection.questions.open))
-        (question,) = inspection.questions.open
+        await until(lambda: bool(inspection.questions.waiting))
+        (question,) = inspection.questions.waiting
         assert (question["kind"], question["permission"]) == ("permission", "network.outbound")
         await do(inspection, "questions.answer", question=question["id"], answer={"decision": "approved"})
         assert not (await call)["failed"]
@@ -139,7 +139,7 @@ async def test_a_permission_is_asked_for_when_a_call_needs_it_and_kept(inspect: 
 async def test_a_question_of_a_tool_is_answered_by_the_person(inspect: Inspect, do: Run, era: str):
     async with inspect() as inspection:
         call = asyncio.create_task(do(inspection, "tools.call", era=era, tool="water", arguments={"bed": "fern"}))
-        await until(lambda: bool(inspection.questions.open))
+        await until(lambda: bool(inspection.questions.waiting))
         (question,) = await do(inspection, "questions.list")
         assert (question["kind"], question["message"]) == ("form", "How many litres for fern?")
         name = next(iter(question["schema"]["properties"]))
@@ -153,10 +153,10 @@ async def test_a_question_of_a_tool_is_answered_by_the_person(inspect: Inspect, 
 async def test_a_cancelled_call_takes_its_question_back(inspect: Inspect, do: Run):
     async with inspect() as inspection:
         call = asyncio.create_task(do(inspection, "tools.call", tool="clear_bed", arguments={"bed": "fern"}))
-        await until(lambda: bool(inspection.questions.open))
+        await until(lambda: bool(inspection.questions.waiting))
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        assert not inspection.questions.open and not inspection.notices
+        assert not inspection.questions.waiting and not inspection.notices
 
 
 async def test_what_the_server_refuses_reaches_the_page(inspect: Inspect, do: Run):

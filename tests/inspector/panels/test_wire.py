@@ -172,7 +172,7 @@ async def test_the_same_message_in_the_other_era(inspect: Inspect, do: Run, era:
 
 
 def told_body(inspection: Inspection, seq: int) -> Any:
-    return (inspection.recorder.message(seq) or {})["body"]
+    return (inspection.recorder.describe_message(seq) or {})["body"]
 
 
 async def test_the_first_messages_of_both_eras_are_the_same_thing(inspect: Inspect, do: Run):
@@ -231,8 +231,8 @@ async def test_what_is_not_safe_is_sent_again_only_when_it_is_confirmed(
 async def _allow(inspection: Inspection, task: asyncio.Task[Any]) -> None:
     """Say yes to whatever the inspector asks while a task runs."""
     while not task.done():
-        for question in inspection.questions.open:
-            inspection.questions.answer(question["id"], {"yes": True, "decision": "approved"})
+        for question in inspection.questions.waiting:
+            inspection.questions.answer_question(question["id"], {"yes": True, "decision": "approved"})
         await asyncio.wait((task,), timeout=0.02)
 
 

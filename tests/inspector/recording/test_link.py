@@ -43,8 +43,8 @@ def check(recorder: Recorder) -> None:
         ("sent", "request", "add"),
         ("received", "answer", "add"),
     ]
-    assert recorder.message(called[0].seq)["body"]["params"]["arguments"] == {"a": 1, "b": 2}
-    assert recorder.message(called[1].seq)["body"]["result"]["content"][0]["text"] == "3"
+    assert recorder.describe_message(called[0].seq)["body"]["params"]["arguments"] == {"a": 1, "b": 2}
+    assert recorder.describe_message(called[1].seq)["body"]["result"]["content"][0]["text"] == "3"
     refused = [entry for entry in entries if entry.method == "no/such"]
     assert [entry.error for entry in refused] == [-32601, -32601]
 
@@ -61,7 +61,7 @@ async def test_over_http_with_headers(version: str):
         recorder = await talk(HttpLink(address), version)
     check(recorder)
     asked = next(entry for entry in recorder.slice(0, recorder.count) if entry.method == "tools/call")
-    exchange = recorder.message(asked.seq)["exchange"]
+    exchange = recorder.describe_message(asked.seq)["exchange"]
     assert (exchange["method"], exchange["status"]) == ("POST", 200)
     assert exchange["headers"]["content-type"] == exchange["answered"]["content-type"] == "application/json"
 
@@ -95,4 +95,4 @@ async def test_an_answer_that_is_lost_is_told():
             pass
     asked, lost = recorder.slice(0, 2)
     assert (asked.method, lost.of, lost.direction) == ("server/discover", asked.seq, "received")
-    assert "cannot be reached" in recorder.message(lost.seq)["body"]["error"]["message"]
+    assert "cannot be reached" in recorder.describe_message(lost.seq)["body"]["error"]["message"]

@@ -75,7 +75,7 @@ def shown_of(value: Any) -> str:
         recorder.append("stateless", "received", json.dumps(message).encode())
         # Cut, as a very long one is.
         recorder.append("stateless", "received", json.dumps(message).encode()[:-1])
-    shown = [recorder.message(seq) for seq in range(recorder.count)]
+    shown = [recorder.describe_message(seq) for seq in range(recorder.count)]
     code = [command_line(("s.py",), "a", {"x": value}), pytest_test(("s.py",), "a", {"x": value}, {"error": value})]
     return json.dumps([shown, code, pytest_test(("s.py",), "a", {}, {"structuredContent": value})])
 
@@ -116,7 +116,7 @@ def test_a_header_of_any_name_is_masked_by_its_look(value: str):
     recorder.append("stateless", "sent", b"{}")
     address = f"http://h/mcp?x=1&sig={quote(value)}"
     recorder.attach(0, RecordedExchange("POST", address, {"X-Custom": value}, 200, {"x-other": value}))
-    assert "SECRET" not in json.dumps(recorder.message(0))
+    assert "SECRET" not in json.dumps(recorder.describe_message(0))
 
 
 def test_what_is_no_secret_stays():

@@ -53,7 +53,7 @@ def test_errors_are_counted_and_marked_on_both_halves(reply: dict[str, Any], err
 def test_what_is_no_message_is_kept_too():
     recorder = Recorder()
     assert recorder.append("stateless", "received", b"\xff not JSON").kind == "other"
-    assert recorder.message(0)["body"] == "\N{REPLACEMENT CHARACTER} not JSON"
+    assert recorder.describe_message(0)["body"] == "\N{REPLACEMENT CHARACTER} not JSON"
 
 
 def test_a_message_is_shown_with_secrets_masked_and_its_exchange():
@@ -74,7 +74,7 @@ def test_a_message_is_shown_with_secrets_masked_and_its_exchange():
             {"mcp-session-id": "0123456789abcdef0123456789"},
         ),
     )
-    shown = recorder.message(0)
+    shown = recorder.describe_message(0)
     text = json.dumps(shown)
     assert "s3cr3tvalue" not in text and "hunter2" not in text and "abcdefgh" not in text and "456789abcdef" not in text
     assert shown["body"]["params"]["_meta"] == {"progressToken": 5}
@@ -116,7 +116,7 @@ def test_whatever_a_peer_sends_is_recorded_and_goes_on(bodies: list[Any], is_pai
         sent(recorder, id=method if is_pair else 1, method=method)
     for place, body in enumerate(bodies, len(METHODS + MORE)):
         entry = recorder.append("stateless", "received", json.dumps(body).encode())
-        assert recorder.entry(place) is entry and recorder.message(place) is not None
+        assert recorder.entry(place) is entry and recorder.describe_message(place) is not None
     assert recorder.count == len(METHODS + MORE) + len(bodies)
 
 
@@ -139,7 +139,7 @@ def test_what_follows_a_message_cannot_stop_it():
     recorder.subscribe(heard.append)
     assert heard == [sent(recorder, id=1, method="ping")]
     recorder.attach(0, RecordedExchange("POST", "http://x/\ud800", {}, 200, {}))
-    assert "body" not in recorder.message(0)
+    assert "body" not in recorder.describe_message(0)
 
 
 def test_the_timeline_is_read_by_number_and_by_time():
@@ -148,16 +148,16 @@ def test_the_timeline_is_read_by_number_and_by_time():
         sent(recorder, id=id, method="ping")
     assert [entry.seq for entry in recorder.slice(3, 6)] == [3, 4, 5]
     assert recorder.slice(8, 100)[-1].seq == 9
-    assert recorder.entry(10) is None and recorder.message(10) is None
-    assert recorder.since(recorder.slice(4, 5)[0].time) <= 4
-    assert recorder.since(0.0) == 0
+    assert recorder.entry(10) is None and recorder.describe_message(10) is None
+    assert recorder.find_first_since(recorder.slice(4, 5)[0].time) <= 4
+    assert recorder.find_first_since(0.0) == 0
 
 
 def test_the_oldest_messages_are_forgotten_and_numbers_go_on():
     recorder = Recorder(most=100)
     for id in range(250):
         sent(recorder, id=id, method="ping")
-    assert recorder.count == 250 and recorder.first >= 100 and recorder.message(0) is None
+    assert recorder.count == 250 and recorder.first >= 100 and recorder.describe_message(0) is None
     assert recorder.slice(0, 250)[0].seq == recorder.first
     recorder.clear()
     assert (recorder.first, recorder.count, recorder.slice(0, 300)) == (250, 250, [])
@@ -190,5 +190,5 @@ def test_a_hundred_thousand_messages_stay_within_memory():
     finally:
         tracemalloc.stop()
     assert (used - 4 * 1024 * 1024) * 10 < 100 * 1024 * 1024
-    assert recorder.message(0)["body"]["params"]["name"] == "add"
+    assert recorder.describe_message(0)["body"]["params"]["name"] == "add"
     recorder.close()

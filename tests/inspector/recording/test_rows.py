@@ -74,7 +74,7 @@ async def test_forgotten_messages_leave_at_the_beginning_and_clearing_empties():
     assert (len(rows), rows.dropped) == (0, 60)
     last = call(recorder, 1)
     await rows.catch_up()
-    assert rows[:] == [last] and rows.has(last) and rows.place(last) == 0 and not rows.has(last - 1)
+    assert rows[:] == [last] and rows.has(last) and rows.find_row_index(last) == 0 and not rows.has(last - 1)
 
 
 @pytest.mark.slow
@@ -89,13 +89,13 @@ async def test_only_the_filters_in_use_are_kept():
     recorder = Recorder()
     call(recorder, 1)
     in_use = RowsInUse(recorder)
-    first = await in_use.of(TimelineQuery("a"))
-    assert await in_use.of(TimelineQuery("a")) is first
+    first = await in_use.get_rows(TimelineQuery("a"))
+    assert await in_use.get_rows(TimelineQuery("a")) is first
     for number in range(MAX_FILTERS):
-        await in_use.of(TimelineQuery(str(number)))
-    assert await in_use.of(TimelineQuery("a")) is not first
+        await in_use.get_rows(TimelineQuery(str(number)))
+    assert await in_use.get_rows(TimelineQuery("a")) is not first
     with pytest.raises(FilterProblem):
-        await in_use.of(TimelineQuery("is:"))
+        await in_use.get_rows(TimelineQuery("is:"))
 
 
 STEPS = st.lists(

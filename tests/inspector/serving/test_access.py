@@ -221,6 +221,6 @@ def test_no_header_breaks_the_rules(query: str, cookie: str, protocols: list[str
     access.port = 8000
     headers = {"host": "127.0.0.1:8000", "origin": "http://127.0.0.1:8000", "cookie": cookie}
     if "the-token" not in query:
-        assert access.page(headers, query) is not None
+        assert access.find_page_refusal(headers, query) is not None
     if "token.the-token" not in protocols:
-        assert access.socket(headers, protocols) is not None
+        assert access.find_socket_refusal(headers, protocols) is not None

@@ -67,7 +67,7 @@ async def test_answers_that_are_refused_are_not_repeated_at_once(monkeypatch: py
     async with following(server) as task:
         await until(lambda: server.polls >= 5)
         assert sorted(server.updates) == sorted(f"key {number}" for number in range(MAX_QUESTIONS))
-        assert "did not reach the server: no" in task.record.wire()["message"]
+        assert "did not reach the server: no" in task.record.to_wire()["message"]
 
 
 async def test_a_question_that_nobody_can_answer_is_told_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +83,6 @@ async def test_a_question_that_nobody_can_answer_is_told_and_asked_once(monkeypa
         await until(lambda: server.polls >= 10)
         assert server.updates == [] and len(asked) == len(set(asked)) >= MAX_QUESTIONS
         assert (
-            "asks for unheard/of" in task.record.wire()["message"]
-            and "Cancel the task" in task.record.wire()["message"]
+            "asks for unheard/of" in task.record.to_wire()["message"]
+            and "Cancel the task" in task.record.to_wire()["message"]
         )

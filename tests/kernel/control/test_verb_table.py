@@ -60,7 +60,7 @@ async def test_a_verb_that_is_added_to_the_table_works_everywhere(
         assert await asyncio.to_thread(main, ["greet", "a", "--loud", "--config", str(config)]) == 0
         assert json.loads(capsys.readouterr().out) == {"hello": "A"}
         assert "greet" in KernelControl(config).verbs
-        assert await KernelControl(config).do(*parse_verb_request(request | {"times": 1})) == [{"hello": "a"}]
+        assert await KernelControl(config).run_verb(*parse_verb_request(request | {"times": 1})) == [{"hello": "a"}]
 
 
 def test_its_help_comes_from_its_row(capsys: pytest.CaptureFixture[str]) -> None:

@@ -259,7 +259,7 @@ async def test_a_name_that_moves_to_a_private_address_later_is_not_reached(
         made = (await peer.ask("mgp/discovery/register", wanted))["result"]
         assert answers == []
         assert made["status"] in ("error", "restarting")
-        await until(lambda: "127.0.0.1" in here.kernel.members["x"].row()["note"])
+        await until(lambda: "127.0.0.1" in here.kernel.members["x"].make_ps_row()["note"])
         assert reached == []
 
 
@@ -275,7 +275,7 @@ async def test_a_private_address_of_the_operators_list_is_reached_until_it_is_ta
                 here.write(OPEN)
                 await here.kernel.reload()
                 await here.kernel.restart("x", now=True)
-                await until(lambda: "may be registered" in here.kernel.members["x"].row()["note"])
+                await until(lambda: "may be registered" in here.kernel.members["x"].make_ps_row()["note"])
 
 
 @pytest.mark.req("MGP-15.4")
@@ -381,7 +381,7 @@ async def test_decisions_about_a_registered_server_end_with_it(tmp_path: Path) -
         async with speaking(kernel.server, HANDSHAKE[-1], ["discovery"], who=ALICE) as peer:
             await peer.ask("mgp/discovery/register", needs)
             await kernel.access.set_entry("allow", "bob", "dynamic.sums")
-            assert (await kernel.permissions.decide("approved", "dynamic.sums"))[0]["decision"] == "approved"
+            assert (await kernel.permissions.decide_permission("approved", "dynamic.sums"))[0]["decision"] == "approved"
             assert len(await kernel.access.list_entries("dynamic.sums")) == 2
             await peer.ask("mgp/discovery/deregister", {"id": "dynamic.sums"})
             # Another server takes the id.

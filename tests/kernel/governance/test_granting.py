@@ -83,7 +83,7 @@ async def look(peer: Raw, **arguments: Any) -> Any:
 
 
 async def decide(here: Running, decision: PermissionDecision) -> None:
-    await here.kernel.permissions.decide(decision, "c", CAMERA)
+    await here.kernel.permissions.decide_permission(decision, "c", CAMERA)
 
 
 @pytest.mark.req("MGP-3.6")

@@ -153,14 +153,14 @@ async def test_tools_without_marks_are_called_without_stages(tmp_path: Path) -> 
 async def test_marks_that_changed_in_the_file_hold_without_a_restart(tmp_path: Path) -> None:
     async with governed(tmp_path, tool("delete_all")) as one:
         here = one.here
-        process = here.kernel.members["s"].row()["pid"]
+        process = here.kernel.members["s"].make_ps_row()["pid"]
         here.path.write_text(here.path.read_text() + "\n" + DANGEROUS)
         done = await here.kernel.reload()
         assert done["adjusted"] == ["s"]
         async with speaking(here.kernel.server, HANDSHAKE[-1], who=Principal("x", kind="anonymous")) as peer:
             refused = await peer.ask("tools/call", {"name": "s_delete_all", "arguments": {}})
             assert code_of(refused) == "permission_denied"
-        assert here.kernel.members["s"].row()["pid"] == process
+        assert here.kernel.members["s"].make_ps_row()["pid"] == process
 
 
 @pytest.mark.parametrize(

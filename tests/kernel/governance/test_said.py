@@ -93,7 +93,7 @@ async def test_what_is_told_before_connecting_is_what_initialize_tells(tmp_path:
         for more in (f'version = "{version}"\nenabled = false', f'version = "{version}"'):
             async with running(tmp_path, f"{head}\n{more}\n{rest}", wait="false" not in more) as here:
                 found.append(await listed(here))
-                assert not [line for line in here.kernel.journal.lines("wiki") if line.kind == "problem"]
+                assert not [line for line in here.kernel.journal.list_lines("wiki") if line.kind == "problem"]
     before, after = found
     assert (before["status"], after["status"]) == ("registered", "connected")
     for told in (before, after):
@@ -110,12 +110,12 @@ async def test_a_server_that_differs_from_the_file_is_told_as_it_is(tmp_path: Pa
     async with behind(tmp_path, wiki(), f'version = "{version}"\n{claims}') as here:
         told = await listed(here)
         assert told["permissions_required"] == ["camera", "network.outbound"]
-        texts = [line.text for line in here.kernel.journal.lines("wiki") if line.kind == "problem"]
+        texts = [line.text for line in here.kernel.journal.list_lines("wiki") if line.kind == "problem"]
         assert texts == ["it needs network.outbound, which the file does not say"]
     async with running(tmp_path, entry("a", mgp=claims.partition("\n")[2])) as here:
         told = await listed(here)
         assert (told["mgp_version"], told["extensions"]) == (None, [])
-        texts = [line.text for line in here.kernel.journal.lines("a") if line.kind == "problem"]
+        texts = [line.text for line in here.kernel.journal.list_lines("a") if line.kind == "problem"]
         assert len(texts) == 2 and "'security', and it does not" in texts[0]
 
 
@@ -168,7 +168,7 @@ async def test_the_health_that_a_server_speaks_of_is_shown_and_ends_nothing(tmp_
 
 async def test_what_a_server_says_of_its_own_state_is_in_the_log(tmp_path: Path) -> None:
     async with behind(tmp_path, wiki(), f'version = "{HANDSHAKE[-1]}"') as here:
-        await until(lambda: any("it says: " in line.text for line in here.kernel.journal.lines("wiki")))
+        await until(lambda: any("it says: " in line.text for line in here.kernel.journal.list_lines("wiki")))
 
 
 LISTENER = """

@@ -21,7 +21,7 @@ from tests.rows import for_each_row
 
 def converted(schema: Any, direction: Any = "request", **schemas: Any) -> Json:
     made = SchemaConverter(DocumentReferences({"components": {"schemas": schemas}}))
-    return made.whole(made.convert(schema, direction), direction)
+    return made.convert_with_definitions(made.convert(schema, direction), direction)
 
 
 def ref(name: str) -> Json:
@@ -101,7 +101,7 @@ def test_keywords_beside_a_reference_count_from_3_1_on() -> None:
         "description": "Both.",
     }
     old = SchemaConverter(DocumentReferences({"openapi": "3.0.3", "components": {"schemas": {"A": target}}}))
-    assert old.root(beside, "request") == target
+    assert old.convert_root(beside, "request") == target
 
 
 PARENT: Json = {

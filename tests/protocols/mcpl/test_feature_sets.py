@@ -86,7 +86,7 @@ def test_a_policy_is_what_was_last_said(strict: bool, sequence: list[dict[str, A
         policy.update(update)
         model.update(update)
         assert [name for name in SETS if policy.is_enabled(name)] == model.on
-        assert [policy.scoping(name) for name in SETS] == [model.scoping(name) for name in SETS]
+        assert [policy.find_scope_lists(name) for name in SETS] == [model.scoping(name) for name in SETS]
 
 
 def memory(strict: bool = False) -> Server:
@@ -191,7 +191,9 @@ def test_a_broken_update_changes_nothing(wrong: dict[str, Any]):
     policy.update({"disabled": ["b"], "scopes": {"a": {"whitelist": ["y"]}}})
     with pytest.raises(InvalidParams):
         policy.update({"disabled": ["a"], **wrong})
-    assert policy.is_enabled("a") and not policy.is_enabled("b") and policy.scoping("a") == ScopeLists(["y"], [])
+    assert (
+        policy.is_enabled("a") and not policy.is_enabled("b") and policy.find_scope_lists("a") == ScopeLists(["y"], [])
+    )
     assert policy.revision == 1
 
 

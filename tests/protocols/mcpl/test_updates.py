@@ -626,7 +626,7 @@ async def test_a_text_without_a_position_goes_to_the_first_that_its_hook_has(
 
 async def test_the_first_example_of_the_docs_is_on_at_a_host_with_default_settings():
     """Such hosts grant every path but those that reach the system prompt."""
-    page = Path(__file__).parents[3] / "docs" / "live.md"
+    page = Path(__file__).parents[3] / "docs" / "hooks.md"
     (example, *_) = (
         text for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.S) if "before_inf" in text
     )

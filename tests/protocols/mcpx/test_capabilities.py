@@ -50,19 +50,19 @@ NOT_COVERED = [
 
 @for_each_row(("kind", "capability"), COVERED)
 def test_the_capability_covers_the_kind(kind: str, capability: str):
-    assert matches(kind, capability) and TopicCapabilities([capability]).allow(kind)
+    assert matches(kind, capability) and TopicCapabilities([capability]).allows_kind(kind)
 
 
 @for_each_row(("kind", "capability"), NOT_COVERED)
 def test_the_capability_does_not_cover_the_kind(kind: str, capability: str):
-    assert not matches(kind, capability) and not TopicCapabilities([capability]).allow(kind)
+    assert not matches(kind, capability) and not TopicCapabilities([capability]).allows_kind(kind)
 
 
 def test_the_reference_knows_only_prefixes():
     assert matches_strictly(f"{CALL}:rm", "mcp/request:tools/*")
     assert not matches_strictly(f"{CALL}:rm", CALL)
     assert not matches_strictly("mcp/request:tools/list", "mcp/request:*/list")
-    assert not TopicCapabilities(["mcp/request:*/list"], strict=True).allow("mcp/request:tools/list")
+    assert not TopicCapabilities(["mcp/request:*/list"], strict=True).allows_kind("mcp/request:tools/list")
 
 
 few = st.text("ab:/", max_size=12)
@@ -97,7 +97,7 @@ def test_many_stars_take_no_longer_than_the_text():
 @pytest.mark.req("MCPX-4.1s")
 @for_each_row("kind", ["system/welcome", "system", "presence"])
 def test_no_capability_covers_what_only_a_gateway_may_say(kind: str):
-    assert not TopicCapabilities(["*", "system/*", kind]).allow(kind)
+    assert not TopicCapabilities(["*", "system/*", kind]).allows_kind(kind)
 
 
 @pytest.mark.req("MCPX-4.1p")
@@ -112,24 +112,24 @@ def test_no_capability_covers_what_only_a_gateway_may_say(kind: str):
     ],
 )
 def test_profiles_allow_what_the_spec_says_of_them(profile: str, may: list[str], may_not: list[str]):
-    capabilities = TopicCapabilities.of(profile)
+    capabilities = TopicCapabilities.from_profile(profile)
     assert capabilities.patterns == CAPABILITY_PROFILES[profile]
-    assert [kind for kind in may if not capabilities.allow(kind)] == []
-    assert [kind for kind in may_not if capabilities.allow(kind)] == []
+    assert [kind for kind in may if not capabilities.allows_kind(kind)] == []
+    assert [kind for kind in may_not if capabilities.allows_kind(kind)] == []
 
 
 def test_capabilities_grow_and_shrink_and_forget_what_they_knew():
     before = TopicCapabilities(["mcp/proposal:*", "chat"], strict=True)
-    assert not before.allow(CALL)
+    assert not before.allows_kind(CALL)
     after = before.with_changes(add=["mcp/request:tools/*"], remove=["chat"])
     assert after.patterns == ("mcp/proposal:*", "mcp/request:tools/*")
-    assert after.allow(CALL) and not after.allow("chat") and not before.allow(CALL)
+    assert after.allows_kind(CALL) and not after.allows_kind("chat") and not before.allows_kind(CALL)
 
 
 def test_a_flood_of_kinds_is_not_remembered():
     capabilities = TopicCapabilities(["a*"])
-    assert all(capabilities.allow(f"a{number}") for number in range(2_000))
-    assert capabilities.allow("a1") and not capabilities.allow("b1")
+    assert all(capabilities.allows_kind(f"a{number}") for number in range(2_000))
+    assert capabilities.allows_kind("a1") and not capabilities.allows_kind("b1")
 
 
 @for_each_row("patterns", ["chat", [""], [None]])
@@ -140,5 +140,7 @@ def test_what_is_no_list_of_patterns_is_refused(patterns: object):
 
 def test_a_kind_that_is_long_is_judged_and_not_remembered():
     allowed = TopicCapabilities(["chat:*"])
-    assert allowed.allow("chat:" + "x" * MAX_KIND_LENGTH) and not allowed.allow("other:" + "x" * MAX_KIND_LENGTH)
+    assert allowed.allows_kind("chat:" + "x" * MAX_KIND_LENGTH) and not allowed.allows_kind(
+        "other:" + "x" * MAX_KIND_LENGTH
+    )
     assert allowed._known == {}

@@ -129,7 +129,7 @@ async def test_an_admission_without_a_token_is_that_of_a_guest_whatever_the_poli
         admission = await here.admit(token, "demo")
         assert isinstance(admission, Admission) and admission.is_guest is is_guest
         ear = Ear()
-        here.join("demo", admission, ear)
+        here.join_topic("demo", admission, ear)
         you = json.loads(ear.heard[-1])["payload"]["you"]
         assert you.get("authenticated", False) is not is_guest
 

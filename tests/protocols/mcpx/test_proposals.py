@@ -52,7 +52,7 @@ def test_a_proposal_is_recorded_as_the_spec_writes_it():
     clock = Clock()
     clock.now = 1756216800.0
     proposal = Proposals(clock=clock).add(proposed())
-    assert proposal is not None and proposal.wire() == {
+    assert proposal is not None and proposal.to_wire() == {
         "proposalId": "p1",
         "proposer": "agent",
         "target": "worker",

@@ -95,7 +95,7 @@ def test_every_misdeed_is_counted_and_told_and_the_count_is_bounded():
     assert isinstance(topic.read_frame(frame("mcp/request:tools/call:ls", lie)), SpoofedMessage)
     assert topic.misbehaviour == {"ann": 1} and told[0][0] == "ann" and "'rm'" in told[0][1]
     for number in range(MAX_COUNTED_PARTICIPANTS + 10):
-        topic.count(f"p{number}", "x")
+        topic.count_ignored_message(f"p{number}", "x")
     assert len(topic.misbehaviour) == MAX_COUNTED_PARTICIPANTS
 
 

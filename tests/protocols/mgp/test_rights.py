@@ -95,5 +95,5 @@ async def test_what_a_revoked_key_subscribed_to_and_granted_is_forgotten(place: 
     await made.keys.revoke(made.ids["weak"])
     live = callers["weak"].where.app.live
     assert live is not None
-    await live.sweep()
+    await live.verify_credentials()
     assert made.server.mgp.events.listeners == 1

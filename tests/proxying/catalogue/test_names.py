@@ -32,25 +32,30 @@ def test_shortened_names_of_two_prefixes_differ(one: str, other: str) -> None:
 @given(PREFIXES, st.text(min_size=1))
 def test_a_uri_comes_back_as_it_was(prefix: str, rest: str) -> None:
     for uri in (f"note://{rest}", f"note:{rest}", f"file:///{rest}"):
-        assert MountPrefix(prefix).inner_uri(MountPrefix(prefix).uri(uri)) == uri
+        assert MountPrefix(prefix).strip_uri(MountPrefix(prefix).prefix_uri(uri)) == uri
 
 
 def test_a_uri_of_another_mount_is_not_ours() -> None:
-    assert MountPrefix("a").inner_uri("note://b/x") is None
-    assert MountPrefix("a").inner_uri("note://ab/x") is None
-    assert MountPrefix("a").inner_uri("b+mail:x") is None
-    assert MountPrefix(None).inner_uri("note://b/x") == "note://b/x"
+    assert MountPrefix("a").strip_uri("note://b/x") is None
+    assert MountPrefix("a").strip_uri("note://ab/x") is None
+    assert MountPrefix("a").strip_uri("b+mail:x") is None
+    assert MountPrefix(None).strip_uri("note://b/x") == "note://b/x"
 
 
 def test_tools_are_chosen_and_renamed() -> None:
-    choice = ToolChoice.of({"allow": ["read_*", "list"], "deny": ["*_secret"], "rename": {"list": "ls"}})
-    assert [choice.takes(name) for name in ("read_file", "read_secret", "list", "write")] == [True, False, True, False]
-    assert (choice.name("list"), choice.name("read_file")) == ("ls", "read_file")
-    assert ToolChoice.of(["add"]).takes("add")
-    assert not ToolChoice.of(["add"]).takes("sub")
-    assert ToolChoice.of(None).takes("anything")
+    choice = ToolChoice.from_option({"allow": ["read_*", "list"], "deny": ["*_secret"], "rename": {"list": "ls"}})
+    assert [choice.is_offered(name) for name in ("read_file", "read_secret", "list", "write")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert (choice.get_offered_name("list"), choice.get_offered_name("read_file")) == ("ls", "read_file")
+    assert ToolChoice.from_option(["add"]).is_offered("add")
+    assert not ToolChoice.from_option(["add"]).is_offered("sub")
+    assert ToolChoice.from_option(None).is_offered("anything")
     with pytest.raises(UsageError, match="alow"):
-        ToolChoice.of({"alow": []})
+        ToolChoice.from_option({"alow": []})
 
 
 @for_each_row("name", [None, "", 7, "a\nb", "x" * 300, "a\u202eb"])

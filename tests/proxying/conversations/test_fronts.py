@@ -30,7 +30,7 @@ async def test_a_client_without_a_session_is_the_same_when_its_request_is_over()
     call = Call(session, 1, "subscriptions/listen", {}, {}, provider.composition.unopened)
     call.identity = ANN
     before = identify_front(call)
-    provider.end(session)
+    provider.release_session(session)
     assert identify_front(call) == before
     assert before.key is not None and before.session is None
     await provider.stop()
@@ -48,5 +48,5 @@ async def test_keys_of_one_principal_share_a_conversation_if_they_have_the_same_
         return identify_front(call).key
 
     assert key(ANN) == key(REFRESHED) != key(STRONG)
-    provider.end(session)
+    provider.release_session(session)
     await provider.stop()

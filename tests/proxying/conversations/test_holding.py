@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 
 def channel_of(principal: str) -> Any:
-    return SimpleNamespace(front=SimpleNamespace(principal=principal), gone=None, end=print)
+    return SimpleNamespace(front=SimpleNamespace(principal=principal), gone=None, end_exchange=print)
 
 
 async def test_one_caller_cannot_take_all_that_are_kept() -> None:
@@ -23,7 +23,7 @@ async def test_one_caller_cannot_take_all_that_are_kept() -> None:
     assert [handle is not None for handle in greedy] == [True] * 12 + [False] * 4
     others = [held.hold_channel(channel_of(f"caller {number}"), exchange) for number in range(6)]
     assert [handle is not None for handle in others] == [True] * 4 + [False] * 2
-    held.release(greedy[0])
+    held.release_channel(greedy[0])
     assert held.hold_channel(channel_of("ann"), exchange) is not None
     for handle in (*greedy, *others):
-        held.release(handle)
+        held.release_channel(handle)

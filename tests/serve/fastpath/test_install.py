@@ -39,7 +39,7 @@ import json, uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from defserve.serve.fastpath.httptools import HttptoolsBounds
+from defserve.serve.fastpath.httptools import BoundedHttptoolsProtocol
 from defserve.serve.fastpath.install import check_compat
 fast, slow = check_compat(HttpToolsProtocol, WebSocketsSansIOProtocol), check_compat(H11Protocol)
 print(json.dumps([uvicorn.__version__, fast, slow.deadlines]))

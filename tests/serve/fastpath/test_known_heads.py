@@ -33,7 +33,7 @@ def scope_of(data: bytes, http_version: str = "1.1") -> dict[str, Any]:
 
 def taught(*requests: bytes) -> tuple[RequestHeadCache, list[CachedRequestHead | None]]:
     heads = RequestHeadCache()
-    return heads, [heads.learn(data, scope_of(data)) for data in requests]
+    return heads, [heads.add_head(data, scope_of(data)) for data in requests]
 
 
 def test_a_head_that_was_learnt_is_found_with_the_body_of_the_new_request():
@@ -115,13 +115,13 @@ def test_a_head_that_does_not_say_all_or_says_it_otherwise_is_not_learnt(data: b
 
 
 def test_the_old_version_of_http_is_not_learnt():
-    assert RequestHeadCache().learn(a_request(), scope_of(a_request(), "1.0")) is None
+    assert RequestHeadCache().add_head(a_request(), scope_of(a_request(), "1.0")) is None
 
 
 def test_too_many_are_forgotten_and_learnt_anew():
     heads = RequestHeadCache()
     for number in range(KNOWN + 1):
-        heads.learn(data := a_request(f"X: {number}"), scope_of(data))
+        heads.add_head(data := a_request(f"X: {number}"), scope_of(data))
         assert heads.find(data)[0] is not None
     assert heads.find(a_request("X: 0"))[0] is None
 

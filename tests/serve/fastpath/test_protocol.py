@@ -624,9 +624,9 @@ async def test_a_head_is_not_parsed_twice(monkeypatch: pytest.MonkeyPatch):
 
 async def test_a_connection_whose_heads_all_differed_learns_one_that_comes_twice(monkeypatch: pytest.MonkeyPatch):
     learnt: list[bytes] = []
-    learn = RequestHeadCache.learn
+    learn = RequestHeadCache.add_head
     monkeypatch.setattr(
-        RequestHeadCache, "learn", lambda self, data, scope: (learnt.append(data), learn(self, data, scope))[1]
+        RequestHeadCache, "add_head", lambda self, data, scope: (learnt.append(data), learn(self, data, scope))[1]
     )
     async with listening(parrot(), parser="httptools") as where:
         reader, writer = await where.connect()

@@ -28,7 +28,7 @@ async def test_the_next_response_on_each_connection_says_that_it_is_the_last(par
         used, unused = await where.connect(), await where.connect()
         for _ in range(3):
             assert b"connection: close" not in await answer(*used)
-        where.listener.config.http_protocol_class.retire()
+        where.listener.config.http_protocol_class.retire_connections()
         late = await where.connect()  # accepted before it stopped listening, and seen after
         for reader, writer in (used, unused, late):
             assert b"\r\nconnection: close\r\n" in await answer(reader, writer)
@@ -39,7 +39,7 @@ async def test_the_next_response_on_each_connection_says_that_it_is_the_last(par
 @parsers
 async def test_what_one_listener_does_concerns_no_other(parser: str):
     async with listening(Server("s"), parser=parser) as one, listening(Server("s"), parser=parser) as other:
-        one.listener.config.http_protocol_class.retire()
+        one.listener.config.http_protocol_class.retire_connections()
         reader, writer = await other.connect()
         assert b"connection: close" not in await answer(reader, writer)
         writer.close()

@@ -20,7 +20,7 @@ class Asked:
         self.requests: list[SiteRequest] = []
         self.headers: dict[str, str] = {}
 
-    async def answer(self, request: SiteRequest) -> SiteResponse:
+    async def answer_request(self, request: SiteRequest) -> SiteResponse:
         self.requests.append(request)
         return SiteResponse(200)
 

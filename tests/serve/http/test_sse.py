@@ -231,7 +231,7 @@ async def test_a_session_whose_answers_nobody_reads_takes_no_more_requests():
         for _ in range(MAX_UNREAD_MESSAGES):
             feed.push(OutgoingMessage(b"{}", None, answers=True))
         # Without a turn of the loop nothing was written yet.
-        assert feed.exchange.full
+        assert feed.exchange.is_full
         assert await where.app.legacy.find(one_more(feed), target_of(stream)) is None
 
 

@@ -223,7 +223,7 @@ async def test_a_stopped_call_ends_and_its_teardown_waits_for_the_function(how: 
             await peer.tell("notifications/cancelled", {"requestId": id})
         else:
             assert "timed out" in text_of((await peer.reply_to(id))["result"])
-        await until(lambda: not any(call.method == "tools/call" for call in server.composition.calls()))
+        await until(lambda: not any(call.method == "tools/call" for call in server.composition.list_calls()))
         assert in_order() == ["open", "plain", "begin"]
         one.free.set()
         await until(lambda: "close" in in_order())
@@ -246,7 +246,7 @@ async def test_a_call_that_is_cancelled_before_a_thread_is_free_opens_nothing():
         await until(lambda: "begin" in in_order())
         second = await peer.begin("tools/call", {"name": "sync_only", "arguments": {}})
         await peer.tell("notifications/cancelled", {"requestId": second})
-        await until(lambda: second not in {call.id for call in server.composition.calls()})
+        await until(lambda: second not in {call.id for call in server.composition.list_calls()})
         one.free.set()
         await peer.reply_to(first)
         assert text_of(await peer.call("sync_only")) == "plain(opened)"

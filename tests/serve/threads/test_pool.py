@@ -80,8 +80,8 @@ def test_an_action_that_fails_does_not_hold_up_those_behind_it(loop: Loop):
     def fail() -> None:
         raise ValueError
 
-    pool.post(fail)
-    pool.post(lambda: done.append(1))
+    pool.post_to_loop(fail)
+    pool.post_to_loop(lambda: done.append(1))
     with pytest.raises(ValueError):
         loop.turn()
     loop.turn()
@@ -166,7 +166,7 @@ def test_a_result_that_finds_no_loop_is_dropped_quietly(loop: Loop):
     assert job.running.wait(30)
     loop.closed = True
     job.free.set()
-    assert pool.post(lambda: None) is False
+    assert pool.post_to_loop(lambda: None) is False
 
 
 def test_closing_lets_the_idle_threads_go(loop: Loop):

@@ -111,8 +111,8 @@ async def test_a_post_of_a_browser_is_a_message_and_never_looks_at_the_page(
     def forbidden(*_: object) -> Any:
         raise AssertionError("a POST looked at the page")
 
-    monkeypatch.setattr(page_module.PageMount, "is_asked", forbidden)
-    monkeypatch.setattr(page_module.PageMount, "is_shown", forbidden)
+    monkeypatch.setattr(page_module.PageMount, "is_page_request", forbidden)
+    monkeypatch.setattr(page_module.PageMount, "is_page_allowed", forbidden)
     body = json.dumps(request("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {}}))
     async with listening(greenhouse(), parser=parser) as where:
         assert parted(await where.ask(f"accept: {BOTH}", body=body.encode()))[0] == 200

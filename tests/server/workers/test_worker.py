@@ -94,7 +94,7 @@ def work(server: Server, play: Callable[[Played], None]) -> int:
 
         thread = threading.Thread(target=run)
         thread.start()
-        member = WorkerMembership.of(3, 4, theirs, (listener.fileno(),))
+        member = WorkerMembership.from_sockets(3, 4, theirs, (listener.fileno(),))
         theirs.detach()
         listener.detach()
         server.observe(metrics=True)
@@ -183,7 +183,7 @@ def test_a_group_that_cannot_be_asked_is_not_ready(monkeypatch: pytest.MonkeyPat
 def test_only_a_child_of_the_supervisor_takes_itself_for_a_worker():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        member = WorkerMembership.of(2, 4, theirs, (5, 6))
+        member = WorkerMembership.from_sockets(2, 4, theirs, (5, 6))
         assert read_worker_membership({WORKER_VARIABLE: member.to_json()}) == member
         for other in (replace(member, inode=member.inode + 1), replace(member, control=10_000)):
             assert read_worker_membership({WORKER_VARIABLE: other.to_json()}) is None
@@ -195,7 +195,7 @@ def test_only_a_child_of_the_supervisor_takes_itself_for_a_worker():
 def test_a_supervisor_that_is_gone_is_noticed_before_serving():
     ours, theirs = socket.socketpair()
     ours.close()
-    member = WorkerMembership.of(1, 1, theirs, ())
+    member = WorkerMembership.from_sockets(1, 1, theirs, ())
     theirs.detach()
     with pytest.raises(EOFError):
         join_worker_group(member)
@@ -232,11 +232,11 @@ async def test_a_link_answers_both_sides_and_says_when_the_other_is_gone():
     ours, theirs = socket.socketpair()
     one, other = await WorkerLink.open_link(ours, answers), await WorkerLink.open_link(theirs, answers)
     running = [asyncio.create_task(link.run()) for link in (one, other)]
-    assert await one.ask("a", 1, seconds=30) == ["a", 1]
-    assert await other.ask("b", None, seconds=30) == ["b", None]
+    assert await one.send_request("a", 1, seconds=30) == ["a", 1]
+    assert await other.send_request("b", None, seconds=30) == ["b", None]
     with pytest.raises(WorkerLinkLost, match="no answer to 'never' within 0.01 s"):
-        await one.ask("never", seconds=0.01)
-    waiting = asyncio.create_task(one.ask("never", seconds=30))
+        await one.send_request("never", seconds=0.01)
+    waiting = asyncio.create_task(one.send_request("never", seconds=30))
     await asyncio.sleep(0)
     other.close()
     with pytest.raises(WorkerLinkLost, match="is gone"):

@@ -22,7 +22,7 @@ from tests.rows import for_each_row
 from tests.waiting import wait_until
 
 KEY = b"a key of sixteen bytes and more"
-SPACE = AUDIT_LOG_SPACES.of("audit")
+SPACE = AUDIT_LOG_SPACES.make_space("audit")
 
 
 @pytest.fixture(params=["sqlite", "redis"])

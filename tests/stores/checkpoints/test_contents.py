@@ -28,12 +28,12 @@ def containers(value: Any) -> Iterator[Any]:
 
 @given(values, values)
 def test_a_content_made_of_another_is_what_it_would_be_from_scratch(before: Any, after: Any):
-    known = CheckpointContent.of(before)
+    known = CheckpointContent.from_value(before)
     for given_as in (after, canonical(after), json.dumps(after).encode()):
         drawn = make_draft(given_as, known, DEPTH)
         made, ops = drawn.content, drawn.ops
         assert made.encoded == canonical(after)
-        assert json.dumps(made.value) == json.dumps(CheckpointContent.of(after).value)
+        assert json.dumps(made.value) == json.dumps(CheckpointContent.from_value(after).value)
         assert text(apply_patch(known.value, ops)) == text(after)
         assert drawn.is_same == (canonical(before) == canonical(after)) == (ops == [])
     assert known.encoded == canonical(known.value) == canonical(before)
@@ -42,7 +42,7 @@ def test_a_content_made_of_another_is_what_it_would_be_from_scratch(before: Any,
 @given(values, values, st.booleans())
 def test_it_has_nothing_of_its_makers(before: Any, after: Any, is_text: bool):
     was = copy.deepcopy(after)
-    drawn = make_draft(canonical(after) if is_text else after, CheckpointContent.of(before), DEPTH)
+    drawn = make_draft(canonical(after) if is_text else after, CheckpointContent.from_value(before), DEPTH)
     theirs = {id(each) for each in containers(after)}
     assert not theirs & {id(each) for each in containers([drawn.content.value, drawn.ops])}
     assert after == was
@@ -50,14 +50,14 @@ def test_it_has_nothing_of_its_makers(before: Any, after: Any, is_text: bool):
 
 @given(values)
 def test_what_was_not_changed_is_the_same_content(value: Any):
-    known = CheckpointContent.of(value)
+    known = CheckpointContent.from_value(value)
     for drawn in (make_draft(copy.deepcopy(value), known, DEPTH), make_draft(canonical(value), known, DEPTH)):
         assert drawn.is_same
         assert (drawn.content, drawn.ops) == (known, [])
 
 
 def test_what_was_not_changed_is_shared():
-    known = CheckpointContent.of({"notes": [{"n": n} for n in range(5)]})
+    known = CheckpointContent.from_value({"notes": [{"n": n} for n in range(5)]})
     changed = known.copy()
     changed["notes"][2]["n"] = "new"
     made = make_draft(changed, known, DEPTH).content
@@ -67,20 +67,20 @@ def test_what_was_not_changed_is_shared():
 
 @for_each_row("tiny", [1e-5, 1.5e-5, 1e-6, 5e-324, -2e-9])
 def test_a_tiny_number_is_written_in_one_way(tiny: float):
-    made = make_draft({"a": tiny, "b": 1}, CheckpointContent.of({"a": 0, "b": 1}), DEPTH).content
-    assert made.encoded == CheckpointContent.of({"b": 1, "a": tiny}).encoded
+    made = make_draft({"a": tiny, "b": 1}, CheckpointContent.from_value({"a": 0, "b": 1}), DEPTH).content
+    assert made.encoded == CheckpointContent.from_value({"b": 1, "a": tiny}).encoded
 
 
 @for_each_row("wrong", [float("nan"), float("inf"), "\ud800", object(), {1, 2}, {1: 2}, {"a": 1, 2: 3}])
 def test_what_json_cannot_hold_is_refused(wrong: Any):
     for content in ({"a": wrong, "b": 1}, wrong):
         with pytest.raises(ValueError):
-            make_draft(content, CheckpointContent.of({"a": {}, "b": 1}), DEPTH)
+            make_draft(content, CheckpointContent.from_value({"a": {}, "b": 1}), DEPTH)
 
 
 @for_each_row("name", ["b", "c", "new"])
 def test_depth_counts_from_the_outside_wherever_the_change_is(name: str):
-    known = CheckpointContent.of({"a": [{"b": None, "c": [0]}]})
+    known = CheckpointContent.from_value({"a": [{"b": None, "c": [0]}]})
     changed = known.copy()
     changed["a"][0][name] = [1]
     for given_as in (changed, canonical(changed)):

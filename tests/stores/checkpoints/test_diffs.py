@@ -9,7 +9,7 @@ import jsonpatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.stores.checkpoints.json_patches import apply_patch, diff_json_values, merge_json_values
+from defserve.stores.checkpoints.json_patches import apply_patch, diff_json_values, reuse_unchanged_parts
 from tests.stores.checkpoints.json_values import text, values
 
 
@@ -38,7 +38,7 @@ def test_an_appended_item_is_added_after_the_last_one():
 @given(values, values)
 def test_without_booleans_a_closer_look_finds_nothing_more(before: Any, after: Any):
     before, after = _without_booleans(before), _without_booleans(after)
-    assert merge_json_values(before, after, lambda new, _: new, has_booleans=False)[1] == diff_json_values(
+    assert reuse_unchanged_parts(before, after, lambda new, _: new, has_booleans=False)[1] == diff_json_values(
         before, after
     )
 

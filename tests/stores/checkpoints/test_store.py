@@ -142,12 +142,12 @@ def test_rolling_back_and_committing_makes_a_branch(store: Store, run: Run):
         assert (await trees.rollback(KEY, abc.id)) == abc
         xyz = (await commit(trees, {"v": "xyz"})).checkpoint
         assert (abc.parent, deft.parent, xyz.parent) == (None, abc.id, abc.id)
-        assert await trees.branches(KEY) == [deft, xyz]
-        assert await trees.history(KEY) == [xyz, abc]
-        assert await trees.history(KEY, deft.id) == [deft, abc]
-        assert await trees.content(KEY, deft.id) == {"v": "def"}
+        assert await trees.list_branches(KEY) == [deft, xyz]
+        assert await trees.list_ancestors(KEY) == [xyz, abc]
+        assert await trees.list_ancestors(KEY, deft.id) == [deft, abc]
+        assert await trees.load_content(KEY, deft.id) == {"v": "def"}
         assert await trees.diff(KEY, deft.id, xyz.id) == [{"op": "replace", "path": "/v", "value": "xyz"}]
-        assert (await trees.load(KEY)).head == xyz.id
+        assert (await trees.load_tree(KEY)).head == xyz.id
         assert await trees.list_trees() == [KEY]
         assert await trees.verify(KEY) == []
         exported = [line async for line in trees.export(KEY)]
@@ -166,7 +166,7 @@ def test_a_commit_offers_its_patch_unless_the_content_is_no_longer(store: Store,
         first = await commit(trees, {"pad": PAD, "notes": []})
         assert first.patch() is None
         for n in range(SNAPSHOT_EVERY + 2):
-            before = await trees.content(KEY, (await trees.load(KEY)).head or "")
+            before = await trees.load_content(KEY, (await trees.load_tree(KEY)).head or "")
             made = await commit(trees, {"pad": PAD, "notes": [*before["notes"], n]})
             patch = made.patch()
             assert patch is not None
@@ -192,7 +192,7 @@ def test_a_small_content_is_kept_whole_and_its_patch_is_offered_all_the_same(
             made.checkpoint.id, (await store.get(KEY.space, [made.checkpoint.id]))[made.checkpoint.id]
         )
         assert (kept.form, made.patch()) == (form, [{"op": "replace", "path": "/n", "value": 2}])
-        assert (await trees_in(store).content(KEY, made.checkpoint.id))["n"] == 2
+        assert (await trees_in(store).load_content(KEY, made.checkpoint.id))["n"] == 2
 
     run(story())
 
@@ -204,7 +204,7 @@ def test_an_opaque_checkpoint_has_a_place_and_no_content(store: Store, run: Run)
         held = await trees.load_checkpoint(KEY)
         assert (held.checkpoint, held.content(), opaque.patch()) == (opaque.checkpoint, None, None)
         after = await commit(trees, {"a": 1})
-        assert (after.checkpoint.parent, await trees.content(KEY, after.checkpoint.id)) == (held.parent, {"a": 1})
+        assert (after.checkpoint.parent, await trees.load_content(KEY, after.checkpoint.id)) == (held.parent, {"a": 1})
         assert await trees.verify(KEY) == []
 
     run(story())
@@ -229,7 +229,7 @@ def test_of_two_calls_from_one_head_one_is_refused_and_may_branch(store: Store, 
         done = await others.commit(theirs, {"n": "theirs"})
         with pytest.raises(HeadMoved):
             await trees.commit(ours, {"n": "ours"})
-        assert (await trees.load(KEY)).head == done.checkpoint.id
+        assert (await trees.load_tree(KEY)).head == done.checkpoint.id
         branched = await trees.commit(ours, {"n": "ours"}, branch=True)
         assert branched.checkpoint.parent == ours.parent
         assert await trees.verify(KEY) == []
@@ -243,8 +243,8 @@ def test_twenty_calls_that_branch_at_once_all_find_their_place(store: Store, run
         root = await commit(trees, {"pad": PAD})
         held = await trees.load_checkpoint(KEY)
         await asyncio.gather(*(trees.commit(held, {"pad": PAD, "n": n}, branch=True) for n in range(20)))
-        found = await trees.branches(KEY)
-        assert {(await trees.content(KEY, at.id))["n"] for at in found} == set(range(20))
+        found = await trees.list_branches(KEY)
+        assert {(await trees.load_content(KEY, at.id))["n"] for at in found} == set(range(20))
         assert {at.parent for at in found} == {root.checkpoint.id}
         assert await trees.verify(KEY) == []
 
@@ -259,7 +259,7 @@ def test_owners_and_sets_never_see_each_others_checkpoints(store: Store, run: Ru
         ids = {key: (await commit(trees, {"of": list(key)}, key)).checkpoint.id for key in keys}
         assert set(await trees.list_trees()) == set(keys)
         for key in keys:
-            assert await trees.content(key, ids[key]) == {"of": list(key)}
+            assert await trees.load_content(key, ids[key]) == {"of": list(key)}
             for other in keys:
                 if other != key:
                     with pytest.raises(CheckpointGone):
@@ -293,10 +293,10 @@ def test_rollback_to_a_pruned_checkpoint_is_refused_before_and_after_it_is_dropp
                 assert await trees.prune(KEY) == 17
             with pytest.raises(CheckpointGone):
                 await trees.rollback(KEY, ids[16])
-            assert [at.id for at in await trees.checkpoints(KEY)] == ids[17:]
-            assert [(await trees_in(store).content(KEY, id))["n"] for id in ids[17:]] == [17, 18, 19]
+            assert [at.id for at in await trees.list_checkpoints(KEY)] == ids[17:]
+            assert [(await trees_in(store).load_content(KEY, id))["n"] for id in ids[17:]] == [17, 18, 19]
         assert await trees.verify(KEY) == []
-        assert (await trees.load(KEY)).kept == 3
+        assert (await trees.load_tree(KEY)).kept == 3
 
     run(story())
 
@@ -309,9 +309,9 @@ def test_what_was_held_becomes_the_head_although_its_time_or_number_has_passed_s
         ids = await line(trees, 3)
         held = await trees.load_checkpoint(KEY, ids[1])
         clock.now += 61
-        assert (await trees.return_to(held)).id == ids[1]
+        assert (await trees.restore_as_head(held)).id == ids[1]
         await line(trees, 3)
-        assert (await trees.return_to(held)).id == (await trees.load(KEY)).head == ids[1]
+        assert (await trees.restore_as_head(held)).id == (await trees.load_tree(KEY)).head == ids[1]
         assert (await trees.load_checkpoint(KEY)).content() == {"pad": PAD, "n": 1}
         assert await trees.verify(KEY) == []
 
@@ -327,9 +327,9 @@ def test_what_was_held_comes_back_although_it_was_pruned_meanwhile(store: Store,
         held = await trees.load_checkpoint(KEY, at.id)
         await line(others, 3)
         assert await others.prune(KEY, Retention(keep=2)) == 5
-        assert await trees.return_to(held) == at
+        assert await trees.restore_as_head(held) == at
         for seen in (trees, trees_in(store)):
-            assert (await seen.get(KEY, at.id), (await seen.load(KEY)).head) == (at, at.id)
+            assert (await seen.get_checkpoint(KEY, at.id), (await seen.load_tree(KEY)).head) == (at, at.id)
             assert (await seen.load_checkpoint(KEY)).content() == held.content()
         assert (await commit(others, {"pad": PAD, "n": 8})).checkpoint.parent == at.id
         assert await trees.verify(KEY) == []
@@ -344,7 +344,7 @@ def test_a_child_that_was_made_while_its_parent_was_away_is_no_problem_when_it_c
         held = await trees.load_checkpoint(KEY, ids[1])
         await trees.prune(KEY, Retention(keep=1))
         assert (await trees.commit(held, {}, branch=True)).checkpoint.parent == ids[1]
-        await trees.return_to(held)
+        await trees.restore_as_head(held)
         assert await trees.verify(KEY) == []
 
     run(story())
@@ -354,11 +354,11 @@ def test_what_was_held_does_not_come_back_into_a_tree_that_was_forgotten(store: 
     async def story() -> None:
         trees = trees_in(store)
         await line(trees, 3)
-        held = await trees.load_checkpoint(KEY, (await trees.load(KEY)).head)
+        held = await trees.load_checkpoint(KEY, (await trees.load_tree(KEY)).head)
         await trees.drop_tree(KEY)
         for _ in range(2):
             with pytest.raises(CheckpointGone):
-                await trees.return_to(held)
+                await trees.restore_as_head(held)
             await line(trees, 5)
 
     run(story())
@@ -383,7 +383,7 @@ def test_pruning_happens_by_itself_now_and_then(run: Run):
     async def story() -> None:
         trees = trees_in(MemoryStore(), retention=Retention(keep=10))
         await line(trees, 200)
-        assert 10 <= (await trees.load(KEY)).kept <= 74
+        assert 10 <= (await trees.load_tree(KEY)).kept <= 74
         assert await trees.verify(KEY) == []
 
     run(story())
@@ -431,7 +431,7 @@ def test_a_content_with_its_checkpoint_is_taken_even_when_that_is_pruned(store: 
         old = await commit(trees, {"n": 1.0})
         await commit(trees, {"n": 2})
         await trees.prune(KEY)
-        held = await trees.adopt(KEY, {"n": 1}, checkpoint=old.checkpoint.id)
+        held = await trees.adopt_content(KEY, {"n": 1}, checkpoint=old.checkpoint.id)
         assert (held.verified, held.checkpoint) == (True, None)
         made = await trees.commit(held, {"n": 3}, branch=True)
         assert made.checkpoint.parent == old.checkpoint.id
@@ -446,7 +446,7 @@ def test_a_changed_content_or_anothers_is_refused(run: Run):
         made = await commit(trees, {"n": 1})
         for key, content in ((KEY, {"n": 2}), (KEY, {"n": True}), (TreeKey("notes.edit", "bob"), {"n": 1})):
             with pytest.raises(StateTampered):
-                await trees.adopt(key, content, checkpoint=made.checkpoint.id)
+                await trees.adopt_content(key, content, checkpoint=made.checkpoint.id)
 
     run(story())
 
@@ -454,7 +454,7 @@ def test_a_changed_content_or_anothers_is_refused(run: Run):
 def test_a_content_without_a_checkpoint_is_not_verified(run: Run):
     async def story() -> None:
         trees = trees_in(MemoryStore())
-        held = await trees.adopt(KEY, {"n": 1})
+        held = await trees.adopt_content(KEY, {"n": 1})
         assert (held.verified, held.parent, held.content()) == (False, None, {"n": 1})
         assert (await trees.commit(held, {"n": 2})).checkpoint.parent is None
 
@@ -563,7 +563,7 @@ def test_a_proof_that_was_written_into_a_record_is_found_by_verify(run: Run):
     async def story() -> None:
         store = MemoryStore()
         trees = trees_in(store)
-        made = (await trees.commit(await trees.adopt(KEY, {"n": 1}), {"n": 2}, branch=True)).checkpoint
+        made = (await trees.commit(await trees.adopt_content(KEY, {"n": 1}), {"n": 2}, branch=True)).checkpoint
         record = (await records_in(store))[made.id]
         assert not made.proved and await trees.verify(KEY) == []
         forged = record._replace(checkpoint=record.checkpoint._replace(proved=True))
@@ -590,7 +590,7 @@ def test_a_content_leads_to_the_latest_proved_checkpoint_until_that_is_pruned(st
         for content, id in (({"n": 1}, again.id), ({"n": 3}, None)):
             held = await trees.find_proved(KEY, canonical(content))
             assert (held.parent if held is not None else None) == id
-        brought = await trees.commit(await trees.adopt(KEY, {"n": 9}), {"n": 3}, branch=True)
+        brought = await trees.commit(await trees.adopt_content(KEY, {"n": 9}), {"n": 3}, branch=True)
         assert not brought.checkpoint.proved and await trees.find_proved(KEY, canonical({"n": 3})) is None
         assert await trees.prune(KEY, Retention(keep=1)) == 3
         assert [name async for name, _ in store.scan(KEY.space) if not is_checkpoint_id(name)] == [TREE]
@@ -602,13 +602,13 @@ def test_a_content_leads_to_the_latest_proved_checkpoint_until_that_is_pruned(st
 def test_a_branch_beside_the_head_leaves_the_head(store: Store, run: Run):
     async def story() -> None:
         trees = trees_in(store)
-        aside = await trees.commit(await trees.adopt(KEY, {"n": 0}), {"n": 1}, branch=True, moves_head=False)
-        assert (await trees.load(KEY)).head is None and (await trees.load_checkpoint(KEY)).parent is None
+        aside = await trees.commit(await trees.adopt_content(KEY, {"n": 0}), {"n": 1}, branch=True, moves_head=False)
+        assert (await trees.load_tree(KEY)).head is None and (await trees.load_checkpoint(KEY)).parent is None
         head = (await commit(trees, {"n": 2})).checkpoint
         await trees.commit(
             await trees.load_checkpoint(KEY, aside.checkpoint.id), {"n": 3}, branch=True, moves_head=False
         )
-        assert (await trees.load(KEY)).head == head.id and head.parent is None and head.proved
+        assert (await trees.load_tree(KEY)).head == head.id and head.parent is None and head.proved
         assert await trees.verify(KEY) == []
 
     run(story())
@@ -627,8 +627,8 @@ def test_a_commit_whose_acknowledgement_was_lost_is_recognised(run: Run):
         trees = trees_in(Forgetful())
         ids = await line(trees, 3)
         await trees.rollback(KEY, ids[0])
-        assert [at.id for at in await trees.checkpoints(KEY)] == ids
-        assert (await trees.load(KEY)).head == ids[0]
+        assert [at.id for at in await trees.list_checkpoints(KEY)] == ids
+        assert (await trees.load_tree(KEY)).head == ids[0]
 
     run(story())
 
@@ -748,7 +748,7 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(worker=workers, held=consumes(undone))
     def finish_rollback(self, worker: int, held: Any) -> None:
         if held is not None:
-            self.head = self.run(self.trees[worker].return_to(held)).id
+            self.head = self.run(self.trees[worker].restore_as_head(held)).id
 
     @rule(worker=workers, a=ids, b=ids)
     def compare(self, worker: int, a: str, b: str) -> None:
@@ -761,7 +761,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.run(self.trees[worker].prune(self.key))
         # What time and number let go of stays gone, wherever the head goes next.
         self.model = {id: at if self.is_kept(id) else at._replace(time=float("-inf")) for id, at in self.model.items()}
-        assert self.run(self.trees[worker].load(self.key)).kept == sum(map(self.is_kept, self.model))
+        assert self.run(self.trees[worker].load_tree(self.key)).kept == sum(map(self.is_kept, self.model))
 
     @rule(seconds=st.integers(1, 60))
     def wait(self, seconds: int) -> None:
@@ -775,8 +775,8 @@ class TreeMachine(RuleBasedStateMachine):
     @invariant()
     def the_tree_is_as_the_model_says(self) -> None:
         trees = self.trees[0]
-        assert self.run(trees.load(self.key)).head == self.head
-        found = self.run(trees.checkpoints(self.key))
+        assert self.run(trees.load_tree(self.key)).head == self.head
+        found = self.run(trees.list_checkpoints(self.key))
         assert [(at.id, at.parent) for at in found] == [
             (id, at.parent) for id, at in self.model.items() if self.is_kept(id)
         ]
@@ -785,7 +785,7 @@ class TreeMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         assert self.run(self.trees[0].verify(self.key)) == []
         for id in filter(self.is_kept, self.model):
-            assert self.run(self.trees[1].content(self.key, id)) == self.model[id].content
+            assert self.run(self.trees[1].load_content(self.key, id)) == self.model[id].content
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ def redis() -> Iterator[Any]:
 async def link(redis: Any) -> AsyncIterator[SharedStoreLink]:
     link = SharedStoreLink(f"redis+unix://{redis.connection_pool.connection_kwargs['path']}?prefix=p:", NOTES)
     await link.start()
-    await link.run(lua_scripts.OPEN_SESSION, "s1", link.worker, TTL, "me", "3", "opener", "x")
-    await link.run(lua_scripts.BEGIN_STREAM, "s1", "c", link.worker, '"id"', "me", "", TTL)
+    await link.run_script(lua_scripts.OPEN_SESSION, "s1", link.worker, TTL, "me", "3", "opener", "x")
+    await link.run_script(lua_scripts.BEGIN_STREAM, "s1", "c", link.worker, '"id"', "me", "", TTL)
     yield link
     await link.stop()
 
@@ -42,7 +42,7 @@ def append(link: SharedStoreLink, number: int, replies: list[Any], kind: str = "
     args = lua_scripts.append_arguments(
         b"data", session="s1", stream="c", producer="me", number=number, kind=kind, ttl=TTL, most_events=1000
     )
-    link.write(lua_scripts.APPEND_EVENT, *args, done=replies.append)
+    link.queue_script(lua_scripts.APPEND_EVENT, *args, done=replies.append)
 
 
 @pytest.mark.parametrize("trouble", ["it is full", "it is a replica", "it is cut off"])
@@ -91,16 +91,18 @@ async def test_events_that_redis_has_lost_stop_nothing(redis: Any, link: SharedS
 
 async def test_text_counts_as_what_waits_to_be_written(link: SharedStoreLink, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(worker_link, "QUEUED_BYTES", 1000)
-    link.write(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x" * 1001)
+    link.queue_script(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x" * 1001)
     assert link.is_full
     await until(lambda: not link.is_full)
 
 
 async def test_streams_of_cancelled_calls_are_forgotten_too(redis: Any, link: SharedStoreLink):
     for name in ("d", "e", "f"):
-        await link.run(lua_scripts.BEGIN_STREAM, "s1", name, link.worker, '"id"', "me", "", TTL)
+        await link.run_script(lua_scripts.BEGIN_STREAM, "s1", name, link.worker, '"id"', "me", "", TTL)
         fields = {"session": "s1", "stream": name, "producer": "me", "number": 1, "kind": "end"}
-        await link.run(lua_scripts.APPEND_EVENT, *lua_scripts.append_arguments(b"", **fields, ttl=TTL, most_ended=2))
+        await link.run_script(
+            lua_scripts.APPEND_EVENT, *lua_scripts.append_arguments(b"", **fields, ttl=TTL, most_ended=2)
+        )
     assert [redis.exists(f"p:server:name=notes:shared:stream:s1:{name}") for name in ("c", "d", "e", "f")] == [
         1,
         0,
@@ -112,7 +114,7 @@ async def test_streams_of_cancelled_calls_are_forgotten_too(redis: Any, link: Sh
 
 async def test_mail_that_was_read_does_not_stay_in_redis(redis: Any, link: SharedStoreLink):
     received: list[bytes] = []
-    link.receive("letter", lambda fields, id: received.append(fields["d"]))
+    link.set_receiver("letter", lambda fields, id: received.append(fields["d"]))
     for number in range(5):
         redis.xadd(f"p:server:name=notes:shared:mail:{link.worker}", {"t": "letter", "d": str(number)})
     await until(lambda: len(received) == 5)
@@ -128,28 +130,30 @@ async def test_a_mailbox_takes_so_many_bytes_and_its_owner_learns_that_it_missed
     link.lease_lost.append(lambda: lost.append(True))
     absent, size = "absent", 8 * 1024 * 1024
     redis.set(f"p:server:name=notes:shared:lease:{absent}", 1)
-    sent = [await link.run(lua_scripts.SEND_MAIL, "", "", absent, "t", "letter", "d", b"x" * size) for _ in range(9)]
+    sent = [
+        await link.run_script(lua_scripts.SEND_MAIL, "", "", absent, "t", "letter", "d", b"x" * size) for _ in range(9)
+    ]
     assert sent == [1] * 7 + [lua_scripts.MAILBOX_FULL] * 2
     assert redis.xlen(f"p:server:name=notes:shared:mail:{absent}") == 7
     last = redis.xrevrange(f"p:server:name=notes:shared:mail:{absent}", count=1)[0][0]
     # It comes back, and has read all of it: there is room again, and it is told that something is missing.
-    assert await link.run(lua_scripts.RENEW_LEASE, absent, TTL, "0-0", last) == 0
-    assert await link.run(lua_scripts.RENEW_LEASE, absent, TTL, "0-0", last) == 1
-    assert await link.run(lua_scripts.SEND_MAIL, "", "", absent, "t", "letter", "d", b"x" * size) == 1
+    assert await link.run_script(lua_scripts.RENEW_LEASE, absent, TTL, "0-0", last) == 0
+    assert await link.run_script(lua_scripts.RENEW_LEASE, absent, TTL, "0-0", last) == 1
+    assert await link.run_script(lua_scripts.SEND_MAIL, "", "", absent, "t", "letter", "d", b"x" * size) == 1
 
 
 async def test_a_worker_that_does_not_live_gets_no_mailbox(redis: Any, link: SharedStoreLink):
     before = redis.dbsize()
-    assert [await link.run(lua_scripts.SEND_MAIL, "", "", f"{n:012x}", "t", "letter", "d", b"x") for n in range(5)] == [
-        0
-    ] * 5
+    assert [
+        await link.run_script(lua_scripts.SEND_MAIL, "", "", f"{n:012x}", "t", "letter", "d", b"x") for n in range(5)
+    ] == [0] * 5
     assert redis.dbsize() == before
 
 
 @pytest.mark.slow
 async def test_news_is_kept_up_to_so_many_bytes(redis: Any, link: SharedStoreLink):
     for _ in range(10):
-        await link.run(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", b"x" * 8 * 1024 * 1024)
+        await link.run_script(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", b"x" * 8 * 1024 * 1024)
     assert redis.xlen("p:server:name=notes:shared:news") == 8
 
 
@@ -159,30 +163,30 @@ async def test_news_that_was_dropped_before_it_was_read_is_noticed(redis: Any, l
     async def caught_up() -> None:
         happened.append("tables")
 
-    link.receive("x", lambda fields, id: happened.append(fields["d"].decode()))
+    link.set_receiver("x", lambda fields, id: happened.append(fields["d"].decode()))
     link.news_lost.append(lambda: happened.append("lost"))
     link.caught_up.append(caught_up)
     for text in ("a", "ä"):
-        await link.run(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", text)
+        await link.run_script(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", text)
     await until(lambda: happened == ["a", "ä"])
     redis.hincrby("p:server:name=notes:shared:size:news", "added", 10)  # as if there had been more, which is trimmed
     for text in ("b", "c"):
-        await link.run(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", text)
+        await link.run_script(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", text)
     await until(lambda: happened[-1] == "c")
     assert happened == ["a", "ä", "lost", "tables", "b", "c"]
 
 
 async def test_an_answer_that_finds_no_room_leaves_its_question_open(redis: Any, link: SharedStoreLink):
     fields = {"session": "s1", "stream": "c", "producer": "me", "number": 1, "kind": "request"}
-    await link.run(
+    await link.run_script(
         lua_scripts.APPEND_EVENT,
         *lua_scripts.append_arguments(b"?", **fields, question="absent.1", asker="me", ttl=TTL),
     )
     redis.hset("p:server:name=notes:shared:size:mail:absent", "added", 64 * 1024 * 1024)
     answer = (lua_scripts.ANSWER_QUESTION, "s1", "absent.1", "absent", b"yes", "me")
-    assert await link.run(*answer) == lua_scripts.MAILBOX_FULL
+    assert await link.run_script(*answer) == lua_scripts.MAILBOX_FULL
     redis.hset("p:server:name=notes:shared:size:mail:absent", "read", 64 * 1024 * 1024)
-    assert [await link.run(*answer) for _ in range(2)] == [1, 0]
+    assert [await link.run_script(*answer) for _ in range(2)] == [1, 0]
 
 
 async def test_news_is_settled_when_receivers_are_done_with_it(redis: Any, link: SharedStoreLink):
@@ -192,13 +196,13 @@ async def test_news_is_settled_when_receivers_are_done_with_it(redis: Any, link:
         began.set()
         await end.wait()
 
-    link.receive("slow", receive)
-    before = link.read_news
-    link.publish("t", "slow")
+    link.set_receiver("slow", receive)
+    before = link.last_read_update_id
+    link.publish_update("t", "slow")
     await began.wait()
-    assert link.read_news != before == link._settle()
+    assert link.last_read_update_id != before == link._settle()
     end.set()
-    await until(lambda: link._settle() == link.read_news)
+    await until(lambda: link._settle() == link.last_read_update_id)
 
 
 async def test_news_and_mail_whose_reply_was_lost_are_not_sent_twice(
@@ -212,12 +216,12 @@ async def test_news_and_mail_whose_reply_was_lost_are_not_sent_twice(
         raise StoreUnavailable("The store cannot be reached")
 
     received: list[bytes] = []
-    link.receive("x", lambda fields, id: received.append(fields["d"]))
+    link.set_receiver("x", lambda fields, id: received.append(fields["d"]))
     monkeypatch.setattr(link._writes, "_send", lose_the_reply)
-    link.publish("t", "x", "d", "first")
-    link.write_once(lua_scripts.SEND_MAIL, link.worker, "t", "x", "d", "second")
+    link.publish_update("t", "x", "d", "first")
+    link.queue_script_once(lua_scripts.SEND_MAIL, link.worker, "t", "x", "d", "second")
     await link.wait_until_written(20)
-    link.publish("t", "x", "d", "third")
+    link.publish_update("t", "x", "d", "third")
     await until(lambda: b"third" in received)
     assert sorted(received) == [b"first", b"second", b"third"]
 
@@ -227,16 +231,16 @@ async def test_what_an_owner_did_not_get_round_to_deliver_is_left_to_the_next_on
         redis.set(f"p:server:name=notes:shared:read:{worker}", read)
     redis.delete(f"p:server:name=notes:shared:lease:{link.worker}")
     redis.hset("p:server:name=notes:shared:session:s1", "delivered", "4-0")
-    second = await link.run(lua_scripts.CLAIM_SESSION, "s1", "second")
-    third = await link.run(lua_scripts.CLAIM_SESSION, "s1", "third")
+    second = await link.run_script(lua_scripts.CLAIM_SESSION, "s1", "second")
+    third = await link.run_script(lua_scripts.CLAIM_SESSION, "s1", "third")
     assert second[0] == third[0] == b"5-0"
     for number, (_, claim) in enumerate((second, third)):  # the first is not the owner any more
-        await link.run(lua_scripts.MARK_DELIVERED, "s1", claim, f"7-{number}")
+        await link.run_script(lua_scripts.MARK_DELIVERED, "s1", claim, f"7-{number}")
     assert redis.hget("p:server:name=notes:shared:session:s1", "since") == b"7-1"
-    assert await link.run(lua_scripts.END_CATCH_UP, "s1", second[1]) == 0
-    assert await link.run(lua_scripts.END_CATCH_UP, "s1", third[1]) == 1
-    assert await link.run(lua_scripts.MARK_DELIVERED, "s1", third[1], "8-0") == 0
-    assert (await link.run(lua_scripts.CLAIM_SESSION, "s1", "fourth"))[0] == b"9-0"
+    assert await link.run_script(lua_scripts.END_CATCH_UP, "s1", second[1]) == 0
+    assert await link.run_script(lua_scripts.END_CATCH_UP, "s1", third[1]) == 1
+    assert await link.run_script(lua_scripts.MARK_DELIVERED, "s1", third[1], "8-0") == 0
+    assert (await link.run_script(lua_scripts.CLAIM_SESSION, "s1", "fourth"))[0] == b"9-0"
 
 
 async def test_what_a_worker_says_of_an_earlier_claim_does_not_count_for_its_later_one(
@@ -244,12 +248,12 @@ async def test_what_a_worker_says_of_an_earlier_claim_does_not_count_for_its_lat
 ):
     redis.delete(f"p:server:name=notes:shared:lease:{link.worker}")
     redis.hset("p:server:name=notes:shared:session:s1", "delivered", "4-0")
-    first = await link.run(lua_scripts.CLAIM_SESSION, "s1", "again")
-    await link.run(lua_scripts.CLAIM_SESSION, "s1", "other")
-    second = await link.run(lua_scripts.CLAIM_SESSION, "s1", "again")
-    assert await link.run(lua_scripts.MARK_DELIVERED, "s1", first[1], "8-0") == 0
-    assert await link.run(lua_scripts.END_CATCH_UP, "s1", first[1]) == 0
-    assert await link.run(lua_scripts.CLAIM_SESSION, "s1", "again") == second
+    first = await link.run_script(lua_scripts.CLAIM_SESSION, "s1", "again")
+    await link.run_script(lua_scripts.CLAIM_SESSION, "s1", "other")
+    second = await link.run_script(lua_scripts.CLAIM_SESSION, "s1", "again")
+    assert await link.run_script(lua_scripts.MARK_DELIVERED, "s1", first[1], "8-0") == 0
+    assert await link.run_script(lua_scripts.END_CATCH_UP, "s1", first[1]) == 0
+    assert await link.run_script(lua_scripts.CLAIM_SESSION, "s1", "again") == second
 
 
 async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
@@ -263,10 +267,10 @@ async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
 
     async def fail_once(*args: Any) -> Any:
         monkeypatch.setattr(late, "_read_streams", real)
-        assert link.publish("t", "x", "d", "first") and await link.wait_until_written(20)
+        assert link.publish_update("t", "x", "d", "first") and await link.wait_until_written(20)
         raise StoreUnavailable("The store cannot be reached")
 
-    late.receive("x", lambda fields, id: received.append(fields["d"]))
+    late.set_receiver("x", lambda fields, id: received.append(fields["d"]))
     monkeypatch.setattr(late, "_read_streams", fail_once)
     await late.start()
     await until(lambda: received == [b"first"])
@@ -275,10 +279,10 @@ async def test_a_worker_that_is_cut_off_while_it_begins_goes_on_where_it_began(
 
 async def read_everywhere(redis: Any, link: SharedStoreLink, received: list[bytes]) -> None:
     """Have the link read one entry of each of its streams, so that it goes on from there."""
-    link.receive("x", lambda fields, id: received.append(fields["d"]))
-    await link.run(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", "news")
-    await link.run(lua_scripts.SEND_MAIL, "", "", link.worker, "t", "x", "d", "mail")
-    await link.run(lua_scripts.SEND_SIGNAL, "t", "x", "d", "signal")
+    link.set_receiver("x", lambda fields, id: received.append(fields["d"]))
+    await link.run_script(lua_scripts.PUBLISH_UPDATE, "", "", "t", "x", "d", "news")
+    await link.run_script(lua_scripts.SEND_MAIL, "", "", link.worker, "t", "x", "d", "mail")
+    await link.run_script(lua_scripts.SEND_SIGNAL, "t", "x", "d", "signal")
     await until(lambda: sorted(received) == [b"mail", b"news", b"signal"])
     received.clear()
 
@@ -297,8 +301,8 @@ async def test_a_store_that_comes_back_empty_and_with_its_clock_behind_is_read_o
     received: list[bytes] = []
     await read_everywhere(redis, link, received)
     lost: list[str] = []
-    link.news_lost.append(lambda: lost.append(link.read_news))
-    link.unfinished["work"] = link.read_news
+    link.news_lost.append(lambda: lost.append(link.last_read_update_id))
+    link.unfinished["work"] = link.last_read_update_id
     box = f"mail:{link.worker}"
     async with cut_off(redis, link):
         redis.flushall()
@@ -310,7 +314,7 @@ async def test_a_store_that_comes_back_empty_and_with_its_clock_behind_is_read_o
         redis.xadd(f"p:server:name=notes:shared:{stream}", {"t": "x", "d": stream[:4]}, id="6-0")
     await until(lambda: len(received) == 4)
     assert sorted(received) == [b"early mail", b"mail", b"news", b"sign"]
-    assert link.read_news == "6-0" and link.has_read_its_own
+    assert link.last_read_update_id == "6-0" and link.has_read_own_updates
     assert link._settle() == "5-0"
     link.unfinished.clear()
     assert link._settle() == "6-0"
@@ -321,10 +325,10 @@ async def test_news_that_a_replica_still_has_when_it_takes_over_is_not_received_
 ):
     received: list[bytes] = []
     redis.xadd("p:server:name=notes:shared:news", {"t": "x", "d": "old"}, id="5-0")
-    await until(lambda: link.read_news == "5-0")
+    await until(lambda: link.last_read_update_id == "5-0")
     await read_everywhere(redis, link, received)
     async with cut_off(redis, link):
-        redis.xdel("p:server:name=notes:shared:news", link.read_news)
+        redis.xdel("p:server:name=notes:shared:news", link.last_read_update_id)
         redis.execute_command("XSETID", "p:server:name=notes:shared:news", "5-0")
     redis.xadd("p:server:name=notes:shared:news", {"t": "x", "d": "next"}, id="6-0")
     await until(lambda: bool(received))
@@ -338,7 +342,7 @@ async def test_news_that_came_while_a_link_was_away_is_received_even_if_what_was
     await read_everywhere(redis, link, received)
     async with cut_off(redis, link):
         redis.xadd("p:server:name=notes:shared:news", {"t": "x", "d": "next"})
-        redis.xdel("p:server:name=notes:shared:news", link.read_news)
+        redis.xdel("p:server:name=notes:shared:news", link.last_read_update_id)
     assert received == [b"next"]
 
 
@@ -346,5 +350,5 @@ async def test_mail_of_a_store_with_its_clock_behind_is_not_dropped_before_it_is
     redis: Any, link: SharedStoreLink
 ):
     redis.xadd("p:server:name=notes:shared:mail:absent", {"t": "x"}, id="5-0")
-    await link.run(lua_scripts.RENEW_LEASE, "absent", TTL, "0-0", "99-0")
+    await link.run_script(lua_scripts.RENEW_LEASE, "absent", TTL, "0-0", "99-0")
     assert redis.xlen("p:server:name=notes:shared:mail:absent") == 1

@@ -39,9 +39,9 @@ async def test_one_of_many_does_it_and_all_get_the_outcome(links: list[SharedSto
         await asyncio.sleep(0)
         return "outcome", True
 
-    found = await asyncio.gather(*(SharedOnceRunner(links[n % 3]).run("key", 60, work) for n in range(12)))
+    found = await asyncio.gather(*(SharedOnceRunner(links[n % 3]).run_once("key", 60, work) for n in range(12)))
     assert found == ["outcome"] * 12 and len(done) == 1
-    assert await SharedOnceRunner(links[0]).run("other", 60, work) == "outcome" and len(done) == 2
+    assert await SharedOnceRunner(links[0]).run_once("other", 60, work) == "outcome" and len(done) == 2
 
 
 async def test_an_outcome_that_is_not_kept_and_a_failure_leave_it_to_the_next_one(links: list[SharedStoreLink]):
@@ -56,11 +56,11 @@ async def test_an_outcome_that_is_not_kept_and_a_failure_leave_it_to_the_next_on
 
         return run
 
-    assert await SharedOnceRunner(links[0]).run("key", 60, work("no", is_kept=False)) == "no"
+    assert await SharedOnceRunner(links[0]).run_once("key", 60, work("no", is_kept=False)) == "no"
     with pytest.raises(ValueError, match="broken"):
-        await SharedOnceRunner(links[1]).run("key", 60, work("broken", is_kept=True, fails=True))
+        await SharedOnceRunner(links[1]).run_once("key", 60, work("broken", is_kept=True, fails=True))
     for place in (2, 0):
-        assert await SharedOnceRunner(links[place]).run("key", 60, work("yes", is_kept=True)) == "yes"
+        assert await SharedOnceRunner(links[place]).run_once("key", 60, work("yes", is_kept=True)) == "yes"
     assert done == ["no", "broken", "yes"]
 
 
@@ -71,17 +71,17 @@ async def test_who_does_not_learn_that_it_is_to_do_it_keeps_nobody_waiting(
     async def work() -> tuple[str, bool]:
         return "done", True
 
-    real = links[0].run
+    real = links[0].run_script
 
     async def run(*args: Any) -> Any:
         await real(*args)
         raise trouble
 
     with monkeypatch.context() as patch, suppress(asyncio.CancelledError):
-        patch.setattr(links[0], "run", run)
-        assert await SharedOnceRunner(links[0]).run("key", 60, work) == "done"
+        patch.setattr(links[0], "run_script", run)
+        assert await SharedOnceRunner(links[0]).run_once("key", 60, work) == "done"
     async with asyncio.timeout(20):
-        assert await SharedOnceRunner(links[1]).run("key", 60, work) == "done"
+        assert await SharedOnceRunner(links[1]).run_once("key", 60, work) == "done"
 
 
 async def test_who_waits_for_a_worker_that_dies_does_it_and_without_a_store_everybody_does(
@@ -98,14 +98,14 @@ async def test_who_waits_for_a_worker_that_dies_does_it_and_without_a_store_ever
         done.append("done")
         return "done", True
 
-    first = asyncio.create_task(SharedOnceRunner(links[0]).run("key", 60, hangs))
+    first = asyncio.create_task(SharedOnceRunner(links[0]).run_once("key", 60, hangs))
     await began.wait()
-    second = asyncio.create_task(SharedOnceRunner(links[1]).run("key", 60, work))
-    await links[0].run("return redis.call('DEL', ARGV[1] .. 'lease:' .. ARGV[2])", links[0].worker)
+    second = asyncio.create_task(SharedOnceRunner(links[1]).run_once("key", 60, work))
+    await links[0].run_script("return redis.call('DEL', ARGV[1] .. 'lease:' .. ARGV[2])", links[0].worker)
     assert await second == "done"
     first.cancel()
     links[2].is_up = False
-    assert await SharedOnceRunner(links[2]).run("key", 60, work) == "done"
+    assert await SharedOnceRunner(links[2]).run_once("key", 60, work) == "done"
     assert done == ["done", "done"]
 
 
@@ -117,10 +117,10 @@ async def test_who_waits_for_another_process_does_not_wait_for_ever(links: list[
         await end.wait()
         return "late", True
 
-    working = asyncio.create_task(SharedOnceRunner(links[0]).run("key", 60, work))
+    working = asyncio.create_task(SharedOnceRunner(links[0]).run_once("key", 60, work))
     await begun.wait()
     with pytest.raises(TimedOut, match="another process has not finished this within 0.1 s"):
-        await SharedOnceRunner(links[1]).run("key", 60, work, 0.1)
+        await SharedOnceRunner(links[1]).run_once("key", 60, work, 0.1)
     end.set()
     assert await working == "late"
-    assert await SharedOnceRunner(links[1]).run("key", 60, work, 0.1) == "late"
+    assert await SharedOnceRunner(links[1]).run_once("key", 60, work, 0.1) == "late"

@@ -127,7 +127,7 @@ async def test_what_another_process_revokes_while_an_entry_is_put_stays_revoked(
     processes: list[Process], monkeypatch: pytest.MonkeyPatch
 ):
     one, two = processes
-    run, seen = one.link.run, list[str]()
+    run, seen = one.link.run_script, list[str]()
 
     async def interrupted(script: str, *args: Any) -> Any:
         reply = await run(script, *args)
@@ -138,7 +138,7 @@ async def test_what_another_process_revokes_while_an_entry_is_put_stays_revoked(
             await one.entries._table._load()
         return reply
 
-    monkeypatch.setattr(one.link, "run", interrupted)
+    monkeypatch.setattr(one.link, "run_script", interrupted)
     await asyncio.to_thread(one.policy.grant, Entry("server_grant", "ada"))
     assert seen and not allowed(one, "ada") and not allowed(two, "ada")
     await asyncio.to_thread(one.policy.grant, Entry("server_grant", "ada"))
@@ -152,7 +152,7 @@ async def test_the_later_of_two_decisions_on_the_loop_holds_while_it_is_on_its_w
 ):
     one, _ = processes
     written: list[Any] = []
-    monkeypatch.setattr(one.link, "write", lambda *args, done: written.append(done))
+    monkeypatch.setattr(one.link, "queue_script", lambda *args, done: written.append(done))
     one.policy.grant(Entry("server_grant", "declared", granted_by="root"))
     one.policy.revoke("declared")
     written[0](1)

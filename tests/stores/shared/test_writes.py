@@ -25,10 +25,10 @@ async def link(redis: Any) -> Any:
 
 async def test_a_redis_that_forgot_some_scripts_takes_what_was_written_in_its_order(redis: Any, link: SharedStoreLink):
     received: list[bytes] = []
-    link.receive("x", lambda fields, id: received.append(fields["d"]))
+    link.set_receiver("x", lambda fields, id: received.append(fields["d"]))
     for turn in range(2):
-        link.publish("t", "x", "d", f"news {turn}")
-        link.write_once(lua_scripts.SEND_MAIL, link.worker, "t", "x", "d", f"mail {turn}")
+        link.publish_update("t", "x", "d", f"news {turn}")
+        link.queue_script_once(lua_scripts.SEND_MAIL, link.worker, "t", "x", "d", f"mail {turn}")
         await until(lambda turn=turn: len(received) == 2 * turn + 2)
         # As if it was started again, and another worker was there first.
         redis.script_flush()
@@ -38,7 +38,7 @@ async def test_a_redis_that_forgot_some_scripts_takes_what_was_written_in_its_or
 
 async def test_scripts_that_somebody_has_flushed_are_loaded_again(redis: Any, link: SharedStoreLink):
     for _ in range(2):
-        link.publish("t", "x", "d", "news")
+        link.publish_update("t", "x", "d", "news")
         assert await link.wait_until_written(20)
         redis.script_flush()
 
@@ -48,7 +48,7 @@ async def test_a_script_that_is_refused_for_good_stops_no_other(
 ):
     replies: list[Any] = []
     for script in ("return 1", "return redis.call('NONSENSE')", "return 2"):
-        link.write(script, done=replies.append)
+        link.queue_script(script, done=replies.append)
     await until(lambda: len(replies) == 3)
     assert replies == [1, None, 2]
     assert "refuses a script" in caplog.text

@@ -30,106 +30,106 @@ def opened(folder: Path) -> SqliteCache:
 
 def commit(seen: SqliteCache, *values: bytes | None) -> None:
     seen.get_values(is_alone=True)
-    seen.begin([PLACE])
-    seen.end({(PLACE[0], name): value for name, value in zip("abc", values, strict=False)})
+    seen.begin_commit([PLACE])
+    seen.finish_commit({(PLACE[0], name): value for name, value in zip("abc", values, strict=False)})
 
 
 def test_nothing_is_known_at_first_nor_after_the_end(tmp_path: Path):
     (tmp_path / "store.db").touch()
     seen = SqliteCache(tmp_path / "store.db")
-    assert seen.find("s", ["a"]) is None
+    assert seen.find_values("s", ["a"]) is None
     seen.open()
-    assert seen.find("s", ["a"]) is None
+    assert seen.find_values("s", ["a"]) is None
     commit(seen, b"1")
     seen.close()
-    assert seen.find("s", ["a"]) is None
+    assert seen.find_values("s", ["a"]) is None
 
 
 def test_what_was_committed_is_known_and_all_of_it_has_to_be(tmp_path: Path):
     seen = opened(tmp_path)
     commit(seen, b"1", b"2")
-    assert seen.find("s", ["a", "b"]) == {"a": b"1", "b": b"2"}
-    assert seen.find("s", ["a", "c"]) is None
-    assert seen.find("t", ["a"]) is None
+    assert seen.find_values("s", ["a", "b"]) == {"a": b"1", "b": b"2"}
+    assert seen.find_values("s", ["a", "c"]) is None
+    assert seen.find_values("t", ["a"]) is None
 
 
 def test_what_is_gone_or_large_is_not(tmp_path: Path):
     seen = opened(tmp_path)
     commit(seen, b"1", b"x" * SMALL)
     commit(seen, None, b"x" * (SMALL + 1))
-    assert seen.find("s", ["a"]) is seen.find("s", ["b"]) is None
+    assert seen.find_values("s", ["a"]) is seen.find_values("s", ["b"]) is None
 
 
 def test_while_one_commits_it_does_not_give_out_what_it_is_about_to_change(tmp_path: Path):
     seen = opened(tmp_path)
     commit(seen, b"1")
     assert seen.get_values(is_alone=True) == {PLACE: b"1"}
-    seen.begin([PLACE])
-    assert seen.find("s", ["a"]) is None, "others may see the new one by now"
-    seen.fail()
-    assert seen.find("s", ["a"]) is None, "whether it was committed is not known"
+    seen.begin_commit([PLACE])
+    assert seen.find_values("s", ["a"]) is None, "others may see the new one by now"
+    seen.abort_commit()
+    assert seen.find_values("s", ["a"]) is None, "whether it was committed is not known"
 
 
 def test_what_another_has_done_or_is_about_to_makes_one_look(tmp_path: Path):
     one, other = opened(tmp_path), opened(tmp_path)
     commit(one, b"1")
     other.get_values(is_alone=False)
-    other.begin([PLACE])
-    assert one.find("s", ["a"]) is None
-    other.end({PLACE: b"2"})
-    assert one.find("s", ["a"]) is None
-    assert other.find("s", ["a"]) == {"a": b"2"}
-    one.learn({PLACE: b"2"}, one.look())
-    assert one.find("s", ["a"]) == {"a": b"2"}
+    other.begin_commit([PLACE])
+    assert one.find_values("s", ["a"]) is None
+    other.finish_commit({PLACE: b"2"})
+    assert one.find_values("s", ["a"]) is None
+    assert other.find_values("s", ["a"]) == {"a": b"2"}
+    one.keep_read_values({PLACE: b"2"}, one.begin_reading())
+    assert one.find_values("s", ["a"]) == {"a": b"2"}
 
 
 def test_one_who_died_amid_it_makes_everybody_look_until_the_next_commit(tmp_path: Path):
     one, dead = opened(tmp_path), opened(tmp_path)
     commit(one, b"1")
-    dead.begin([PLACE])
-    one.learn({PLACE: b"1"}, one.look())
-    assert one.find("s", ["a"]) is None
+    dead.begin_commit([PLACE])
+    one.keep_read_values({PLACE: b"1"}, one.begin_reading())
+    assert one.find_values("s", ["a"]) is None
     commit(one, b"3")
-    assert one.find("s", ["a"]) == {"a": b"3"}
+    assert one.find_values("s", ["a"]) == {"a": b"3"}
 
 
 def test_one_whose_turn_ended_does_not_speak_for_the_next(tmp_path: Path):
     one, next_one = opened(tmp_path), opened(tmp_path)
-    one.begin([PLACE])
+    one.begin_commit([PLACE])
     next_one.get_values(is_alone=False)
-    next_one.begin([PLACE])
-    one.end({PLACE: b"1"})
-    assert one.find("s", ["a"]) is None
-    next_one.end({PLACE: b"2"})
-    assert one.find("s", ["a"]) is None
-    assert next_one.find("s", ["a"]) == {"a": b"2"}
+    next_one.begin_commit([PLACE])
+    one.finish_commit({PLACE: b"1"})
+    assert one.find_values("s", ["a"]) is None
+    next_one.finish_commit({PLACE: b"2"})
+    assert one.find_values("s", ["a"]) is None
+    assert next_one.find_values("s", ["a"]) == {"a": b"2"}
 
 
 def test_one_whose_reader_has_seen_the_next_commit_does_not_go_back_before_it(tmp_path: Path):
     one, next_one = opened(tmp_path), opened(tmp_path)
-    one.begin([PLACE])
-    next_one.begin([PLACE])
-    next_one.end({PLACE: b"2"})
-    one.look()
-    one.end({PLACE: b"1"})
-    assert one.find(*FIND) is None
-    one.learn({PLACE: b"2"}, one.look())
-    assert one.find(*FIND) in (None, {"a": b"2"})
+    one.begin_commit([PLACE])
+    next_one.begin_commit([PLACE])
+    next_one.finish_commit({PLACE: b"2"})
+    one.begin_reading()
+    one.finish_commit({PLACE: b"1"})
+    assert one.find_values(*FIND) is None
+    one.keep_read_values({PLACE: b"2"}, one.begin_reading())
+    assert one.find_values(*FIND) in (None, {"a": b"2"})
 
 
 def test_one_who_is_late_to_say_it_is_done_makes_everybody_look(tmp_path: Path):
     one, next_one = opened(tmp_path), opened(tmp_path)
-    one.begin([PLACE])
+    one.begin_commit([PLACE])
     late = one._mine
-    next_one.begin([PLACE])
-    next_one.end({PLACE: b"2"})
+    next_one.begin_commit([PLACE])
+    next_one.finish_commit({PLACE: b"2"})
     one._tally[1] = late  # as if it had been interrupted between its look at the first number and this
     one._store_values({PLACE: b"1"})
-    assert one.find(*FIND) is None
-    assert one.look() == -1
+    assert one.find_values(*FIND) is None
+    assert one.begin_reading() == -1
     commit(next_one, b"3")
-    one.learn({PLACE: b"3"}, one.look())
-    assert one.find(*FIND) == {"a": b"3"}
+    one.keep_read_values({PLACE: b"3"}, one.begin_reading())
+    assert one.find_values(*FIND) == {"a": b"3"}
 
 
 def test_by_whatever_name_a_store_is_opened_there_is_one_tally(tmp_path: Path, run: Run):
@@ -184,20 +184,20 @@ def test_a_writer_that_is_not_alone_in_sqlites_eyes_forgets_whatever_the_number_
 
 def test_what_was_read_before_an_own_commit_is_not_taken_for_what_is_after(tmp_path: Path):
     seen = opened(tmp_path)
-    number = seen.look()
+    number = seen.begin_reading()
     commit(seen, b"2")
-    seen.learn({PLACE: b"1"}, number)
-    assert seen.find("s", ["a"]) == {"a": b"2"}
+    seen.keep_read_values({PLACE: b"1"}, number)
+    assert seen.find_values("s", ["a"]) == {"a": b"2"}
 
 
 def test_it_does_not_grow_without_end(tmp_path: Path):
     seen = opened(tmp_path)
     for n in range(3 * MAX_CACHED_VALUES):
         seen.get_values(is_alone=True)
-        seen.begin([PLACE])
-        seen.end({("s", str(n)): b"1"})
+        seen.begin_commit([PLACE])
+        seen.finish_commit({("s", str(n)): b"1"})
     assert len(seen._values) <= MAX_CACHED_VALUES
-    assert seen.find("s", [str(3 * MAX_CACHED_VALUES - 1)]) == {str(3 * MAX_CACHED_VALUES - 1): b"1"}
+    assert seen.find_values("s", [str(3 * MAX_CACHED_VALUES - 1)]) == {str(3 * MAX_CACHED_VALUES - 1): b"1"}
 
 
 class Process:
@@ -234,7 +234,7 @@ class Processes(RuleBasedStateMachine):
         if process.committed is None:
             known = process.seen.get_values(is_alone=process.knows_version == self.version)
             assert known.get(PLACE, b"%d" % self.version) == b"%d" % self.version
-            process.seen.begin([PLACE])
+            process.seen.begin_commit([PLACE])
             self.writer = process
 
     @precondition(lambda self: self.writer is not None)
@@ -249,14 +249,14 @@ class Processes(RuleBasedStateMachine):
     def tell(self, number: int) -> None:
         process = self.all[number]
         if process.committed is not None:
-            process.seen.end({PLACE: b"%d" % process.committed})
+            process.seen.finish_commit({PLACE: b"%d" % process.committed})
             self.told, process.committed = max(self.told, process.committed), None
 
     @precondition(lambda self: self.writer is not None)
     @rule()
     def give_up(self) -> None:
         assert self.writer is not None
-        self.writer.seen.fail()
+        self.writer.seen.abort_commit()
         self.writer = None
 
     @rule(number=processes)
@@ -269,19 +269,19 @@ class Processes(RuleBasedStateMachine):
     def begin_to_read(self, number: int) -> None:
         process = self.all[number]
         if process.reading is None:
-            process.reading = process.seen.look(), self.version
+            process.reading = process.seen.begin_reading(), self.version
 
     @rule(number=processes)
     def end_reading(self, number: int) -> None:
         process = self.all[number]
         if process.reading is not None:
             (token, version), process.reading = process.reading, None
-            process.seen.learn({PLACE: b"%d" % version}, token)
+            process.seen.keep_read_values({PLACE: b"%d" % version}, token)
             self.told = max(self.told, version)
 
     @rule(number=processes)
     def ask(self, number: int) -> None:
-        found = self.all[number].seen.find(PLACE[0], [PLACE[1]])
+        found = self.all[number].seen.find_values(PLACE[0], [PLACE[1]])
         if found is not None:
             assert int(found[PLACE[1]]) >= self.told
 

@@ -74,7 +74,7 @@ def test_any_number_is_made_and_found(connection: sqlite3.Connection, count: int
 
 def test_each_is_told_of_what_it_wanted():
     found = {("s", "a"): b"1", ("t", "a"): b"2", ("t", "b"): b"3"}
-    assert RequestedEntries("t", ["b", "a", "z"]).among(found) == {"a": b"2", "b": b"3"}
+    assert RequestedEntries("t", ["b", "a", "z"]).select_values(found) == {"a": b"2", "b": b"3"}
 
 
 def test_what_was_forgotten_does_not_come_back_with_the_next_of_its_space(connection: sqlite3.Connection):

@@ -52,7 +52,7 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path: Path,
         store = SqliteStore(path)
         trees = CheckpointStore(store, secret=SECRET)
         for id, mark in said:
-            assert (await trees.content(KEY, id))["marks"][-1] == mark
+            assert (await trees.load_content(KEY, id))["marks"][-1] == mark
         assert await trees.verify(KEY) == await store.check() == []
         await store.close()
 

@@ -55,7 +55,7 @@ class PretendChild:
     def say(self, line: bytes) -> None:
         self.output.feed_data(line + b"\n")
 
-    async def end(self, seconds: float = 0) -> None:
+    async def stop(self, seconds: float = 0) -> None:
         self.output.feed_eof()
 
 
@@ -68,8 +68,8 @@ async def outlives(client_says: list[bytes], child_says: list[bytes]) -> None:
     relay, children = Relay(write, grace=0.0), [PretendChild(), PretendChild()]
     first, second = children
     relay_child: Any = first
-    await relay.admit(relay_child)
-    relay.adopt(relay_child, None)
+    await relay.wait_until_ready(relay_child)
+    relay.switch_to_child(relay_child, None)
     await until(lambda: not relay._holding)
     for line in client_says:
         await relay.from_client(line + b"\n")
@@ -77,8 +77,8 @@ async def outlives(client_says: list[bytes], child_says: list[bytes]) -> None:
         first.say(line)
     # A reload, and then an ordinary request: it is answered.
     later: Any = second
-    await relay.admit(later)
-    relay.adopt(later, relay_child)
+    await relay.wait_until_ready(later)
+    relay.switch_to_child(later, relay_child)
     await relay.from_client(b'{"jsonrpc":"2.0","id":"the ping","method":"ping"}\n')
     await until(lambda: any(b'"the ping"' in line for line in written))
     await relay.close(0)

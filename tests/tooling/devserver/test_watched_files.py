@@ -101,5 +101,5 @@ def test_a_file_that_is_found_later_counts_as_changed_only_if_it_is_newer_than_t
     files = WatchedFiles([])
     before = files.snapshot()
     files.add([str(old), str(new)])
-    files.adopt(before, since=2000.05)
+    files.add_unchanged_files(before, since=2000.05)
     assert list(before) == [str(old)]

@@ -18,6 +18,6 @@ def test_every_rule_says_what_it_looks_for():
 
 
 def test_the_documentation_has_every_rule():
-    text = (Path(__file__).parents[3] / "docs" / "checking.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "linting.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z-]+)` \| (error|warning) \| (.+) \|$", text, re.MULTILINE)
     assert rows == [(name, rule.level, rule.about) for name, rule in LINT_RULES.items()]

@@ -18,7 +18,7 @@ from sys import getsizeof
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from defserve.auth.oauth import check_url, decode_client_basic_auth, is_loopback
+from defserve.auth.oauth import check_oauth_url, decode_client_basic_auth, is_loopback
 from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.site_messages import OAuthError, SiteRequest
 from defserve.auth.rates import Rate, TokenBuckets
@@ -49,7 +49,7 @@ class ClientDirectory:
         id = self._seals.seal("client", [client.name, client.redirects, client.method])
         if len(id) > MAX_ID_LENGTH:
             raise OAuthError("invalid_client_metadata", "the redirect_uris are too long in all")
-        secret = {"client_secret": self._seals.mark("client secret", id), "client_secret_expires_at": 0}
+        secret = {"client_secret": self._seals.compute_mac("client secret", id), "client_secret_expires_at": 0}
         return {
             "client_id": id,
             "client_id_issued_at": int(time.time()),
@@ -62,16 +62,16 @@ class ClientDirectory:
             **({"application_type": fields["application_type"]} if "application_type" in fields else {}),
         }
 
-    async def find(self, id: str, address: str = "") -> OAuthClient | None:
+    async def find_client(self, id: str, address: str = "") -> OAuthClient | None:
         """The client with this id, asked for from this address. Raises OAuthError if that cannot be found out."""
         if id.startswith("https://"):
-            return await self._documents.find(id, address)
+            return await self._documents.find_client(id, address)
         found = self._seals.open("client", id) if len(id) <= MAX_ID_LENGTH else None
         if found is None:
             return None
         name, redirects, method = found
         # What may be registered can have become less since this one was.
-        good = tuple(uri for uri in redirects if self._redirects.is_redirect(uri))
+        good = tuple(uri for uri in redirects if self._redirects.is_allowed_redirect(uri))
         return OAuthClient(id, name, good, method) if good else None
 
     async def authenticate_client(self, request: SiteRequest, form: Mapping[str, str]) -> OAuthClient:
@@ -80,8 +80,8 @@ class ClientDirectory:
         if shown is not None and ("client_secret" in form or form.get("client_id", shown[0]) != shown[0]):
             raise OAuthError("invalid_request", "the client authenticates in two ways")
         id, secret = shown or (form.get("client_id", ""), form.get("client_secret", ""))
-        client = await self.find(id, request.address)
-        if client is None or (client.method != "none" and not self._seals.has_marked("client secret", id, secret)):
+        client = await self.find_client(id, request.address)
+        if client is None or (client.method != "none" and not self._seals.is_valid_mac("client secret", id, secret)):
             raise OAuthError("invalid_client", _UNKNOWN)
         return client
 
@@ -120,7 +120,7 @@ class OAuthClient:
         """A short name for the client. Ids may be long."""
         return sha256(self.id.encode()).hexdigest()[:32]
 
-    def redirect(self, asked: str | None) -> str | None:
+    def choose_redirect(self, asked: str | None) -> str | None:
         """Where to send the browser; None if the request names a place that was not registered."""
         if asked is None:
             return self.redirects[0] if len(self.redirects) == 1 else None
@@ -133,7 +133,7 @@ def parse_client(fields: Mapping[str, Any], rule: RedirectRule, id: str = "", do
     if not is_array(redirects) or not 0 < len(redirects) <= MAX_REDIRECT_URIS:
         raise OAuthError("invalid_redirect_uri", f"give 1 to {MAX_REDIRECT_URIS} redirect_uris")
     for uri in redirects:
-        if not isinstance(uri, str) or not rule.is_redirect(uri):
+        if not isinstance(uri, str) or not rule.is_allowed_redirect(uri):
             raise OAuthError(
                 "invalid_redirect_uri",
                 "redirect_uris are https, http on 127.0.0.1, [::1] or localhost, or of an application's own scheme, "
@@ -195,7 +195,7 @@ class ClientDocuments:
         self._bad: ByteCache[_Kept] = ByteCache(BAD_BYTES)
         self._fetches, self._all_fetches = TokenBuckets(FETCHES), TokenBuckets(ALL_FETCHES, capacity=1)
 
-    async def find(self, url: str, address: str = "") -> OAuthClient | None:
+    async def find_client(self, url: str, address: str = "") -> OAuthClient | None:
         """The client with this id; None if there is no such client. Raises OAuthError if that cannot be found out.
 
         `address` is where the request comes from that names it.
@@ -245,7 +245,7 @@ def is_document_url(text: str) -> bool:
     if not text.startswith("https://") or len(text) > MAX_URL_LENGTH:
         return False
     try:
-        parts = check_url(text, "the client id")
+        parts = check_oauth_url(text, "the client id")
     except UsageError:
         return False
     segments = parts.path.split("/")
@@ -313,7 +313,7 @@ class RedirectRule:
                 )
         self._schemes = CLIENT_SCHEMES | frozenset(given)
 
-    def is_redirect(self, uri: str) -> bool:
+    def is_allowed_redirect(self, uri: str) -> bool:
         """Whether a client may register this: https, http on this machine, or a scheme of an application's own."""
         parts = _parts(uri)
         if parts is None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.auth_options import Auth
 from defserve.auth.issuers import SendHttpRequest, send_http_request
-from defserve.auth.oauth import ISSUER_METADATA_PATH, OPENID_METADATA_PATH, check_url
+from defserve.auth.oauth import ISSUER_METADATA_PATH, OPENID_METADATA_PATH, check_oauth_url
 from defserve.auth.principals import Principal, parse_scopes
 from defserve.auth.proxy.authorization_requests import AuthorizationOffer, ScopeRule, ScopesForUser, make_user_filter
 from defserve.auth.proxy.clients import (
@@ -138,7 +138,7 @@ class OAuthProxy(Auth):
 
 def _base(url: str) -> str:
     """The issuer of a server at this URL: all but the last part of its path."""
-    parts = check_url(url, "the url")
+    parts = check_oauth_url(url, "the url")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').rpartition('/')[0]}"
 
 
@@ -197,9 +197,9 @@ class OAuthProxySite:
         self._clients, self._signing_in, self._tokens = clients, signing_in, tokens
         base = urlsplit(issuer).path
         endpoints = {
-            AUTHORIZE: Endpoint("GET", signing_in.authorize, False),
-            CONSENT: Endpoint("POST", signing_in.decide, False),
-            CALLBACK: Endpoint("GET", signing_in.come_back, False),
+            AUTHORIZE: Endpoint("GET", signing_in.handle_authorize, False),
+            CONSENT: Endpoint("POST", signing_in.handle_consent, False),
+            CALLBACK: Endpoint("GET", signing_in.handle_callback, False),
             TOKEN: Endpoint("POST", self._token, True),
             REGISTER: Endpoint("POST", self._register, True),
             REVOKE: Endpoint("POST", self._revoke, True),
@@ -210,11 +210,11 @@ class OAuthProxySite:
         self._endpoints = {**endpoints, **{base + path: endpoint for path, endpoint in endpoints.items()}}
         self._endpoints |= {f"{path}{base}": endpoints[path] for path in (ISSUER_METADATA_PATH, OPENID_METADATA_PATH)}
 
-    def serves(self, path: str) -> bool:
+    def is_site_path(self, path: str) -> bool:
         """Whether a path, below that of the server, is one of its pages or endpoints."""
         return path in self._endpoints
 
-    async def answer(self, request: SiteRequest) -> SiteResponse:
+    async def answer_request(self, request: SiteRequest) -> SiteResponse:
         """Answer a request for one of them. They decide themselves who may use them, and from which origin."""
         endpoint = self._endpoints[request.path]
         shared = _ANY_ORIGIN if endpoint.for_any_origin else ()
@@ -237,13 +237,13 @@ class OAuthProxySite:
         return SiteResponse(answer.status, answer.body, [*answer.headers, *shared])
 
     async def _token(self, request: SiteRequest) -> SiteResponse:
-        return SiteResponse(200, _encode_json(await self._tokens.exchange(request)), _JSON)
+        return SiteResponse(200, _encode_json(await self._tokens.answer_token_request(request)), _JSON)
 
     async def _register(self, request: SiteRequest) -> SiteResponse:
         return SiteResponse(201, _encode_json(self._clients.register(request.body)), _JSON)
 
     async def _revoke(self, request: SiteRequest) -> SiteResponse:
-        await self._tokens.revoke(request)
+        await self._tokens.answer_revoke_request(request)
         return SiteResponse(200, b"{}", _JSON)
 
     async def _keys(self, request: SiteRequest) -> SiteResponse:

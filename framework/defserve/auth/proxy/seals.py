@@ -77,11 +77,11 @@ class TokenSealer:
             return value if until is None or self._clock() < until else None
         return None
 
-    def mark(self, purpose: str, text: str) -> str:
+    def compute_mac(self, purpose: str, text: str) -> str:
         """A text that only who has the secret can make of another: the same one each time."""
         return json_values.encode_base64url(hmac.digest(self._roots[0], f"{purpose}\0{text}".encode(), "sha256"))
 
-    def has_marked(self, purpose: str, text: str, mark: str) -> bool:
+    def is_valid_mac(self, purpose: str, text: str, mark: str) -> bool:
         """Whether `mark` is what `mark` makes of the text, with any of the secrets."""
         marks = [
             json_values.encode_base64url(hmac.digest(root, f"{purpose}\0{text}".encode(), "sha256"))

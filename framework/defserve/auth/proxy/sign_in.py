@@ -88,20 +88,20 @@ class SignInFlow:
         self._consent, self._login, self._grants, self._tokens = consent, login, grants, tokens
         self._allows, self._rule, self._seconds = allows, rule, seconds
 
-    async def authorize(self, asked: SiteRequest) -> SiteResponse:
+    async def handle_authorize(self, asked: SiteRequest) -> SiteResponse:
         """A client has sent a user here. Raises SignInRefused."""
         if asked.headers.get("sec-fetch-dest", "document") != "document":
             # Frames and pictures of other pages could only fill the browser with cookies.
             raise SignInRefused("A sign-in has to be opened as a page of its own.", 403)
         try:
             fields = parse_form_fields(asked.query)
-            client = await self._clients.find(fields.get("client_id", ""), asked.address)
+            client = await self._clients.find_client(fields.get("client_id", ""), asked.address)
         except OAuthError as error:
             raise SignInRefused(f"The request is not good: {error.description}.") from None
         if client is None:
             id = fields.get("client_id", "")
             raise SignInRefused(_NO_DOCUMENT.format(host=urlsplit(id).hostname) if is_document_url(id) else _NO_CLIENT)
-        redirect = client.redirect(fields.get("redirect_uri"))
+        redirect = client.choose_redirect(fields.get("redirect_uri"))
         if redirect is None:
             raise SignInRefused(_NO_REDIRECT)
         try:
@@ -109,7 +109,7 @@ class SignInFlow:
             if fields.get("prompt") != "consent" and self._consent.is_remembered(asked, client, request):
                 url, cookie = await self._leave(request)
                 return make_redirect(url, [cookie])
-            return self._consent.page(client, request)
+            return self._consent.render_page(client, request)
         except OAuthError as error:
             known = AuthorizationRequest(client.key, redirect, fields.get("state"), "", (), self._offered.resource)
             text = f"The client's request is not good: {error.description}."
@@ -117,13 +117,13 @@ class SignInFlow:
                 text = "The sign-in is not available at the moment."
             return problem_page(text, known.location(self._issuer, **error.fields))
 
-    async def decide(self, asked: SiteRequest) -> SiteResponse:
+    async def handle_consent(self, asked: SiteRequest) -> SiteResponse:
         """The user has answered. Raises SignInRefused."""
         try:
             form = parse_form(asked)
         except OAuthError as error:
             raise SignInRefused(f"The answer is not good: {error.description}.") from None
-        request, is_allowed, cookies = self._consent.decision(asked, form)
+        request, is_allowed, cookies = self._consent.parse_decision(asked, form)
         if not is_allowed:
             said = {"error": "access_denied", "error_description": "the user has refused"}
             return leaving_page(request.location(self._issuer, **said), cookies)
@@ -133,7 +133,7 @@ class SignInFlow:
             return leaving_page(request.location(self._issuer, **error.fields), cookies)
         return leaving_page(url, [*cookies, cookie])
 
-    async def come_back(self, asked: SiteRequest) -> SiteResponse:
+    async def handle_callback(self, asked: SiteRequest) -> SiteResponse:
         """The vendor has sent the user back. Raises SignInRefused."""
         try:
             fields = parse_form_fields(asked.query)
@@ -143,7 +143,7 @@ class SignInFlow:
         name = f"{_COOKIE}{id[:16]}"
         found = self._seals.open("signin", self._consent.cookies.read_cookie(asked.headers, name))
         # The cookie shows that this browser's user has said yes. Anybody can have the address with the state.
-        if found is None or not id or found[0] != id or not await self._grants.is_first("signin", id, SECONDS):
+        if found is None or not id or found[0] != id or not await self._grants.is_first_use("signin", id, SECONDS):
             raise SignInRefused(_NOT_BEGUN, 403)
         request, cookies = AuthorizationRequest.from_json(found[1]), [self._consent.cookies.make_expired_cookie(name)]
         try:
@@ -159,7 +159,7 @@ class SignInFlow:
         id = secrets.token_urlsafe(32)
         sealed = self._seals.seal("signin", [id, request], seconds=SECONDS)
         cookie = self._consent.cookies.make_cookie(f"{_COOKIE}{id[:16]}", sealed, SECONDS, "Lax")
-        return await self._login.address(id, self._verifier(id)), cookie
+        return await self._login.make_sign_in_url(id, self._verifier(id)), cookie
 
     async def _code(self, request: AuthorizationRequest, id: str, fields: Mapping[str, str]) -> str:
         await self._login.check_issuer(fields.get("iss"))
@@ -167,8 +167,8 @@ class SignInFlow:
             raise OAuthError("access_denied", "the sign-in was refused")
         user = await self._login.finish_sign_in(fields.get("code", ""), id, self._verifier(id))
         grant = await self._grant(request, user)
-        await self._grants.begin(grant)
-        return self._tokens.code(grant, request)
+        await self._grants.add_grant(grant)
+        return self._tokens.issue_code(grant, request)
 
     async def _grant(self, request: AuthorizationRequest, user: SignedInUser) -> UserGrant:
         claims, now = user.claims, time.time()
@@ -193,7 +193,7 @@ class SignInFlow:
 
     def _verifier(self, id: str) -> str:
         """The verifier that belongs to a state. It is made anew when it is needed, by any process."""
-        return self._seals.mark("verifier", id)
+        return self._seals.compute_mac("verifier", id)
 
 
 def make_redirect(url: str, cookies: list[tuple[str, str]] | None = None) -> SiteResponse:
@@ -219,7 +219,7 @@ class UserConsent:
         self._origin = "/".join(issuer.split("/")[:3])
         self._action, self._vendor, self._seals, self._optional = action, vendor, seals, optional
 
-    def page(self, client: OAuthClient, request: AuthorizationRequest) -> SiteResponse:
+    def render_page(self, client: OAuthClient, request: AuthorizationRequest) -> SiteResponse:
         """The page. Its answer must come with the cookie that goes with it. Raises OAuthError."""
         id = secrets.token_urlsafe(24)
         sealed = self._seals.seal("consent", [id, request], seconds=SECONDS)
@@ -229,7 +229,7 @@ class UserConsent:
         question = Question(client, request, self._vendor, sealed, _may_remember(client, request), self._optional)
         return consent_page(question, self._action, [cookie])
 
-    def decision(
+    def parse_decision(
         self, asked: SiteRequest, form: Mapping[str, str]
     ) -> tuple[AuthorizationRequest, bool, list[tuple[str, str]]]:
         """The request, whether the user allows it, and the cookies of the answer.

@@ -71,7 +71,7 @@ class ProxyTokens:
             return None
         id, scopes, ends = found
         try:
-            grant = await self._grants.find_lately(id)
+            grant = await self._grants.find_recent_grant(id)
         except DefserveError as error:
             log.error("grants cannot be read: %s", error)
             raise IssuerUnavailable("the store of grants does not answer") from None
@@ -86,7 +86,7 @@ class ProxyTokens:
     async def vendor_token(self, principal: Principal) -> str | None:
         """The vendor's own token of a caller, for calls in its name. It must never be given to the caller."""
         id = principal.claims.get("grant")
-        grant = await self._grants.find(id) if isinstance(id, str) else None
+        grant = await self._grants.find_grant(id) if isinstance(id, str) else None
         return self._vendor_tokens(grant).get("access_token") if self._is_ours(grant) else None
 
     def _is_ours(self, grant: UserGrant | None) -> TypeGuard[UserGrant]:
@@ -99,11 +99,11 @@ class ProxyTokens:
 
     # -- at the token endpoint ---------------------------------------------------------------------------
 
-    def code(self, grant: UserGrant, request: AuthorizationRequest) -> str:
+    def issue_code(self, grant: UserGrant, request: AuthorizationRequest) -> str:
         """A code for a grant, which only the client that made the request can use."""
         return self._seals.seal("code", [grant.id, request.challenge, request.redirect], seconds=CODE_SECONDS)
 
-    async def exchange(self, request: SiteRequest) -> dict[str, Any]:
+    async def answer_token_request(self, request: SiteRequest) -> dict[str, Any]:
         """The answer of the token endpoint. Raises OAuthError."""
         form = parse_form(request)
         client = await self._clients.authenticate_client(request, form)
@@ -120,7 +120,7 @@ class ProxyTokens:
         if found is None or _VERIFIER.fullmatch(verifier) is None:
             raise _BAD_CODE
         id, challenge, redirect = found
-        grant = await self._grants.find(id)
+        grant = await self._grants.find_grant(id)
         if (
             not self._is_ours(grant)
             or not _same(grant.client, client.key)
@@ -129,24 +129,24 @@ class ProxyTokens:
         ):
             raise _BAD_CODE
         self._check_resource(form, grant)
-        if not await self._grants.is_first("code", id, PENDING_SECONDS):
+        if not await self._grants.is_first_use("code", id, PENDING_SECONDS):
             # Two have shown the same code: nobody knows which of them is the client (RFC 6749 §4.1.2).
-            await self._grants.end(id)
+            await self._grants.revoke_grant(id)
             raise _BAD_CODE
-        renewed = await self._grants.renew(grant)
+        renewed = await self._grants.renew_grant(grant)
         if renewed is None:
             raise _BAD_CODE
         return self._issue_tokens(renewed, renewed.scopes)
 
     async def _by_refresh_token(self, client: OAuthClient, form: Mapping[str, str]) -> dict[str, Any]:
         found = self._seals.open("refresh", require_field(form, "refresh_token"))
-        grant = await self._grants.find(found[0]) if found is not None else None
+        grant = await self._grants.find_grant(found[0]) if found is not None else None
         if found is None or not self._is_ours(grant) or not _same(grant.client, client.key):
             raise _BAD_TOKEN
         if found[1] != grant.generation:
             # A refresh token came back that was used already: it, or what it was exchanged for, was stolen.
             log.warning("a refresh token was used twice; the grant of client %s is taken back", client.key)
-            await self._grants.end(grant.id)
+            await self._grants.revoke_grant(grant.id)
             raise _BAD_TOKEN
         self._check_resource(form, grant)
         scopes = tuple(filter(is_scope, form["scope"].split(" "))) if form.get("scope") else grant.scopes
@@ -162,12 +162,14 @@ class ProxyTokens:
             until = grant.until if is_confirmed else min(grant.until, confirmed + MAX_UNCONFIRMED_SECONDS)
             if until <= time.time():
                 raise OAuthError("invalid_grant", "the vendor cannot be asked about this account: sign in again")
-            renewed = await self._grants.renew(grant, vendor=vendor, claims=claims, confirmed=confirmed, until=until)
+            renewed = await self._grants.renew_grant(
+                grant, vendor=vendor, claims=claims, confirmed=confirmed, until=until
+            )
             if renewed is None:
                 raise _BAD_TOKEN
         except OAuthError as error:
             if error.error == "invalid_grant":
-                await self._grants.end(grant.id)
+                await self._grants.revoke_grant(grant.id)
             raise
         return self._issue_tokens(renewed, scopes)
 
@@ -183,7 +185,7 @@ class ProxyTokens:
         except OAuthError as error:
             if error.error != "invalid_grant":
                 # Many vendors take a refresh token once: what came for it must not be lost.
-                await self._grants.change(grant, vendor=sealed)
+                await self._grants.change_grant(grant, vendor=sealed)
             raise
         if claims is None:
             return sealed, grant.claims, False
@@ -214,15 +216,15 @@ class ProxyTokens:
 
     # -- taking back -------------------------------------------------------------------------------------
 
-    async def revoke(self, request: SiteRequest) -> None:
+    async def answer_revoke_request(self, request: SiteRequest) -> None:
         """Take back a token, and all that hang on the same grant (RFC 7009). An unknown token is no error."""
         form = parse_form(request)
         client = await self._clients.authenticate_client(request, form)
         token = require_field(form, "token")
         found = self._seals.open("refresh", token) or self._seals.open("access", token)
-        grant = await self._grants.find(found[0]) if found is not None else None
+        grant = await self._grants.find_grant(found[0]) if found is not None else None
         if self._is_ours(grant) and _same(grant.client, client.key):
-            await self._grants.end(grant.id)
+            await self._grants.revoke_grant(grant.id)
 
 
 def _same(one: str, other: str) -> bool:
@@ -267,54 +269,54 @@ class UserGrants:
         self._nonces = StoreNonces(store)
         self._kept: ByteCache[tuple[UserGrant | None, float]] = ByteCache(KEPT_BYTES)
 
-    async def begin(self, grant: UserGrant) -> None:
+    async def add_grant(self, grant: UserGrant) -> None:
         """Keep a new grant until its code is exchanged."""
         await self._store.change(
-            StoreChange(OAUTH_GRANT_SPACES.of(grant.id), {_RECORD: _encode_grant(grant)}, ttl=PENDING_SECONDS)
+            StoreChange(OAUTH_GRANT_SPACES.make_space(grant.id), {_RECORD: _encode_grant(grant)}, ttl=PENDING_SECONDS)
         )
 
-    async def find(self, id: str) -> UserGrant | None:
+    async def find_grant(self, id: str) -> UserGrant | None:
         """The grant as it is now."""
-        found = (await self._store.get(OAUTH_GRANT_SPACES.of(id), (_RECORD,))).get(_RECORD)
+        found = (await self._store.get(OAUTH_GRANT_SPACES.make_space(id), (_RECORD,))).get(_RECORD)
         grant = None if found is None else _decode_grant(found)
         return grant if grant is not None and self._clock() < grant.until else None
 
-    async def find_lately(self, id: str) -> UserGrant | None:
+    async def find_recent_grant(self, id: str) -> UserGrant | None:
         """The grant as it was less than two seconds ago."""
         kept, now = self._kept.get(id), time.monotonic()
         if kept is not None and now < kept[1]:
             return kept[0]
-        grant = await self.find(id)
+        grant = await self.find_grant(id)
         size = 1024 + (len(_encode_grant(grant)) if grant is not None else 0)
         self._kept.store_value(id, (grant, now + KEPT_SECONDS), size)
         return grant
 
-    async def renew(self, grant: UserGrant, **changed: Any) -> UserGrant | None:
+    async def renew_grant(self, grant: UserGrant, **changed: Any) -> UserGrant | None:
         """The grant with its next refresh token, and what has changed. None: another request was first, or it is gone.
 
         It is called once for a code (`is_first`), and each refresh has sealed its `vendor` anew. So no two requests
         make the same record, and one that is found in the store is this request's own.
         """
-        return await self.change(grant, generation=grant.generation + 1, **changed)
+        return await self.change_grant(grant, generation=grant.generation + 1, **changed)
 
-    async def change(self, grant: UserGrant, **changed: Any) -> UserGrant | None:
+    async def change_grant(self, grant: UserGrant, **changed: Any) -> UserGrant | None:
         """The grant with other values. None: it was changed meanwhile, or is gone."""
         after = replace(grant, **changed)
         change = StoreChange(
-            OAUTH_GRANT_SPACES.of(grant.id),
+            OAUTH_GRANT_SPACES.make_space(grant.id),
             {_RECORD: _encode_grant(after)},
             expect={_RECORD: _encode_grant(grant)},
             ttl=max(after.until - self._clock(), 1.0),
         )
         # A store that lost its connection may repeat a change, and then find its own first attempt.
-        return after if await self._store.change(change) or await self.find(grant.id) == after else None
+        return after if await self._store.change(change) or await self.find_grant(grant.id) == after else None
 
-    async def end(self, id: str) -> None:
+    async def revoke_grant(self, id: str) -> None:
         """Take a grant back, and with it every token that hangs on it."""
-        await self._store.change(StoreChange(OAUTH_GRANT_SPACES.of(id), drop=(_RECORD,), ttl=PENDING_SECONDS))
+        await self._store.change(StoreChange(OAUTH_GRANT_SPACES.make_space(id), drop=(_RECORD,), ttl=PENDING_SECONDS))
         self._kept.drop(id)
 
-    async def is_first(self, what: str, id: str, seconds: float) -> bool:
+    async def is_first_use(self, what: str, id: str, seconds: float) -> bool:
         """Whether something that may be used once is used for the first time, in any process."""
         return await self._nonces.spend(f"oauth {what} {id}", ttl=seconds)
 

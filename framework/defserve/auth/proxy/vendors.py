@@ -74,7 +74,7 @@ class VendorLogin:
             IdTokenVerifier(vendor.issuer, client_id, fetch=self._fetch, clock=clock) if vendor.issuer else None
         )
 
-    async def address(self, state: str, verifier: str) -> str:
+    async def make_sign_in_url(self, state: str, verifier: str) -> str:
         """Where to send the browser. Raises OAuthError."""
         url = await self._endpoint("authorization_endpoint", self.vendor.authorize)
         asked = {

@@ -146,7 +146,7 @@ async def call(
 ) -> CallResult:
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
     given = PreparedAnswers(options.answer, yes=options.yes, around=work.pause_drawing)
-    async with connect_target(target, options, answers=given.answers(), work=work) as client:
+    async with connect_target(target, options, answers=given.make_client_answers(), work=work) as client:
         tools = {str(item.get("name")): item for item in await client.tools()}
         listed = tools.get(tool, {})
         arguments = {

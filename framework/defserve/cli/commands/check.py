@@ -150,7 +150,7 @@ def _call(line: str) -> Any:
 
 def _show(made: list[LintComplaint], found: ServerDefinitions, options: Namespace) -> None:
     if options.json:
-        show_stdout(JsonBlock({"tokens": found.tokens, "findings": [complaint.wire() for complaint in made]}))
+        show_stdout(JsonBlock({"tokens": found.tokens, "findings": [complaint.to_wire() for complaint in made]}))
         return
     for rule, level, (subject, where, problem, fix) in made:
         place = f"{where}: " if where else ""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.cli.content import show_file_check
+from defserve.cli.content import print_file_check
 from defserve.cli.exits import EXIT_INTERRUPTED
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.errors import UsageError
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     from defserve.gateway.config import load_gateway_config
 
     if options.json:
-        return show_file_check(
+        return print_file_check(
             options,
             options.config,
             lambda: _summarize_config(_address(options.on), load_gateway_config(options.config)),

@@ -6,7 +6,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from defserve.cli.content import show_file_check
+from defserve.cli.content import print_file_check
 from defserve.cli.exits import EXIT_OK
 from defserve.cli.kernel_actions import CONFIG_HELP, list_kernel_commands, run_kernel_verb
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
 
     file = locate_config(options.config)
     if options.json:
-        return show_file_check(options, str(file), lambda: _summarize_config(load_kernel_config(file)))
+        return print_file_check(options, str(file), lambda: _summarize_config(load_kernel_config(file)))
     config = load_kernel_config(file)
     if options.check:
         return _check(config)

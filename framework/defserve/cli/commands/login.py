@@ -263,7 +263,11 @@ def state_of(url: str, store: FileCredentialStore | None = None) -> SignInState:
         credential = store.load_credential(url)
     except UsageError as error:
         return SignInState(url, problem=error.problem)
-    return SignInState(url, problem="not signed in") if credential is None else _state(credential, store.place_of(url))
+    return (
+        SignInState(url, problem="not signed in")
+        if credential is None
+        else _state(credential, store.get_credential_path(url))
+    )
 
 
 def _state(credential: Credential, place: str) -> SignInState:

@@ -68,7 +68,7 @@ def build_package(options: Namespace, work: ProgressDisplay) -> tuple[BuiltPacka
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"
     with explain_write_errors("name a folder that you can write: --out DIR"):
-        return make_package(project, out, options.allow, work.step), out
+        return make_package(project, out, options.allow, work.show_step), out
 
 
 def format_placeholder_warning(found: list[Placeholder]) -> str:

@@ -171,7 +171,7 @@ async def show_trees(opened: OpenedStore, options: Namespace) -> int:
         return await _show_one(opened, options)
     found: list[dict[str, Any]] = []
     for key in await opened.select_trees(options):
-        tree, checkpoints = await opened.trees.load(key), await opened.trees.checkpoints(key)
+        tree, checkpoints = await opened.trees.load_tree(key), await opened.trees.list_checkpoints(key)
         if not options.json:
             names = format_ids([at.id for at in checkpoints], options)
             show_stdout(Table(("feature set", "owner"), [key]), *drawing(checkpoints, tree.head, names), "")
@@ -183,7 +183,7 @@ async def show_trees(opened: OpenedStore, options: Namespace) -> int:
 
 async def _show_one(opened: OpenedStore, options: Namespace) -> int:
     key, id = await opened.checkpoint(options.checkpoint, options)
-    at, content = await opened.trees.get(key, id), await opened.trees.content(key, id)
+    at, content = await opened.trees.get_checkpoint(key, id), await opened.trees.load_content(key, id)
     if options.json:
         show_stdout(JsonBlock({**describe_tree_key(key), **at._asdict(), "content": content}))
         return EXIT_OK
@@ -216,13 +216,13 @@ async def prune(opened: OpenedStore, options: Namespace) -> int:
         raise UsageError("nothing says what to delete", fix="give --keep, --ttl or --idle")
     retention, rows = Retention(options.keep, options.ttl), list[dict[str, Any]]()
     for key in await opened.select_trees(options):
-        tree = await opened.trees.load(key)
+        tree = await opened.trees.load_tree(key)
         if await _is_idle(opened, key, tree, options.idle):
             await opened.trees.drop_tree(key)
             rows.append({**describe_tree_key(key), "dropped": tree.kept, "kept": 0})
             continue
         dropped = await opened.trees.prune(key, retention)
-        rows.append({**describe_tree_key(key), "dropped": dropped, "kept": (await opened.trees.load(key)).kept})
+        rows.append({**describe_tree_key(key), "dropped": dropped, "kept": (await opened.trees.load_tree(key)).kept})
     table = Table(("feature set", "owner", "dropped", "kept"), (list(row.values()) for row in rows), fit=("owner",))
     show_stdout(JsonBlock(rows) if options.json else table)
     return EXIT_OK
@@ -234,7 +234,7 @@ async def verify(opened: OpenedStore, options: Namespace) -> int:
     for key in keys:
         if found := await opened.trees.verify(key):
             wrong[f"{key.feature_set} of {key.owner}"] = found
-    count = sum([(await opened.trees.load(key)).kept for key in keys]) if not wrong else 0
+    count = sum([(await opened.trees.load_tree(key)).kept for key in keys]) if not wrong else 0
     if options.json:
         show_stdout(JsonBlock({"ok": not wrong, "trees": len(keys), "checkpoints": count, "problems": wrong}))
     elif not wrong:
@@ -250,7 +250,7 @@ async def verify(opened: OpenedStore, options: Namespace) -> int:
 
 
 async def _row(opened: OpenedStore, key: TreeKey) -> dict[str, Any]:
-    tree = await opened.trees.load(key)
+    tree = await opened.trees.load_tree(key)
     return {
         **describe_tree_key(key),
         "kept": tree.kept,
@@ -270,7 +270,7 @@ async def _is_idle(opened: OpenedStore, key: TreeKey, tree: CheckpointTree, seco
 async def _last(opened: OpenedStore, key: TreeKey, tree: CheckpointTree) -> float | None:
     """When the head was made."""
     try:
-        return (await opened.trees.get(key, tree.head)).time if tree.head is not None else None
+        return (await opened.trees.get_checkpoint(key, tree.head)).time if tree.head is not None else None
     except Refused:
         return None  # damaged; `verify` reports it
 
@@ -285,7 +285,7 @@ def describe_tree_key(key: TreeKey) -> dict[str, Any]:
 async def rollback(opened: OpenedStore, options: Namespace) -> int:
     """Nothing is deleted: what came after the checkpoint stays, and can be rolled back to."""
     key, at = await _find_checkpoint(opened, options)
-    before = (await opened.trees.load(key)).head
+    before = (await opened.trees.load_tree(key)).head
     await opened.trees.rollback(key, at.id)
     _report(key, at.id, before, options, "is the head again" if before != at.id else "is the head already")
     return EXIT_OK
@@ -297,9 +297,9 @@ async def branch(opened: OpenedStore, options: Namespace) -> int:
     It is proved if the given one is. Content of a file is not: nobody knows where that comes from.
     """
     key, at = await _find_checkpoint(opened, options)
-    before, held = (await opened.trees.load(key)).head, await _adopt_checkpoint(opened, key, at)
+    before, held = (await opened.trees.load_tree(key)).head, await _adopt_checkpoint(opened, key, at)
     wanted = held.content() if options.content is None else _read_json_file(options.content)
-    draft = opened.trees.draft(held, wanted)
+    draft = opened.trees.draft_commit(held, wanted)
     if not draft.is_same:
         held = held._replace(verified=False)
     made = (await opened.trees.commit(held, draft, branch=True)).checkpoint
@@ -326,9 +326,9 @@ async def trust(opened: OpenedStore, options: Namespace) -> int:
     for key, at in chosen:
         if at.proved or at.opaque:
             continue
-        before = (await opened.trees.load(key)).head
+        before = (await opened.trees.load_tree(key)).head
         held = (await _adopt_checkpoint(opened, key, at))._replace(verified=True)
-        made = await opened.trees.commit(held, opened.trees.draft(held, held.content()), branch=True)
+        made = await opened.trees.commit(held, opened.trees.draft_commit(held, held.content()), branch=True)
         rows.append({**describe_tree_key(key), "head": made.checkpoint.id, "before": before})
     if options.json:
         show_stdout(JsonBlock(rows))
@@ -346,14 +346,14 @@ async def trust(opened: OpenedStore, options: Namespace) -> int:
 
 
 async def _head(opened: OpenedStore, key: TreeKey) -> Checkpoint | None:
-    head = (await opened.trees.load(key)).head
-    return await opened.trees.get(key, head) if head is not None else None
+    head = (await opened.trees.load_tree(key)).head
+    return await opened.trees.get_checkpoint(key, head) if head is not None else None
 
 
 async def _adopt_checkpoint(opened: OpenedStore, key: TreeKey, at: Checkpoint) -> HeldCheckpoint:
     """The checkpoint, to make another one below it. Raises UsageError without the secret of the server."""
     try:
-        return await opened.trees.adopt(key, await opened.trees.content(key, at.id), checkpoint=at.id)
+        return await opened.trees.adopt_content(key, await opened.trees.load_content(key, at.id), checkpoint=at.id)
     except StateTampered:
         raise UsageError(
             "a new checkpoint needs the secret of the server, and this is another one", fix=f"set {SECRET_VARIABLE}"
@@ -363,7 +363,7 @@ async def _adopt_checkpoint(opened: OpenedStore, key: TreeKey, at: Checkpoint) -
 async def _find_checkpoint(opened: OpenedStore, options: Namespace) -> tuple[TreeKey, Checkpoint]:
     """Raises UsageError for a state that the store does not hold: only its server can change that."""
     key, id = await opened.checkpoint(options.checkpoint, options)
-    at = await opened.trees.get(key, id)
+    at = await opened.trees.get_checkpoint(key, id)
     if at.opaque:
         raise UsageError(
             f"the server of {key.feature_set} keeps this state itself; the store has only its name",
@@ -423,7 +423,7 @@ class OpenedStore(NamedTuple):
         keys = await self.select_trees(options)
         for key in keys:
             try:
-                return key, (await self.trees.get(key, name)).id
+                return key, (await self.trees.get_checkpoint(key, name)).id
             except CheckpointGone:
                 continue
         begin = name if name.startswith(PREFIX) else PREFIX + name
@@ -431,7 +431,7 @@ class OpenedStore(NamedTuple):
             (key, at.id)
             for key in keys
             if len(begin) >= len(PREFIX) + MIN_ID_LENGTH
-            for at in await self.trees.checkpoints(key)
+            for at in await self.trees.list_checkpoints(key)
             if at.id.startswith(begin)
         ]
         if len(found) == 1:

@@ -66,7 +66,7 @@ async def _watch(options: Namespace) -> int:
             if number:
                 await asyncio.sleep(options.every)
             now = await source()
-            show_stdout(*([JsonBlock(now.wire(before), compact=True)] if options.json else page(now, before)))
+            show_stdout(*([JsonBlock(now.to_wire(before), compact=True)] if options.json else page(now, before)))
             sys.stdout.flush()
             before = now
     return 0

@@ -70,7 +70,7 @@ async def _follow(url: str, token: str | None, options: Namespace) -> int:
         try:
             if not options.watch:
                 watching.add_done_callback(lambda _: commands.cancel())
-                commands = asyncio.create_task(terminal.obey(_lines(sys.stdin)))
+                commands = asyncio.create_task(terminal.run_commands(_lines(sys.stdin)))
                 await asyncio.wait([commands])
                 if not commands.cancelled():
                     commands.result()
@@ -160,7 +160,7 @@ class TopicTerminal:
             text = describe(heard, self._number_of(heard), self._present)
             self._print({"event": EVENTS[type(heard)], "text": text, **facts(heard)})
 
-    async def obey(self, lines: AsyncIterator[str]) -> None:
+    async def run_commands(self, lines: AsyncIterator[str]) -> None:
         """Carry out the commands in `lines` until they end or one is `q`. Then wait for approved work to finish."""
         async for line in lines:
             word, _, rest = line.strip().partition(" ")
@@ -374,9 +374,9 @@ def facts(heard: TopicEvent) -> dict[str, Any]:
         case Presence():
             return {"participant": heard.participant, "joined": heard.joined}
         case Proposal():
-            return heard.wire()
+            return heard.to_wire()
         case ProposalRejected() | ProposalWithdrawn():
-            return {"from": heard.envelope.sender, "reason": heard.reason, **heard.proposal.wire()}
+            return {"from": heard.envelope.sender, "reason": heard.reason, **heard.proposal.to_wire()}
         case TopicRequest() | TopicResponse() | SpoofedMessage():
             envelope = heard.envelope
             return {"from": envelope.sender, "to": envelope.to, "kind": envelope.kind, "id": envelope.id}

@@ -216,7 +216,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 self._running.terminate()
 
     @property
-    def left_others(self) -> bool:
+    def has_left_processes(self) -> bool:
         """Whether processes are left that it has started. As long as they are, nobody else gets its number."""
         if os.name != "posix":
             return False
@@ -250,7 +250,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 return
             if self.take is None:
                 self._queue_lines(self._lines.feed(data))
-            elif self._next_turn is None and (line := self._lines.only(data)) is not None:
+            elif self._next_turn is None and (line := self._lines.take_single_line(data)) is not None:
                 self.take(line)
             else:
                 self._uncut.extend(split_into_pieces(data))

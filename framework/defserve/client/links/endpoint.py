@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from defserve.base.version import VERSION
 from defserve.client.link import HttpChallenge, ResolveHost
-from defserve.client.links.http_client import HttpClient, ProxiedClient, ProxiedResponse, RequestAddress, is_proxied
+from defserve.client.links.http_client import (
+    HttpClient,
+    ProxiedClient,
+    ProxiedResponse,
+    RequestAddress,
+    uses_http_proxy,
+)
 from defserve.client.links.http_connection import BrokenHttpConnection, DirectResponse
 from defserve.client.replies import object_or_empty, parse_json_object
 from defserve.core.messages import INVALID_REQUEST
@@ -61,7 +67,7 @@ class HttpEndpoint:
         try:
             self._http = (
                 ProxiedClient(self._address, given)
-                if resolve is None and is_proxied(self._address)
+                if resolve is None and uses_http_proxy(self._address)
                 else HttpClient(self._address, given, resolve)
             )
         except ValueError as error:
@@ -105,7 +111,7 @@ class HttpEndpoint:
             raise PeerError(f"{self} redirects to {there}; if that is the server, use that address")
         self._address = there
 
-    async def refusal(self, response: HttpResponse) -> PeerError | None:
+    async def read_refusal(self, response: HttpResponse) -> PeerError | None:
         """The error for an error status, in the server's words; None if the status is not an error.
 
         `data` has the `status` of an HTTP error, and the `challenge` if credentials were refused.
@@ -113,7 +119,7 @@ class HttpEndpoint:
         status = response.status
         if status < 400:
             return None
-        body = (await response.start(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
+        body = (await response.read_start(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
         challenge = response.headers.get("www-authenticate")
         if status in (401, 403) and challenge:
             return CredentialsRequired(self, status, challenge)
@@ -128,7 +134,7 @@ class HttpEndpoint:
             f"{text}: {words}" if words else text, data={**object_or_empty(error.get("data")), "status": status}
         )
 
-    def unreachable(self, error: BrokenHttpConnection) -> PeerGone:
+    def make_unreachable_error(self, error: BrokenHttpConnection) -> PeerGone:
         return AddressUnreachable(f"{self} cannot be reached: {error}")
 
     async def aclose(self) -> None:
@@ -141,7 +147,7 @@ def media_type(response: HttpResponse) -> str:
 
 async def read_body(response: HttpResponse) -> bytes:
     """The whole body. Raises PeerError if it is too long for a message."""
-    body = await response.start(MAX_MESSAGE_BYTES)
+    body = await response.read_start(MAX_MESSAGE_BYTES)
     if len(body) > MAX_MESSAGE_BYTES:
         raise PeerError(f"the server sent an answer of more than {MAX_MESSAGE_BYTES} bytes")
     return body

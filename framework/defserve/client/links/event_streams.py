@@ -121,7 +121,7 @@ class EventStreams:
         self, response: HttpResponse, stream: SseParser, request: Request | None, hear: MessageHandler
     ) -> Reply | None:
         """Hand on the events of a stream until `request` is answered, or the stream ends or breaks. Closes it."""
-        parts, lingers, turns = response.parts(), False, LoopTimeBudget()
+        parts, lingers, turns = response.iter_parts(), False, LoopTimeBudget()
         try:
             async for part in parts:
                 reply = await self._hear(part, stream, request, hear, turns)
@@ -160,9 +160,9 @@ class EventStreams:
             for event in stream.feed(piece):
                 if event.kind == "message":
                     answer = await self._take(event.data, None if answer else request, hear) or answer
-                await turns.spend(began)
+                await turns.charge_time(began)
                 began = monotonic()
-            await turns.spend(began)
+            await turns.charge_time(began)
         return answer
 
 
@@ -350,14 +350,14 @@ class LegacySseLink:
             async with asyncio.timeout(TELL_SECONDS):
                 response = await posts.send("POST", {}, message)
                 try:
-                    if refusal := await posts.refusal(response):
+                    if refusal := await posts.read_refusal(response):
                         raise refusal
                 finally:
                     await response.aclose()
         except TimeoutError:
             raise PeerGone(f"{posts} did not take a message within {TELL_SECONDS:g} s") from None
         except BrokenHttpConnection as error:
-            raise posts.unreachable(error) from None
+            raise posts.make_unreachable_error(error) from None
 
     async def receive(self) -> bytes | None:
         """The next message. Raises PeerGone once the stream has ended."""
@@ -378,22 +378,22 @@ class LegacySseLink:
         try:
             response = await self._stream.send("GET", {"accept": EVENT_STREAM_MEDIA_TYPE}, repeatable=True)
             try:
-                if refusal := await self._stream.refusal(response):
+                if refusal := await self._stream.read_refusal(response):
                     raise refusal
                 if media_type(response) != EVENT_STREAM_MEDIA_TYPE:
                     raise HttpRefusal(f"{self._stream} is not an event stream", data={"status": response.status})
                 parser, turns = SseParser(MAX_MESSAGE_BYTES), LoopTimeBudget()
-                async for part in response.parts():
+                async for part in response.iter_parts():
                     for piece in split_into_pieces(part):
                         began = monotonic()
                         for event in parser.feed(piece):
                             await self._hear(event.kind, event.data)
-                        await turns.spend(began)
+                        await turns.charge_time(began)
             finally:
                 await response.aclose()
             ended: PeerError = PeerGone(f"{self._stream} ended its stream")
         except BrokenHttpConnection as error:
-            ended = self._stream.unreachable(error)
+            ended = self._stream.make_unreachable_error(error)
         except PeerError as error:
             ended = error
         if not self._posts.done():

@@ -195,7 +195,7 @@ class HttpLink:
         if self._inbox.empty():
             self._inbox.put_nowait(None)
 
-    async def ask(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
+    async def send_request(self, request: Request, message: bytes, hear: MessageHandler) -> Reply:
         """Send a request and wait for its answer. Whatever else comes on its stream is given to `hear`.
 
         Cancelling it closes the stream, which in the stateless era cancels the request.
@@ -211,7 +211,7 @@ class HttpLink:
         except PeerError:
             raise
         except BrokenHttpConnection as error:
-            raise self._endpoint.unreachable(error) from None
+            raise self._endpoint.make_unreachable_error(error) from None
         except Exception as error:
             log.exception("%s failed", request.method)
             raise PeerGone(f"{request.method} failed: {error}") from error
@@ -222,7 +222,7 @@ class HttpLink:
     async def _ask(self, request: Request, data: bytes) -> None:
         """The same for somebody who reads all messages from this link."""
         try:
-            reply = await self.ask(request, data, self._overhear)
+            reply = await self.send_request(request, data, self._overhear)
             lost = make_peer_error(reply.error or {}) if reply.id is None else None
             outcome = {"result": reply.result} if reply.error is None else {"error": reply.error}
             item = LostRequest(request.id, lost) if lost else encode({"jsonrpc": "2.0", "id": request.id, **outcome})
@@ -284,7 +284,7 @@ class HttpLink:
         except TimeoutError:
             raise PeerGone(f"{self._endpoint} did not take a message within {TELL_SECONDS:g} s") from None
         except BrokenHttpConnection as error:
-            raise self._endpoint.unreachable(error) from None
+            raise self._endpoint.make_unreachable_error(error) from None
         if self._listens and isinstance(said, Notification) and said.method == "notifications/initialized":
             self._listened.clear()
             self._listening = self._tasks.start(self._listen(), "defserve.client listening")
@@ -369,7 +369,7 @@ class HttpLink:
 
     async def _check(self, response: HttpResponse, *, of_session: bool) -> None:
         """Raises PeerError for a refusal, SessionLost if it means that the session is over."""
-        refusal = await self._endpoint.refusal(response)
+        refusal = await self._endpoint.read_refusal(response)
         if refusal is None:
             return
         words = refusal.message.removeprefix(str(self._endpoint))
@@ -447,7 +447,7 @@ class ToolHeaders:
             log.warning("the tool %s is left out: %s", name, error)
             return False
         if mirrors:
-            self._mirrors.put(name, mirrors)
+            self._mirrors.store_value(name, mirrors)
         else:
             self._mirrors.drop(name)
         return True

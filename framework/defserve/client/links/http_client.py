@@ -287,7 +287,7 @@ class Cookies:
 # -- The same work by httpx2, for addresses that the environment names a proxy for.
 
 
-def is_proxied(address: RequestAddress) -> bool:
+def uses_http_proxy(address: RequestAddress) -> bool:
     """Whether requests to this address go through a proxy. Never those to this machine."""
     scheme, host, port = address.origin
     if is_loopback(host):
@@ -352,11 +352,11 @@ class ProxiedResponse:
         self.headers = {name.lower(): value for name, value in response.headers.items()}
         self.is_over = False
 
-    async def start(self, enough: int) -> bytes:
+    async def read_start(self, enough: int) -> bytes:
         """The body, or its start: reading stops once there are more than `enough` bytes."""
-        return await read_until_enough(self.parts(), enough)
+        return await read_until_enough(self.iter_parts(), enough)
 
-    async def parts(self) -> AsyncGenerator[bytes]:
+    async def iter_parts(self) -> AsyncGenerator[bytes]:
         """The body, part by part."""
         with self._errors():
             async for part in self._response.aiter_bytes():

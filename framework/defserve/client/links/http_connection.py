@@ -60,7 +60,7 @@ class HttpConnection(asyncio.Protocol):
             if self._clogged:
                 await self._drain_request(transport, response)
             while response.head is None:
-                await response.more()
+                await response.wait_for_more()
         except BaseException:
             self.abort()
             raise
@@ -72,7 +72,7 @@ class HttpConnection(asyncio.Protocol):
         while self._clogged and response.head is None:
             try:
                 async with asyncio.timeout(WRITE_SECONDS):
-                    await response.more()
+                    await response.wait_for_more()
             except TimeoutError:
                 before, left = left, transport.get_write_buffer_size()
                 if left >= before:
@@ -191,13 +191,13 @@ class DirectResponse:
         """Whether the whole body has come and was read."""
         return self._ended and not self._parts
 
-    async def start(self, enough: int) -> bytes:
+    async def read_start(self, enough: int) -> bytes:
         """The body, or its start: reading stops once there are more than `enough` bytes. Raises Broken."""
         if self._ended and self._error is None and len(self._parts) <= 1 and "content-encoding" not in self.headers:
             return self._parts.popleft() if self._parts else b""
-        return await read_until_enough(self.parts(), enough)
+        return await read_until_enough(self.iter_parts(), enough)
 
-    async def parts(self) -> AsyncGenerator[bytes]:
+    async def iter_parts(self) -> AsyncGenerator[bytes]:
         """The body, part by part. Raises Broken if it ends early."""
         coding = self.headers.get("content-encoding", "identity")
         decompressor = None if coding == "identity" else _make_decompressor(coding.strip().lower())
@@ -207,7 +207,7 @@ class DirectResponse:
                     raise self._error
                 if self._ended:
                     return
-                await self.more()
+                await self.wait_for_more()
             part = self._parts.popleft()
             before = self._unread
             self._unread = before - len(part)
@@ -217,7 +217,7 @@ class DirectResponse:
                 yield part
                 continue
             try:
-                for piece in decompressor.unpack(part):
+                for piece in decompressor.decompress(part):
                     yield piece
             except zlib.error as error:
                 raise BrokenHttpConnection(f"the response is not encoded as it says: {error}") from None
@@ -228,7 +228,7 @@ class DirectResponse:
             self._connection = None
             connection.abort()
 
-    async def more(self) -> None:
+    async def wait_for_more(self) -> None:
         """Wait until something has happened. Raises what went wrong before there was a head."""
         if self.head is None and self._error is not None:
             raise self._error

@@ -132,12 +132,12 @@ class ProcessLink:
 
     async def _end_others(self, child: ChildProcess) -> None:
         """End what the child has started and left behind. One that moved to a session of its own is not known."""
-        if not child.exited.done() or not child.left_others:
+        if not child.exited.done() or not child.has_left_processes:
             return
         child.signal(signal.SIGTERM)
         for _ in range(OTHERS_LOOKS):
             await asyncio.sleep(LOOK_SECONDS)
-            if not child.left_others:
+            if not child.has_left_processes:
                 return
         child.signal(signal.SIGKILL)
 

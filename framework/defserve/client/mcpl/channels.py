@@ -87,7 +87,7 @@ class LiveChannels:
 
         A server below 0.5 is refused with ChannelNotPermitted if none of its channels is permitted.
         """
-        with self._audit.watching(CHANNELS_REGISTER) as record:
+        with self._audit.record_outcome(CHANNELS_REGISTER) as record:
             found = _channels(params.get("channels"))
             results = self._admit_channels(found)
             record["channels"] = names = [one["id"] for one in results if one["accepted"]]
@@ -97,7 +97,7 @@ class LiveChannels:
 
     async def apply_changes(self, params: Json) -> Json:
         """Apply `channels/changed`. A channel that is not permitted is left out."""
-        with self._audit.watching(CHANNELS_CHANGED) as record:
+        with self._audit.record_outcome(CHANNELS_CHANGED) as record:
             self._sets.grants.require("channels.register")
             for id in filter_strings(params.get("removed")):
                 self._known.drop(id)
@@ -110,7 +110,7 @@ class LiveChannels:
         results: list[Json] = []
         for channel in found:
             permitted = self._permits(channel.id, "channels.register")
-            accepted = permitted and self._known.put(channel.id, channel)
+            accepted = permitted and self._known.store_value(channel.id, channel)
             if not accepted:
                 self._known.drop(channel.id)
             reason = {} if accepted else {"reason": "too many channels" if permitted else "capability_denied"}
@@ -130,7 +130,7 @@ class LiveChannels:
         results: list[Json] = []
         for message in messages:
             id = object_or_empty(message).get("messageId")
-            with self._audit.watching(CHANNELS_INCOMING, message_id=id) as record:
+            with self._audit.record_outcome(CHANNELS_INCOMING, message_id=id) as record:
                 answer = await self._accept_message(message)
                 if not answer["accepted"]:
                     record |= {"outcome": "refused", "reason": answer["reason"]}
@@ -152,7 +152,7 @@ class LiveChannels:
         try:
             message = self._message(found)
         except (InvalidParams, McplRefusal) as error:
-            return MessageAnswer(False, reason=error.message).wire()
+            return MessageAnswer(False, reason=error.message).to_wire()
         key = (self._audit.server_id, message.channel_id, message.id)
         return await self._seen.answer(key, lambda: deliver_item(message, self._on_message, self.inbox, MessageAnswer))
 
@@ -188,7 +188,7 @@ class LiveChannels:
         `history` asks for its latest messages, such as `{"limit": 20}`; then an OpenedChannel is returned. Raises
         PeerError (-32024) if the server cannot, or ChannelNotPermitted.
         """
-        with self._audit.watching(CHANNELS_OPEN, type=type) as record:
+        with self._audit.record_outcome(CHANNELS_OPEN, type=type) as record:
             self._require_sets("channels.lifecycle")
             params: Json = {} if type is None else {"type": type, "address": address, "metadata": dict(metadata or {})}
             if id is not None:
@@ -225,7 +225,7 @@ class LiveChannels:
 
     async def close(self, id: str) -> bool:
         """Have the server close a channel. Whether it did."""
-        with self._audit.watching(CHANNELS_CLOSE, channel_id=id):
+        with self._audit.record_outcome(CHANNELS_CLOSE, channel_id=id):
             self._sets.grants.require("channels.lifecycle")
             closed = (await self._request(CHANNELS_CLOSE, {"channelId": id})).get("closed") is True
             if closed:
@@ -245,7 +245,7 @@ class LiveChannels:
 
         Raises ChannelNotPermitted, FeatureDisabled, and PeerError for an error of the server.
         """
-        with self._audit.watching(CHANNELS_PUBLISH, channel_id=id):
+        with self._audit.record_outcome(CHANNELS_PUBLISH, channel_id=id):
             if not self._permits(id, "channels.publish"):
                 raise ChannelNotPermitted(id)
             conversation = {"conversationId": conversation_id} if conversation_id is not None else {}
@@ -257,7 +257,7 @@ class LiveChannels:
 
     async def acknowledge(self, id: str, message_id: str, intent: str, value: Any = None) -> Acknowledgement:
         """Mark a message of a channel, such as with a reaction. Raises ChannelNotPermitted, and PeerError."""
-        with self._audit.watching(CHANNELS_ACKNOWLEDGE, channel_id=id):
+        with self._audit.record_outcome(CHANNELS_ACKNOWLEDGE, channel_id=id):
             if not self._permits(id, "channels.acknowledge"):
                 raise ChannelNotPermitted(id)
             about: Json = {"channelId": id, "messageId": message_id, "intent": intent}
@@ -294,7 +294,7 @@ class LiveChannels:
 
     def _add(self, channels: list[Channel]) -> None:
         for channel in channels:
-            self._known.put(channel.id, channel)
+            self._known.store_value(channel.id, channel)
 
     def _require_sets(self, path: str) -> list[DeclaredFeatureSet]:
         """The server's feature sets for channels.
@@ -314,13 +314,13 @@ class LiveChannels:
         """
         by_grant = self._sets.grants.by_grant
         declared = self._require_sets(path if path != "channels" or not by_grant else "channels.register")
-        if sets := self._sets.using(path if by_grant or path in OLD_USES else "channels"):
+        if sets := self._sets.find_enabled_using(path if by_grant or path in OLD_USES else "channels"):
             return any(self._covers(one.name, id) for one in sets)
         # A server may have channels without a set for them. If it declares such sets, one must be for this use.
         return not declared
 
     def _covers(self, name: str, id: str) -> bool:
-        lists = self._sets.scoping(name)
+        lists = self._sets.get_scope_lists(name)
         allowed = judge_label(lists, normalize_label(id))
         return not lists.whitelist if allowed is None else allowed
 
@@ -346,7 +346,7 @@ class MessageAnswer:
     conversation_id: str | None = None
     reason: str | None = None
 
-    def wire(self) -> Json:
+    def to_wire(self) -> Json:
         """The answer as JSON for the server (§14)."""
         return encode_delivery_answer(self.accepted, "conversationId", self.conversation_id, self.reason)
 

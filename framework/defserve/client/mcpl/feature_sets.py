@@ -112,26 +112,26 @@ class FeatureSets:
         found = self._declared.get(name)
         return found is not None and self._policy.is_enabled(name) and self._is_granted(found)
 
-    def pending(self, before: Iterable[str]) -> None:
+    def mark_pending(self, before: Iterable[str]) -> None:
         """Sets that were not enabled `before` wait for the receipt of a server of 0.5."""
         self._waiting = {one.name for one in self} - set(before) if self.grants.by_grant else set()
 
-    def settle(self, is_accepted: bool) -> None:
+    def apply_receipt(self, is_accepted: bool) -> None:
         """The server has answered the policy."""
-        self.grants.settle(is_accepted)
+        self.grants.apply_receipt(is_accepted)
         self._waiting = set()
 
     def _is_granted(self, one: DeclaredFeatureSet) -> bool:
         active, is_waiting = self.grants.active, one.name in self._waiting
         return not self.grants.by_grant or (bool(one.uses) and active.issuperset(one.uses) and not is_waiting)
 
-    def using(self, use: str) -> list[DeclaredFeatureSet]:
+    def find_enabled_using(self, use: str) -> list[DeclaredFeatureSet]:
         """The enabled sets with such a use: `contextHooks.beforeInference`, or a family, `channels`."""
         return [one for one in self if self.is_enabled(one.name) and declares_use(one, use)]
 
-    def scoping(self, name: str) -> ScopeLists:
+    def get_scope_lists(self, name: str) -> ScopeLists:
         """Which scopes of a set are allowed and denied."""
-        return self._policy.scoping(name)
+        return self._policy.find_scope_lists(name)
 
     def require(self, name: Any, use: str | None = None) -> DeclaredFeatureSet:
         """The set that a message is tagged with (§6.5, §6.6). It must be enabled, and declare `use` if that is given.
@@ -190,14 +190,14 @@ class FeatureSets:
         """Change the policy. Returns what to tell the server about the affected sets."""
         self._change({"enabled": enabled, "disabled": disabled, "scopes": scopes})
         changed = {*enabled, *disabled}
-        params = self.wire(name for name in self._declared if changed.intersection(list_covering_patterns(name)))
+        params = self.to_wire(name for name in self._declared if changed.intersection(list_covering_patterns(name)))
         rescoped = (
             name for name in self._declared if any(pattern in scopes for pattern in list_covering_patterns(name))
         )
         limits = self._scopes(rescoped)
         return {**params, "scopes": limits} if limits else {k: v for k, v in params.items() if k != "scopes"}
 
-    def wire(self, names: Iterable[str] | None = None) -> Json:
+    def to_wire(self, names: Iterable[str] | None = None) -> Json:
         """The params of `featureSets/update` for these sets, or for all."""
         about = list(self._declared if names is None else names)
         params: Json = {
@@ -212,13 +212,13 @@ class FeatureSets:
         valid = [one.name for one in self if one.uses and set(one.uses) <= set(CAPABILITY_PATHS)]
         enabled = list(filter(self._policy.is_enabled, valid))
         return {
-            **self.grants.wire(),
+            **self.grants.to_wire(),
             "enabled": enabled,
             "disabled": [name for name in self._declared if name not in enabled],
         }
 
     def _scopes(self, names: Iterable[str]) -> Json:
-        found = ((name, self._policy.scoping(name)) for name in names)
+        found = ((name, self._policy.find_scope_lists(name)) for name in names)
         return {
             name: {"whitelist": list(lists.whitelist), "blacklist": list(lists.blacklist)}
             for name, lists in found
@@ -299,12 +299,12 @@ class HostGrants:
         """What the server claims and may have."""
         return self.claimed & self._able
 
-    def claim(self, claimed: frozenset[str]) -> None:
+    def replace_claims(self, claimed: frozenset[str]) -> None:
         """Take what the server claims now. What it does not claim any more is revoked."""
         self.by_grant, self.claimed = True, claimed
         self.active &= self.wanted
 
-    def settle(self, is_accepted: bool) -> None:
+    def apply_receipt(self, is_accepted: bool) -> None:
         """The server has answered a policy: all that is wanted counts, or nothing does."""
         self.active = self.wanted if is_accepted else frozenset()
 
@@ -316,7 +316,7 @@ class HostGrants:
         if not self.permits(path):
             raise CapabilityDenied(path)
 
-    def wire(self) -> Json:
+    def to_wire(self) -> Json:
         """The lists of a policy."""
         return {
             "effectiveCapabilities": sorted(self.wanted),

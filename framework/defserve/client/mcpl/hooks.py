@@ -123,14 +123,18 @@ class ServerHooks:
     def wants_before(self) -> bool:
         if self._sets.grants.by_grant:
             granted = any(map(self._sets.grants.permits, (OBSERVE_USE, *INJECT_USES.values())))
-            return granted and bool(self._sets.using(BEFORE_USE))
-        is_used = self._sets.is_declared_by_none(BEFORE_USE) or bool(self._sets.using(BEFORE_USE))
+            return granted and bool(self._sets.find_enabled_using(BEFORE_USE))
+        is_used = self._sets.is_declared_by_none(BEFORE_USE) or bool(self._sets.find_enabled_using(BEFORE_USE))
         return bool(self._hooks.get("beforeInference")) and is_used
 
     @property
     def wants_after(self) -> bool:
         after = self._hooks.get("afterInference") if not self._sets.grants.by_grant else None
-        return after is not None and after is not False and bool(self._sets.using("contextHooks.afterInference"))
+        return (
+            after is not None
+            and after is not False
+            and bool(self._sets.find_enabled_using("contextHooks.afterInference"))
+        )
 
     @property
     def is_blocking(self) -> bool:
@@ -138,12 +142,12 @@ class ServerHooks:
 
     # -- before ------------------------------------------------------------------------------------------
 
-    async def before(self, turn: Turn) -> list[ServerInjection]:
+    async def collect_injections(self, turn: Turn) -> list[ServerInjection]:
         """What this server injects; nothing if it fails or takes too long."""
         if not self.wants_before:
             return []
         try:
-            with self._audit.watching(BEFORE_INFERENCE, inference_id=turn.inference_id) as record:
+            with self._audit.record_outcome(BEFORE_INFERENCE, inference_id=turn.inference_id) as record:
                 async with asyncio.timeout(self._options.before_seconds):
                     # The turn without what the server may not see.
                     seen = turn if self._sets.grants.permits(OBSERVE_USE) else replace(turn, user_message=None)
@@ -183,7 +187,7 @@ class ServerHooks:
 
     # -- life --------------------------------------------------------------------------------------------
 
-    async def tell_phase(self, turn: Turn, phase: Phase, usage: Usage | None = None) -> None:
+    async def notify_phase(self, turn: Turn, phase: Phase, usage: Usage | None = None) -> None:
         """`inference/lifecycle`, to a server of 0.5 that may know: how an inference goes, without its text."""
         grants = self._sets.grants
         if not grants.by_grant or not grants.permits("inferenceLifecycle"):
@@ -194,12 +198,12 @@ class ServerHooks:
             turn_index=turn.turn_index,
             usage=usage if phase == "completed" else None,
         )
-        params = {**end.wire(), "phase": phase}
+        params = {**end.to_wire(), "phase": phase}
         model = turn.model or self._options.model
         if model is not None and grants.permits("modelInfo"):
-            params["model"] = model.wire()
+            params["model"] = model.to_wire()
         try:
-            with self._audit.watching(LIFECYCLE, inference_id=turn.inference_id, phase=phase):
+            with self._audit.record_outcome(LIFECYCLE, inference_id=turn.inference_id, phase=phase):
                 await self._notify(LIFECYCLE, params)
         except PeerError as error:
             log.warning("%s: %s was not told: %s", LIFECYCLE, self._audit.server_id, error)
@@ -213,7 +217,7 @@ class ServerHooks:
         (§13.3).
         """
         try:
-            with self._audit.watching(AFTER_INFERENCE, inference_id=turn.inference_id) as record:
+            with self._audit.record_outcome(AFTER_INFERENCE, inference_id=turn.inference_id) as record:
                 async with asyncio.timeout(self._options.after_seconds):
                     result = await self._request(AFTER_INFERENCE, self._params(turn))
                 record["feature_set"] = name = result.get("featureSet")
@@ -237,13 +241,13 @@ class ServerHooks:
     async def notify_finished_turn(self, turn: FinishedTurn) -> None:
         """Tell a server that does not block."""
         try:
-            with self._audit.watching(AFTER_INFERENCE, inference_id=turn.inference_id):
+            with self._audit.record_outcome(AFTER_INFERENCE, inference_id=turn.inference_id):
                 await self._notify(AFTER_INFERENCE, self._params(turn))
         except PeerError as error:
             log.warning("%s: %s was not told: %s", AFTER_INFERENCE, self._audit.server_id, error)
 
     def _params(self, turn: Turn) -> Json:
-        return (turn if turn.model is not None else replace(turn, model=self._options.model)).wire()
+        return (turn if turn.model is not None else replace(turn, model=self._options.model)).to_wire()
 
 
 class HookRunner:
@@ -262,7 +266,7 @@ class HookRunner:
     async def before_inference(self, turn: Turn) -> list[ServerInjection]:
         """What all servers inject, by position (§10.8): system, before the user's message, after it."""
         await self._notify_phase(turn, "started")
-        found = list(chain(*await asyncio.gather(*[hooks.before(turn) for hooks in self._hooks])))
+        found = list(chain(*await asyncio.gather(*[hooks.collect_injections(turn) for hooks in self._hooks])))
         if self._order is not None:
             found.sort(key=self._order)
         return sorted(found, key=lambda injection: POSITIONS.index(injection.position))
@@ -285,7 +289,7 @@ class HookRunner:
         await self._notify_phase(turn, phase)
 
     async def _notify_phase(self, turn: Turn, phase: Phase, usage: Usage | None = None) -> None:
-        await asyncio.gather(*[hooks.tell_phase(turn, phase, usage) for hooks in self._hooks])
+        await asyncio.gather(*[hooks.notify_phase(turn, phase, usage) for hooks in self._hooks])
 
 
 def _hooks_of(client: Client) -> ServerHooks:

@@ -38,7 +38,7 @@ class InferenceService:
     async def infer(self, params: Json, id: RequestId) -> Json:
         """Raises InvalidParams, UnknownFeatureSet, or FeatureDisabled (also if no model is routed to the set)."""
         name, inference_id = params.get("featureSet"), f"inf_{uuid4().hex}"
-        with self._audit.watching(INFERENCE_REQUEST, feature_set=name, inference_id=inference_id) as record:
+        with self._audit.record_outcome(INFERENCE_REQUEST, feature_set=name, inference_id=inference_id) as record:
             self._sets.require(name, "inferenceRequest")
             request = InferenceRequest.from_wire(params, server_id=self._audit.server_id, inference_id=inference_id)
             model = self._router.pick(request.server_id, request.feature_set, request.conversation_id)
@@ -47,15 +47,15 @@ class InferenceService:
             chunks = ChunkSender(self._notify, id) if request.stream else None
             found, info = await _collect_answer(model(request), chunks), info_of(model)
             name = found.model or (info.id if info is not None else "unknown")
-            result = replace(found, model=name, finish_reason=found.finish_reason or "end_turn").wire()
+            result = replace(found, model=name, finish_reason=found.finish_reason or "end_turn").to_wire()
             record |= {"model": result["model"], "usage": result.get("usage")}
             return result
 
     async def model_info(self, params: Json) -> Json:
-        with self._audit.watching(MODEL_INFO):
+        with self._audit.record_outcome(MODEL_INFO):
             if self._info is None:
                 raise MethodNotFound("this host does not tell which model it uses")
-            return self._info.wire()
+            return self._info.to_wire()
 
 
 class ChunkSender:

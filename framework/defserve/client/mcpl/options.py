@@ -121,14 +121,14 @@ class Mcpl:
         self.router = model if isinstance(model, Router) else Router(model)
         self.model_info, self.window = model_info or self.router.info, window
         self.hooks = HookOptions(before_seconds, after_seconds, fail_closed, self.model_info)
-        self.sets()  # only to check the options
+        self.make_feature_sets()  # only to check the options
 
     @cached_property
     def sinks(self) -> tuple[AuditSink, ...]:
         """Where the audit log goes. Files are opened with the first connection."""
         return open_audit_sinks(self._audit if self._audit is not None else AuditLogger())
 
-    def sets(self) -> FeatureSets:
+    def make_feature_sets(self) -> FeatureSets:
         """The policy, for one server."""
         return FeatureSets(
             self.feature_sets,
@@ -136,12 +136,12 @@ class Mcpl:
             HostGrants(self.grants, collect_claimed_paths(self._offered_05, {TOOLS_PATH: {}})),
         )
 
-    def seen(self) -> AnswerWindow:
+    def get_answer_window(self) -> AnswerWindow:
         """The window as a `AnswerWindow`: the one that was given, or a new one."""
         return self.window if isinstance(self.window, AnswerWindow) else AnswerWindow(self.window)
 
     @cached_property
-    def block(self) -> dict[str, Any]:
+    def capability_block(self) -> dict[str, Any]:
         """`experimental.mcpl` (§5.2)."""
         offered = self._offered_05 if self.version == MCPL_05.version else self._offered_04
         return {"version": self.version, **offered}
@@ -210,7 +210,7 @@ class ScopeApproval:
         """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
         scope = read_object_param(params, "scope")
         label, payload = read_text_param(scope, "label"), read_optional_object_param(scope, "payload") or {}
-        with self._audit.watching(SCOPE_ELEVATE, feature_set=params.get("featureSet"), label=label) as record:
+        with self._audit.record_outcome(SCOPE_ELEVATE, feature_set=params.get("featureSet"), label=label) as record:
             name = self._sets.require(params.get("featureSet")).name
             if not label or len(label) > MAX_LABEL_LENGTH or not is_printable_line(label):
                 raise InvalidParams("Invalid params: scope.label must be one line of printable text")
@@ -224,7 +224,7 @@ class ScopeApproval:
 
     def require(self, feature_set: str, scope: Scope) -> None:
         """Raises ScopeDenied for a scope that is forbidden (§7.7)."""
-        if judge_label(self._sets.scoping(feature_set), normalize_label(scope.label)) is False:
+        if judge_label(self._sets.get_scope_lists(feature_set), normalize_label(scope.label)) is False:
             raise ScopeDenied(feature_set, scope.label, "the host forbids it")
 
     async def _judge(self, elevation: Elevation) -> tuple[Json, bool]:
@@ -246,7 +246,7 @@ class ScopeApproval:
 
     def _check_scope_lists(self, elevation: Elevation) -> bool | None:
         # Normalized, because a label may name a place by a detour such as `a/../b`.
-        return judge_label(self._sets.scoping(elevation.feature_set), normalize_label(elevation.label))
+        return judge_label(self._sets.get_scope_lists(elevation.feature_set), normalize_label(elevation.label))
 
     async def _ask_approval(self, elevation: Elevation) -> Any:
         if self._approve is not None:

@@ -71,10 +71,10 @@ class McplPeer(ClientExtension):
         self.rules: McplVocabulary = MCPL_04
         self.receipt: PolicyReceipt | None = None
         self.server_id = ""
-        self.feature_sets = options.sets()
+        self.feature_sets = options.make_feature_sets()
         self._options, self._conversation, self._client = options, conversation, client
         self._agreement: SessionTerms | None = None
-        sets, seen = self.feature_sets, options.seen()
+        sets, seen = self.feature_sets, options.get_answer_window()
         self._audit = audit = McplAuditTrail(options.sinks)
         self._events = PushReceiver(options.on_event, seen, sets, audit)
         self._scopes = ScopeApproval(options.approve, client.answers, sets, audit)
@@ -104,7 +104,7 @@ class McplPeer(ClientExtension):
     # -- the conversation begins and ends ----------------------------------------------------------------
 
     def offer(self, era: str) -> Json:
-        return {"experimental": {"mcpl": self._options.block}}
+        return {"experimental": {"mcpl": self._options.capability_block}}
 
     async def on_agreed(self, terms: SessionTerms) -> None:
         """Read what the server says about MCPL."""
@@ -120,7 +120,7 @@ class McplPeer(ClientExtension):
 
     async def _read_server_block(self, block: Json, terms: SessionTerms) -> None:
         if self.rules.by_grant:
-            self.feature_sets.grants.claim(collect_claimed_paths(block, terms.capabilities))
+            self.feature_sets.grants.replace_claims(collect_claimed_paths(block, terms.capabilities))
         self.feature_sets.advertised = block
         self.hooks.read_capability(block.get("contextHooks"))
         self.channels.read_capability(block.get("channels"))
@@ -130,7 +130,7 @@ class McplPeer(ClientExtension):
         """Tell the server what it may do (§5.3). A server of 0.5 may do nothing before it has answered."""
         try:
             if self.version is not None:
-                await self._send_policy(self.feature_sets.wire())
+                await self._send_policy(self.feature_sets.to_wire())
         finally:
             self._settled.set()
 
@@ -151,7 +151,7 @@ class McplPeer(ClientExtension):
 
     def _is_agreed(self, method: str) -> bool:
         """Whether this request of MCPL was offered to this server."""
-        is_offered = self._answerers[method][0] in self._options.block
+        is_offered = self._answerers[method][0] in self._options.capability_block
         return self.version is not None and is_offered and not (self.rules.by_grant and method == SCOPE_ELEVATE)
 
     async def _answer(self, method: str, params: Json, id: RequestId) -> Json:
@@ -202,7 +202,7 @@ class McplPeer(ClientExtension):
         before = self._list_enabled_sets()
         self.feature_sets.withdraw([one.name for one in self.feature_sets])
         await self._read_server_block(manifest, self._opened)
-        self.feature_sets.pending(before)
+        self.feature_sets.mark_pending(before)
         await self._send_policy({})
 
     async def _apply_set_changes(self, params: Json) -> None:
@@ -210,7 +210,7 @@ class McplPeer(ClientExtension):
         added = await self.feature_sets.declare(params.get("added"))
         try:
             if added:
-                await self._send_policy(self.feature_sets.wire(added))
+                await self._send_policy(self.feature_sets.to_wire(added))
         except PeerError as error:
             log.info("the server could not be told about %s: %s", added, error)
 
@@ -225,7 +225,7 @@ class McplPeer(ClientExtension):
         """Enable and disable feature sets, by name or pattern, and set scopes. It takes effect at once (§6.7)."""
         before = self._list_enabled_sets()
         change = self.feature_sets.update(enabled, disabled, scopes or {})
-        self.feature_sets.pending(before)
+        self.feature_sets.mark_pending(before)
         self._scopes.approved.clear_answers()
         if self.version is not None:
             await self._send_policy(change)
@@ -263,7 +263,7 @@ class McplPeer(ClientExtension):
         feature_set = object_or_empty((await self._client.find_tool(tool)).get("_meta")).get("featureSet")
         if isinstance(feature_set, str):
             self._scopes.require(feature_set, where)
-        fields = {"scope": where.wire()} if self.version is not None else None
+        fields = {"scope": where.to_wire()} if self.version is not None else None
         return await self._client.value(tool, await self._client.call_raw(tool, arguments, fields=fields))
 
     def state(self, feature_set: str) -> HostState:
@@ -327,7 +327,7 @@ class McplPeer(ClientExtension):
     async def _send_with_state(
         self, method: str, send: SendParams, observer: RequestObserver | None, params: Mapping[str, Any]
     ) -> Json:
-        return await (self._states.around(params, send) if self.version is not None else send(params))
+        return await (self._states.call_with_state(params, send) if self.version is not None else send(params))
 
     async def _send_policy(self, change: Json) -> None:
         """Tell a server its policy: a server of 0.5 the whole of it, others the change.
@@ -337,9 +337,9 @@ class McplPeer(ClientExtension):
         self._carry()
         grants = self.feature_sets.grants
         told = self.feature_sets.policy() if grants.by_grant else change
-        with self._audit.watching(FEATURE_SETS_UPDATE, **told):
+        with self._audit.record_outcome(FEATURE_SETS_UPDATE, **told):
             if self._opened.stateless:
-                self.feature_sets.settle(True)
+                self.feature_sets.apply_receipt(True)
             elif grants.by_grant:
                 await self._ask_receipt(told)
             else:
@@ -351,7 +351,7 @@ class McplPeer(ClientExtension):
     async def _ask_receipt(self, policy: Json) -> None:
         """Send the policy. It counts if the server accepts it; an error or silence leaves nothing granted."""
         grants = self.feature_sets.grants
-        grants.claim(grants.claimed)  # what is taken back does not wait
+        grants.replace_claims(grants.claimed)  # what is taken back does not wait
         self.receipt = None
         try:
             async with asyncio.timeout(self._options.policy_seconds):
@@ -363,7 +363,7 @@ class McplPeer(ClientExtension):
         else:
             reason = self.receipt.reason or "the server does not accept it"
         is_accepted = self.receipt is not None and self.receipt.accepted
-        self.feature_sets.settle(is_accepted)
+        self.feature_sets.apply_receipt(is_accepted)
         if not is_accepted:
             log.warning("%s: only MCP is left, because the policy is not in force: %s", self.server_id, reason)
         elif self.receipt is not None and self.receipt.unavailable:
@@ -373,7 +373,7 @@ class McplPeer(ClientExtension):
         if self._opened.stateless:
             by_grant = self.feature_sets.grants.by_grant
             self._opened.envelope[POLICY_META_KEY] = (
-                self.feature_sets.policy() if by_grant else self.feature_sets.wire()
+                self.feature_sets.policy() if by_grant else self.feature_sets.to_wire()
             )
 
     async def _request(self, method: str, params: Mapping[str, Any]) -> Json:
@@ -426,7 +426,7 @@ class ManifestFollower:
 
     async def _fetch(self) -> None:
         try:
-            with self._audit.watching(MANIFEST_METHOD):
+            with self._audit.record_outcome(MANIFEST_METHOD):
                 manifest = await self._request(MANIFEST_METHOD, {})
                 try:
                     fits = "revision" not in manifest or compute_manifest_revision(manifest) == manifest["revision"]

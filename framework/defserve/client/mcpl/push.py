@@ -40,7 +40,7 @@ class EventAnswer:
     inference_id: str | None = None
     reason: str | None = None
 
-    def wire(self) -> Json:
+    def to_wire(self) -> Json:
         """The answer as JSON for the server (§9.3)."""
         return encode_delivery_answer(self.accepted, "inferenceId", self.inference_id, self.reason)
 
@@ -60,7 +60,7 @@ class PushReceiver:
     async def receive_event(self, params: Json) -> Json:
         """Raises InvalidParams, FeatureDisabled or UnknownFeatureSet."""
         name, id = params.get("featureSet"), read_member(params, "eventId", EVENT_ID_KIND)
-        with self._audit.watching(PUSH_EVENT, feature_set=name, event_id=id) as record:
+        with self._audit.record_outcome(PUSH_EVENT, feature_set=name, event_id=id) as record:
             self._sets.require(name, "pushEvents")
             event = PushedEvent.from_wire(params, server_id=self._audit.server_id)
             key = (self._audit.server_id, id)
@@ -156,11 +156,13 @@ async def deliver_item(
     """
     if handler is not None:
         reply = await maybe_await(handler(item))
-        return (reply if isinstance(reply, answer) else answer(reply is not False, string_or_none(reply))).wire(), True
+        return (
+            reply if isinstance(reply, answer) else answer(reply is not False, string_or_none(reply))
+        ).to_wire(), True
     if inbox.put_item(item):
-        return answer().wire(), True
+        return answer().to_wire(), True
     # Not remembered: the server may send it again once somebody reads.
-    return answer(False, reason="the host's inbox is full").wire(), False
+    return answer(False, reason="the host's inbox is full").to_wire(), False
 
 
 def encode_delivery_answer(accepted: bool, name: str, id: str | None, reason: str | None) -> Json:

@@ -120,7 +120,9 @@ class StateTracker:
     def state(self, feature_set: str) -> HostState:
         """Raises UnknownFeatureSet."""
         branch = self._branch(feature_set)
-        return HostState(feature_set, branch.at, self._contents.get(feature_set, branch.at), dict(branch.parents))
+        return HostState(
+            feature_set, branch.at, self._contents.get_content(feature_set, branch.at), dict(branch.parents)
+        )
 
     def branch(self, feature_set: str, checkpoint: str | None, content: Any = None) -> None:
         """Let the next call start at a checkpoint. Raises UnknownFeatureSet."""
@@ -132,21 +134,21 @@ class StateTracker:
     async def rollback(self, feature_set: str, checkpoint: str) -> RolledBack:
         branch = self._branch(feature_set)
         async with self._turn(branch, feature_set):
-            with self._audit.watching(ROLLBACK, feature_set=feature_set, checkpoint=checkpoint) as record:
+            with self._audit.record_outcome(ROLLBACK, feature_set=feature_set, checkpoint=checkpoint) as record:
                 result = await self._request(ROLLBACK, {"featureSet": feature_set, "checkpoint": checkpoint})
                 done = RolledBack.from_wire({**result, "checkpoint": checkpoint})
                 if done.success:
                     async with branch.following:
                         branch.at, branch.pinned = checkpoint, False
                     if self._on_state is not None:
-                        content = self._contents.get(feature_set, checkpoint)
+                        content = self._contents.get_content(feature_set, checkpoint)
                         parent = branch.parents.get(checkpoint)
                         self._on_state(StateChange(feature_set, checkpoint, parent, content, by_rollback=True))
                 else:
                     record |= {"outcome": "failure", "reason": done.reason}
                 return done
 
-    async def around(self, params: Mapping[str, Any], send: SendParams) -> Json:
+    async def call_with_state(self, params: Mapping[str, Any], send: SendParams) -> Json:
         """Send a `tools/call` with its state, and read the state of its result."""
         name = await self._set_of(str(params.get("name")))
         if name is None:
@@ -165,7 +167,7 @@ class StateTracker:
         given = params.keys() & {"state", "checkpoint"}
         if given or not (branch.pinned or (self._sending is not None and branch.at is not None)):
             return {}
-        content = self._contents.get(name, branch.at) if branch.pinned or self._sending == "host" else None
+        content = self._contents.get_content(name, branch.at) if branch.pinned or self._sending == "host" else None
         return {"checkpoint": branch.at} if content is None else {"checkpoint": branch.at, "state": content}
 
     def _is_unowned(self, result: Json, branch: _Branch, params: Mapping[str, Any]) -> bool:
@@ -229,7 +231,7 @@ class StateTracker:
         Raises InvalidParams, and as `_require_managed_set`.
         """
         name, checkpoint = self._require_managed_set(params), read_text_param(params, "checkpoint")
-        with self._audit.watching(STATE_UPDATE, feature_set=name, checkpoint=checkpoint) as record:
+        with self._audit.record_outcome(STATE_UPDATE, feature_set=name, checkpoint=checkpoint) as record:
             if "data" in params and "patch" in params:
                 raise InvalidParams("Invalid params: a state has data or a patch, not both")
             branch = self._branch(name)
@@ -243,9 +245,9 @@ class StateTracker:
     async def report_state(self, params: Json) -> Json:
         """`state/get`: where this host is, and the content it keeps."""
         name = self._require_managed_set(params)
-        with self._audit.watching(STATE_GET, feature_set=name):
+        with self._audit.record_outcome(STATE_GET, feature_set=name):
             at = self._branch(name).at
-            return {"checkpoint": at, "data": self._contents.get(name, at)}
+            return {"checkpoint": at, "data": self._contents.get_content(name, at)}
 
     def _require_managed_set(self, params: Json) -> str:
         """The set of a request. Raises UnknownFeatureSet, FeatureDisabled, or StateNotManaged."""
@@ -257,7 +259,7 @@ class StateTracker:
     async def _content(self, name: str, state: Json, parent: str | None) -> Any:
         if "patch" not in state:
             return state.get("data")
-        before = self._contents.text(name, parent)
+        before = self._contents.get_content_text(name, parent)
         if before is None:
             return None
         try:
@@ -303,11 +305,11 @@ class StateContentCache:
         while self._size > self._most:
             self._size -= _size(*self._kept.popitem(last=False))
 
-    def get(self, name: str, checkpoint: str | None) -> Any:
-        text = self.text(name, checkpoint)
+    def get_content(self, name: str, checkpoint: str | None) -> Any:
+        text = self.get_content_text(name, checkpoint)
         return None if text is None else from_json(text)
 
-    def text(self, name: str, checkpoint: str | None) -> bytes | None:
+    def get_content_text(self, name: str, checkpoint: str | None) -> bytes | None:
         if checkpoint is None or (name, checkpoint) not in self._kept:
             return None
         self._kept.move_to_end((name, checkpoint))

@@ -87,7 +87,7 @@ class PushedEvents(EventStream):
         self.subscribed = tuple(filter_strings(reply.get("subscribed")))
         self.unsupported = tuple(filter_strings(reply.get("unsupported")))
         for event in self._early:
-            self.hear(event)
+            self.receive_update(event)
         self._early.clear()
 
     async def _finish(self) -> None:
@@ -95,7 +95,7 @@ class PushedEvents(EventStream):
             with suppress(PeerError, Refused):  # the server left, or has no such subscription: it is over in any case
                 await self._request("mgp/events/unsubscribe", {"subscription_id": self.id})
 
-    def hear(self, news: ServerUpdate) -> None:
+    def receive_update(self, news: ServerUpdate) -> None:
         if news.method != EVENT_NOTIFICATION:
             return
         event = news if isinstance(news, ServerEvent) else ServerEvent(news.params)
@@ -121,7 +121,7 @@ class PolledEvents(EventStream):
         self.unsupported = tuple(filter_strings(reply.get("unsupported")))
         self.subscribed = tuple(pattern for pattern in self._params["channels"] if pattern not in self.unsupported)
 
-    def hear(self, news: ServerUpdate) -> None:
+    def receive_update(self, news: ServerUpdate) -> None:
         """Nothing is pushed."""
 
     async def __anext__(self) -> ServerEvent:
@@ -238,7 +238,7 @@ class LifecycleChanges(UpdateStream[LifecycleChange]):
     async def _begin(self) -> None:
         """Nothing to ask for: the server tells every client that negotiated it."""
 
-    def hear(self, news: ServerUpdate) -> None:
+    def receive_update(self, news: ServerUpdate) -> None:
         if news.method == LIFECYCLE_CHANGED:
             change = LifecycleChange(news.params)
             self._leaving = change.state in ("draining", "disconnected")

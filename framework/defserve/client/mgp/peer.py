@@ -141,7 +141,7 @@ Outcome: TypeAlias = tuple[Json | PeerError, MgpFailure | None]
 class ChunkReader(Protocol):
     """A call that reads its chunks."""
 
-    def heard(self, params: Mapping[str, Any]) -> None: ...
+    def receive_chunk(self, params: Mapping[str, Any]) -> None: ...
 
 
 class MgpPeer(ClientExtension):
@@ -174,7 +174,7 @@ class MgpPeer(ClientExtension):
 
         "deferred" takes a decision back: it is asked for again when a call needs it.
         """
-        await self._grants.change({permission: Grant(decision)})
+        await self._grants.change_decisions({permission: Grant(decision)})
 
     async def request(self, section: str, method: str, params: Mapping[str, Any]) -> Json:
         """A request that belongs to a section of MGP. Raises PeerError if the server does not offer the section."""
@@ -205,9 +205,9 @@ class MgpPeer(ClientExtension):
         self._audit.report("SERVER_CONNECTED", details=details)
         if "permissions" in self.sections and not terms.stateless:
             self._grants.send = self._send
-        await self._grants.settle(self.permissions_required, self.server_id)
+        await self._grants.decide_open_permissions(self.permissions_required, self.server_id)
         try:
-            self._grants.admit(self.server_id, self.permissions_required)
+            self._grants.check_server_permissions(self.server_id, self.permissions_required)
         except Refused:
             self._record_disconnect("its permissions were denied")
             raise
@@ -244,7 +244,7 @@ class MgpPeer(ClientExtension):
     def _on_chunk(self, method: str, params: Json) -> None:
         id = params.get("request_id")
         if isinstance(id, int | str) and (stream := self.streams.get(id)) is not None:
-            stream.heard(params)
+            stream.receive_chunk(params)
 
     def _on_audit_event(self, method: str, params: Json) -> None:
         if "audit" in self.sections:
@@ -301,7 +301,7 @@ class MgpPeer(ClientExtension):
         if self.version is not None:
             params["trace_id"] = trace_id  # §6.5
         if "permissions" in self.sections and self._agreement is not None and self._agreement.stateless:
-            params["_meta"] = {**self._grants.meta(), **object_or_empty(params.get("_meta"))}
+            params["_meta"] = {**self._grants.make_grants_meta(), **object_or_empty(params.get("_meta"))}
         if is_confirmed:
             params["_meta"] = {**object_or_empty(params.get("_meta")), CONFIRMED_META_KEY: True}
         try:
@@ -335,8 +335,8 @@ class MgpPeer(ClientExtension):
         # A tool that does not say what it needs may need whatever its server does.
         needed = self.permissions_required if tool.permissions is None else tool.permissions
         if needed:
-            await self._grants.settle(needed, self.server_id)
-            self._grants.require(name, needed)
+            await self._grants.decide_open_permissions(needed, self.server_id)
+            self._grants.require_approved(name, needed)
         is_confirmed = await self._confirmation.check(tool, arguments, instead_of)
         # The server knows that the listed ones are confirmed here.
         return is_confirmed and not tool.is_listed and "tool_security" in self.sections
@@ -374,7 +374,7 @@ class MgpPeer(ClientExtension):
             await asyncio.sleep(wait)
 
     def _may_repeat(self, observer: RequestObserver | None) -> bool:
-        return self._options.retry and (observer is None or observer.repeatable)
+        return self._options.retry and (observer is None or observer.is_repeatable)
 
     def _to_exception(self, outcome: PeerError | Json) -> DefserveError | None:
         failure = self._failure(outcome)
@@ -433,7 +433,7 @@ class CallValidation:
             self._check_standard(tool, arguments, enforced)
         for check in configured:
             if isinstance(check, Validator):
-                await check.judge(dict(arguments))
+                await check.judge_arguments(dict(arguments))
             elif check != "none":
                 apply_standard_validator(check, arguments)
 

@@ -40,7 +40,7 @@ class Grant(NamedTuple):
         """Whether it has not expired."""
         return self.expires_at is None or now < self.expires_at
 
-    def wire(self) -> Any:
+    def to_wire(self) -> Any:
         """The decision as a call carries it in `_meta`, with its expiry if it has one."""
         until = vocabulary.format_instant(self.expires_at)
         return self.decision if until is None else {"decision": self.decision, "expires_at": until}
@@ -127,7 +127,7 @@ class ServerGrants:
         """The current decision about each permission. An expired one is `deferred`."""
         return {name: self._find_grant(name).decision for name in self._grants}
 
-    async def settle(self, names: Iterable[str], server: str) -> None:
+    async def decide_open_permissions(self, names: Iterable[str], server: str) -> None:
         """Decide about permissions that are open or expired, and tell the server."""
         async with self._deciding:  # two calls at once must not ask the person twice
             wanting = [name for name in dict.fromkeys(names) if not self._is_settled(name)]
@@ -138,10 +138,12 @@ class ServerGrants:
                 # §3.5: only a person may let the server wait. The other policies decide at once.
                 told = "Waiting for operator approval" if policy == "interactive" else f"Decided by the policy {policy}"
                 asked = PermissionRequest(request_id=id, permissions=wanting, policy=policy, message=told)
-                await send_known(self.send, ASK_METHODS, asked.wire())
-            await self.change({name: await self._approval.decide(name, server, self._answers) for name in wanting}, id)
+                await send_known(self.send, ASK_METHODS, asked.to_wire())
+            await self.change_decisions(
+                {name: await self._approval.decide(name, server, self._answers) for name in wanting}, id
+            )
 
-    async def change(self, decided: Mapping[str, Grant], request_id: str | None = None) -> None:
+    async def change_decisions(self, decided: Mapping[str, Grant], request_id: str | None = None) -> None:
         """Decide about permissions anew, and tell the server. What is deferred is asked for again when it is needed.
 
         `request_id` is that of our request for these decisions, if there was one.
@@ -157,7 +159,7 @@ class ServerGrants:
         if self.send is not None:
             await send_grants(self.send, request_id or str(uuid4()), decided, self._audit.actor)
 
-    def require(self, tool: str, names: Sequence[str]) -> None:
+    def require_approved(self, tool: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied unless all of these are approved."""
         missing = {name: held.decision for name in names if (held := self._find_grant(name)).decision != "approved"}
         if not missing:
@@ -173,7 +175,7 @@ class ServerGrants:
             retryable="denied" not in missing.values(),
         )
 
-    def admit(self, server: str, names: Sequence[str]) -> None:
+    def check_server_permissions(self, server: str, names: Sequence[str]) -> None:
         """Raises PermissionDenied for a server that needs what a policy denies it: it is not connected (§3.4)."""
         denied = {name: "denied" for name in names if self._find_grant(name).decision == "denied"}
         if denied and self._approval.policy == "deny_all":
@@ -183,9 +185,9 @@ class ServerGrants:
                 details={"server": server, "missing": denied},
             )
 
-    def meta(self) -> dict[str, Any]:
+    def make_grants_meta(self) -> dict[str, Any]:
         """What a call carries in `_meta` if there is no session."""
-        grants = {name: grant.wire() for name, grant in self._grants.items()}
+        grants = {name: grant.to_wire() for name, grant in self._grants.items()}
         return {GRANT_META_KEYS[0]: grants} if grants else {}
 
     def _find_grant(self, name: str) -> Grant:

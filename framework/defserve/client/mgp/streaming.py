@@ -154,7 +154,7 @@ class Stream:
             self.cancelled = True
             return extract_result_value({"content": result.get("content")}, None)
         value = await self._client.value(self.tool, result)
-        self._deliver_parts(self._order.rest())
+        self._deliver_parts(self._order.take_remaining())
         if self._order.next == 0 and value is not None:
             self._deliver_parts([value])
         return value
@@ -166,7 +166,7 @@ class Stream:
 
     def _end(self, error: Exception) -> None:
         if not self._outcome.done():
-            self._deliver_parts(self._order.rest())
+            self._deliver_parts(self._order.take_remaining())
             self._outcome.set_exception(error)
 
     def _on_outcome_done(self, outcome: asyncio.Future[Any]) -> None:
@@ -180,7 +180,7 @@ class Stream:
 
     # -- the observer of the request (see `conversation`) ------------------------------------------------
 
-    def begins(self) -> str:
+    def assign_request_id(self) -> str:
         """A new id. Without a session, anyone who knows the id can cancel the call, so it must be hard to guess."""
         self._unregister_stream()
         self._order.repeat()
@@ -190,11 +190,11 @@ class Stream:
         return self._id
 
     @property
-    def repeatable(self) -> bool:
+    def is_repeatable(self) -> bool:
         """Whether the call may be sent again: parts that were read cannot be taken back."""
         return self._order.next == 0
 
-    def waits(self) -> bool:
+    def should_keep_waiting(self) -> bool:
         """Whether the server has sent something since the last time, or is silent because we paused it."""
         spoke, self._spoke = self._spoke, False
         return spoke or self._paused or not self._rate
@@ -205,7 +205,7 @@ class Stream:
 
     # -- chunks ------------------------------------------------------------------------------------------
 
-    def heard(self, params: Mapping[str, Any]) -> None:
+    def receive_chunk(self, params: Mapping[str, Any]) -> None:
         """Take a chunk. Chunks may come in any order."""
         index = params.get("index")
         if type(index) is not int or index < 0 or self._outcome.done():
@@ -305,7 +305,7 @@ class ChunkOrder:
         self._early_bytes = 0
         self._asked.clear()
 
-    def rest(self) -> list[Any]:
+    def take_remaining(self) -> list[Any]:
         """All remaining chunks, when no more can come."""
         found: list[Any] = []
         while self._early:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from defserve.auth.oauth import (
     NO_CHALLENGE,
     OAuthChallenge,
-    check_url,
+    check_oauth_url,
     is_loopback,
     make_http_url,
     parse_oauth_challenge,
@@ -91,7 +91,7 @@ class ServerAuthorizer:
         self, url: str, store: CredentialStore, grant: TokenGrant | None, how: AuthorizerOptions | None = None
     ) -> None:
         url = make_http_url(url)
-        check_url(url, "the address to sign in to", query=True)
+        check_oauth_url(url, "the address to sign in to", query=True)
         self._url, self._store, self._grant, self._how = url, store, grant, how or AuthorizerOptions()
         self.credential: Credential | None = None
         """What is sent now."""
@@ -269,7 +269,7 @@ class ServerAuthorizer:
             }
             endpoint = TokenEndpoint(before.issuer, before.client, Fetcher(before.reach), proof_key=before.key)
             try:
-                tokens = await endpoint.tokens(form, before.tokens.scopes)
+                tokens = await endpoint.request_tokens(form, before.tokens.scopes)
             except RefusedByIssuer as refusal:
                 if refusal.error not in ENDED:
                     raise

@@ -86,7 +86,7 @@ class FileCredentialStore:
             if server := string_or_none(self._document(path).get("server")):
                 yield server
 
-    def place_of(self, server: str) -> str:
+    def get_credential_path(self, server: str) -> str:
         """Where the secrets for a server are, for a person."""
         path = get_sign_in_path(server, self._folder)
         return "the system's keyring" if self._document(path).get("keyring") else str(path)

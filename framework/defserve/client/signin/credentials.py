@@ -183,11 +183,11 @@ class TokenEndpoint:
         self._proof_key, self._signing_key = proof_key, signing_key
         self._nonce: str | None = None
 
-    async def tokens(self, form: Mapping[str, str], asked: Sequence[str]) -> Tokens:
+    async def request_tokens(self, form: Mapping[str, str], asked: Sequence[str]) -> Tokens:
         """Ask for tokens. Raises RefusedByIssuer with the issuer's error, SignInError for anything else."""
-        return read_tokens((await self.ask(form)).document, asked, is_bound=self._proof_key is not None)
+        return read_tokens((await self.post_form(form)).document, asked, is_bound=self._proof_key is not None)
 
-    async def ask(self, form: Mapping[str, str]) -> FetchedDocument:
+    async def post_form(self, form: Mapping[str, str]) -> FetchedDocument:
         """Send a form with the client's proof of who it is, and give the answer. Raises like `tokens`."""
         answer = await self._post(self._issuer.token_endpoint, "the token endpoint", form)
         if self._proof_key is not None and self._nonce and answer.document.get("error") == NONCE_WANTED:

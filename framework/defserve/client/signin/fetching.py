@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 
 from pydantic_core import to_json
 
-from defserve.auth.oauth import check_url, is_loopback
+from defserve.auth.oauth import check_oauth_url, is_loopback
 from defserve.base.redaction import redact_text
 from defserve.base.version import VERSION
-from defserve.client.links.http_client import HttpClient, ProxiedClient, RequestAddress, is_proxied
+from defserve.client.links.http_client import HttpClient, ProxiedClient, RequestAddress, uses_http_proxy
 from defserve.client.links.http_connection import BrokenHttpConnection
 from defserve.client.replies import Json, parse_json_object
 from defserve.errors import Refused, UsageError
@@ -81,10 +81,10 @@ class Fetcher:
         kind = {"content-type": "application/json"}
         return await self._send(self._check_url(url, what), what, "POST", kind, to_json(document))
 
-    async def check(self, url: str, what: str) -> str:
+    async def check_url(self, url: str, what: str) -> str:
         """A URL that somebody else is going to open, such as a browser; judged as if it were opened here."""
         address = self._check_url(url, what)
-        if is_proxied(address):
+        if uses_http_proxy(address):
             self._judge_name(address, what)
         else:
             try:
@@ -97,7 +97,7 @@ class Fetcher:
         try:
             if len(url) > MAX_URL_LENGTH:
                 raise UsageError(f"{what} has more than {MAX_URL_LENGTH} characters", fix="use a shorter address")
-            parts = check_url(url, what, query=True)
+            parts = check_oauth_url(url, what, query=True)
         except UsageError as error:
             raise SignInError(error.problem, fix="tell who runs the server; this address comes from it") from None
         if is_loopback(parts.hostname or "") and self.reach is not NetworkReach.MACHINE:
@@ -122,7 +122,7 @@ class Fetcher:
         self, address: RequestAddress, what: str, method: str, headers: Mapping[str, str], content: bytes | None
     ) -> FetchedDocument:
         client: ProxiedClient | HttpClient
-        if is_proxied(address):
+        if uses_http_proxy(address):
             self._judge_name(address, what)
             client = ProxiedClient(address, _HEADERS)
         else:
@@ -130,7 +130,7 @@ class Fetcher:
         try:
             async with asyncio.timeout(FETCH_SECONDS):
                 response = await client.send(method, address.target, headers, content)
-                body = await response.start(MAX_DOCUMENT_BYTES)
+                body = await response.read_start(MAX_DOCUMENT_BYTES)
                 await response.aclose()
         except TimeoutError:
             raise SignInError(f"{what} {address} did not answer within {FETCH_SECONDS:g} s") from None

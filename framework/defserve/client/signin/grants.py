@@ -41,7 +41,7 @@ class GrantRequest(NamedTuple):
     key: ProofKey | None
     known: Credential | None
 
-    def credential(self, client: ClientRegistration) -> Credential:
+    def make_credential(self, client: ClientRegistration) -> Credential:
         """What will be kept, without its tokens."""
         resource, reach = self.found.resource.resource, self.fetcher.reach
         return Credential(self.server, resource, self.found.issuer, client, None, self.scopes, self.key, reach)
@@ -79,11 +79,11 @@ class PersonGrant:
         async with self.redirect.open(known.redirect_uri if known else "", mark) as visit:
             client = await self._client(wanted, known, visit.uri)
             attempt = Attempt(wanted.found, client, visit.uri, wanted.scopes)
-            await wanted.fetcher.check(issuer.authorization_endpoint, "the authorization endpoint")
+            await wanted.fetcher.check_url(issuer.authorization_endpoint, "the authorization endpoint")
             code = attempt.code_in(await visit.visit(attempt.url, attempt.is_answered_by))
             endpoint = TokenEndpoint(issuer, client, wanted.fetcher, proof_key=wanted.key)
-            tokens = await endpoint.tokens(attempt.token_request(code), wanted.scopes)
-        return replace(wanted.credential(client), tokens=tokens)
+            tokens = await endpoint.request_tokens(attempt.token_request(code), wanted.scopes)
+        return replace(wanted.make_credential(client), tokens=tokens)
 
     def _find_registration(self, wanted: GrantRequest) -> ClientRegistration | None:
         """The client that was registered before, with this very issuer, for as much as is wanted now."""
@@ -119,9 +119,9 @@ class ClientCredentialsGrant:
         client = replace(self.client, method=SIGNED) if self.signing_key else choose_auth_method(self.client, issuer)
         form = {"grant_type": "client_credentials", "resource": wanted.found.resource.resource, **_scope(wanted)}
         endpoint = TokenEndpoint(issuer, client, wanted.fetcher, proof_key=wanted.key, signing_key=self.signing_key)
-        tokens = await endpoint.tokens(form, wanted.scopes)
+        tokens = await endpoint.request_tokens(form, wanted.scopes)
         # The client can ask anew whenever it wants (RFC 6749 §4.4.3), and a refresh would be without its signing key.
-        return replace(wanted.credential(client), tokens=replace(tokens, refresh_token=None))
+        return replace(wanted.make_credential(client), tokens=replace(tokens, refresh_token=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class AssertionGrant:
             **_scope(wanted),
         }
         endpoint = TokenEndpoint(wanted.found.issuer, client, wanted.fetcher, proof_key=wanted.key)
-        return replace(wanted.credential(client), tokens=await endpoint.tokens(form, wanted.scopes))
+        return replace(wanted.make_credential(client), tokens=await endpoint.request_tokens(form, wanted.scopes))
 
 
 TokenGrant: TypeAlias = PersonGrant | ClientCredentialsGrant | AssertionGrant
@@ -170,7 +170,7 @@ class IdentityProvider:
         provider = IssuerMetadata(self.token_endpoint, token_endpoint=self.token_endpoint)
         client = self.client or ClientRegistration("")
         # It was given, not named by a peer: it may be anywhere that its user can reach.
-        answer = (await TokenEndpoint(provider, client, Fetcher(NetworkReach.MACHINE)).ask(form)).document
+        answer = (await TokenEndpoint(provider, client, Fetcher(NetworkReach.MACHINE)).post_form(form)).document
         made = string_or_none(answer.get("access_token"))
         if not made or answer.get("issued_token_type") != ID_JAG:
             raise SignInError(f"the identity provider {self.token_endpoint} gave no assertion for {wanted.server}")

@@ -42,4 +42,4 @@ def judge(
     from defserve.guard.code.judgement import judge_source
     from defserve.guard.code.policy import CodePolicy
 
-    return judge_source(source, CodePolicy.of(level, allow, block, max_bytes, trust))
+    return judge_source(source, CodePolicy.from_options(level, allow, block, max_bytes, trust))

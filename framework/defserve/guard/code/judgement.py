@@ -204,7 +204,7 @@ class CodeRules:
                 return
             if (name in allowed_names.ATTRIBUTE_BUILTINS or name == "open") and name not in self.policy.trust:
                 yield from self._by_name(visit, name)
-            yield from self._reference(visit, self.references.refer(node, visit.scope))
+            yield from self._reference(visit, self.references.resolve_expression(node, visit.scope))
         if not self._dunder_name_allowed(visit, node):
             yield from self._bad_identifier(visit, name)
 
@@ -249,7 +249,7 @@ class CodeRules:
             yield _violation(visit, "module-value", f"Blocked use of module '{reference.dotted}' as a value")
 
     def _attribute(self, visit: NodeVisit, node: ast.Attribute) -> Iterator[Violation]:
-        base = self.references.refer(node.value, visit.scope)
+        base = self.references.resolve_expression(node.value, visit.scope)
         if base is not None and base.is_module:
             if not isinstance(node.ctx, ast.Load):
                 yield _violation(visit, "module-write", f"Blocked write to module '{base.dotted}'")
@@ -263,7 +263,7 @@ class CodeRules:
                 yield _violation(visit, "attribute", message)
         if node.attr in ("format", "format_map", "vformat") and not (base and base.is_module):
             yield from self._format(visit, node)
-        yield from self._reference(visit, self.references.refer(node, visit.scope))
+        yield from self._reference(visit, self.references.resolve_expression(node, visit.scope))
 
     def _is_untabled(self, dotted: str) -> bool:
         module = dotted.rpartition(".")[0] or dotted
@@ -275,7 +275,7 @@ class CodeRules:
     def _member(self, visit: NodeVisit, module: str, attribute: str) -> Iterator[Violation]:
         """R3."""
         dotted = f"{module}.{attribute}"
-        if self.policy.trusts(module) or attribute == "__version__" or self.references.is_submodule(dotted):
+        if self.policy.is_trusted(module) or attribute == "__version__" or self.references.is_submodule(dotted):
             return
         if (table := allowed_names.find_exports(module, self.strict)) is not None:
             refused = attribute not in table
@@ -355,12 +355,12 @@ class CodeRules:
         is_print = isinstance(node.func, ast.Name) and node.func.id == "print"
         if self.strict and is_print and any(k.arg in ("file", None) for k in node.keywords):
             yield _violation(visit, "print-file", "Blocked pattern: 'print(file='")
-        reference = self.references.refer(node.func, visit.scope)
+        reference = self.references.resolve_expression(node.func, visit.scope)
         writing = allowed_names.WRITING_KEYWORDS.get(reference.dotted) if reference else None
         if writing and any(k.arg is None or k.arg in writing for k in node.keywords):
             yield _violation(visit, "write", f"Blocked write: '{reference.dotted if reference else ''}' to a file")
         harmless = allowed_names.HARMLESS_KEYWORDS.get(reference.dotted) if reference else None
-        if reference and harmless is not None and not self.policy.trusts(reference.dotted):
+        if reference and harmless is not None and not self.policy.is_trusted(reference.dotted):
             yield from _check_named_code(visit, node, reference.dotted, harmless)
         for name in (k.arg for k in node.keywords if k.arg in self._exposed):
             yield _violation(visit, "attribute", f"Blocked argument: '{name}'")
@@ -480,8 +480,8 @@ def _literals(node: ast.expr, scope: NameScope, walk: TreeWalk) -> list[str] | N
             parts = [_literals(left, scope, walk), _literals(right, scope, walk)]
             return None if None in parts else ["".join(text for part in parts for text in part or ())]
         case ast.Name(id=name):
-            home = scope.find(name)
-            if home is None or (not home.shields and not (home is walk.module and walk.is_settled(name))):
+            home = scope.find_binding_scope(name)
+            if home is None or (not home.is_hiding_builtins and not (home is walk.module and walk.is_settled(name))):
                 return None
             texts: list[str] = []
             if len(home.bindings[name]) > 20:

@@ -31,7 +31,7 @@ class CodePolicy:
     blocked_texts: tuple[str, ...] = ()
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         level: CodeLevel,
         allow: Collection[str] | None,
@@ -58,13 +58,13 @@ class CodePolicy:
         """Readonly is strict and more."""
         return self.level in ("strict", "readonly")
 
-    def trusts(self, module: str) -> bool:
+    def is_trusted(self, module: str) -> bool:
         return _covers(self.trust, module)
 
     def may_import(self, module: str) -> bool:
         if _covers(self.blocked_modules, module):
             return False
-        if self.trusts(module):
+        if self.is_trusted(module):
             return True
         if self.allow is not None and not _covers(self.allow, module):
             return module == "__future__"
@@ -78,7 +78,7 @@ class CodePolicy:
         dotted = f"{module}.{name}"
         if _covers(self.blocked_modules, module) or dotted in self.blocked_modules or self.blocks_dotted(dotted):
             return False
-        if self.trusts(module):
+        if self.is_trusted(module):
             return True
         if self.allow is not None and not _covers(self.allow, module) and module != "__future__":
             return False
@@ -109,7 +109,7 @@ class CodePolicy:
             "max_code_size_bytes": self.max_bytes,
         }
 
-    def declaration(self) -> dict[str, Any]:
+    def make_declaration(self) -> dict[str, Any]:
         """The lists and the size that are enforced, as a tool declares them (§7.3)."""
         if self.level == "unrestricted":
             return {"max_code_size_bytes": self.max_bytes}

@@ -17,7 +17,7 @@ class ReadonlyRules:
 
     def __init__(self, references: ImportReferences) -> None:
         self.references, self.walk = references, references.walk
-        self._own = Ownership(references).own
+        self._own = Ownership(references).is_owned
 
     def __iter__(self) -> Iterator[Violation]:
         for visit in self.walk.visits:
@@ -25,7 +25,7 @@ class ReadonlyRules:
             match node:
                 case ast.Attribute(ctx=ast.Load()) if node.attr in MUTATING_METHODS:
                     # A module's function of that name (`heapq.merge`, `operator.add`) changes no object by itself.
-                    base = self.references.refer(node.value, visit.scope)
+                    base = self.references.resolve_expression(node.value, visit.scope)
                     if not self._own(node.value, visit.scope) and not (base is not None and base.is_module):
                         yield _write(node, f".{node.attr}(")
                 case ast.Attribute(ctx=ast.Store() | ast.Del()):
@@ -40,7 +40,7 @@ class ReadonlyRules:
                     pass
 
     def _argument(self, visit: NodeVisit, node: ast.Name | ast.Attribute) -> Iterator[Violation]:
-        reference = self.references.refer(node, visit.scope)
+        reference = self.references.resolve_expression(node, visit.scope)
         if reference is None or reference.dotted not in ARGUMENT_MUTATORS:
             return
         call = visit.parent.node if visit.parent else None
@@ -159,7 +159,7 @@ class Ownership:
         self._keeping: dict[NameKey, bool] = {}
         self._mixed: set[NameKey] | None = None
 
-    def own(self, node: ast.expr, scope: NameScope) -> bool:
+    def is_owned(self, node: ast.expr, scope: NameScope) -> bool:
         """Whether the object an expression gives was surely made by this program."""
         match node:
             case ast.Name():
@@ -173,7 +173,7 @@ class Ownership:
 
     def _home(self, name: str, scope: NameScope) -> NameScope | None:
         """Where the name is bound, if it certainly holds one of those bindings wherever it is used."""
-        home = scope.find(name)
+        home = scope.find_binding_scope(name)
         if home is None or home.kind == "class" or (home is self.walk.module and not self.walk.is_settled(name)):
             return None
         return home
@@ -246,12 +246,12 @@ class Ownership:
             case ast.AugAssign(target=ast.Name() as holder, value=value):
                 holders = [] if self._holds_made(value, scope) else [holder]
             case ast.Call(func=ast.Name() | ast.Attribute() as function, args=args):
-                reference = self.references.refer(function, scope)
+                reference = self.references.resolve_expression(function, scope)
                 holders = args if reference is not None and reference.dotted in ARGUMENT_MUTATORS else []
             case _:
                 pass
         for holder in holders:
-            home = scope.find(holder.id) if isinstance(holder, ast.Name) else None
+            home = scope.find_binding_scope(holder.id) if isinstance(holder, ast.Name) else None
             if home is not None and isinstance(holder, ast.Name):
                 yield id(home), holder.id
 
@@ -280,7 +280,7 @@ class Ownership:
                 return False
 
     def _starts_empty(self, call: ast.Call, scope: NameScope) -> bool:
-        function, reference = call.func, self.references.refer(call.func, scope)
+        function, reference = call.func, self.references.resolve_expression(call.func, scope)
         if call.keywords or (call.args and (reference is None or reference.dotted != "collections.defaultdict")):
             return False
         if call.args:
@@ -291,7 +291,7 @@ class Ownership:
 
     def _makes(self, factory: ast.expr, scope: NameScope) -> bool:
         """Whether calling `factory` gives a new object each time."""
-        reference = self.references.refer(factory, scope)
+        reference = self.references.resolve_expression(factory, scope)
         match factory:
             case ast.Lambda(args=ast.arguments(args=[], posonlyargs=[], kwonlyargs=[]), body=body):
                 return self._fresh(body, self._scopes[id(body)])
@@ -313,7 +313,7 @@ class Ownership:
                 without_start = name != "sum" or (len(args) == 1 and not node.keywords)
                 return without_start and self._builtin(function, scope)
             case ast.Call(func=ast.Name() | ast.Attribute() as function):
-                reference = self.references.refer(function, scope)
+                reference = self.references.resolve_expression(function, scope)
                 if reference is not None:
                     return reference.dotted in _FRESH_MEMBERS
                 return (

@@ -121,7 +121,7 @@ class TreeWalk:
         return None
 
     def _mention(self, visit: NodeVisit, node: ast.Name) -> None:
-        if visit.scope.find(node.id) not in (None, self.module):
+        if visit.scope.find_binding_scope(node.id) not in (None, self.module):
             return
         if (known := self._mentions.get(node.id)) is None:
             known = self._mentions[node.id] = _Mentions(visit, [])
@@ -179,23 +179,23 @@ class TreeWalk:
             case ast.Name(id=name, ctx=ast.Store()):
                 self._bind_store(visit, name)
             case ast.arg(arg=name):
-                scope.bind(name, NameBinding())
+                scope.add_binding(name, NameBinding())
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 self._define(name, visit)
-                scope.bind(name, NameBinding())
+                scope.add_binding(name, NameBinding())
             case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                scope.bind(name, NameBinding())
+                scope.add_binding(name, NameBinding())
             case ast.MatchMapping(rest=str(name)):
-                scope.bind(name, NameBinding())
+                scope.add_binding(name, NameBinding())
             case ast.Import(names=names):
                 for alias in names:
                     self._import(alias.name)
                     bound = alias.asname or alias.name.partition(".")[0]
-                    scope.bind(bound, NameBinding(module=alias.name if alias.asname else bound))
+                    scope.add_binding(bound, NameBinding(module=alias.name if alias.asname else bound))
             case ast.ImportFrom(names=names, module=module):
                 for alias in names:
                     self._define(alias.asname or alias.name, visit)
-                    scope.bind(alias.asname or alias.name, NameBinding(member=f"{module}.{alias.name}"))
+                    scope.add_binding(alias.asname or alias.name, NameBinding(member=f"{module}.{alias.name}"))
             case _:
                 pass
 
@@ -228,7 +228,7 @@ class TreeWalk:
                     scope = scope.parent
             case _:
                 pass
-        scope.bind(name, NameBinding(value=value, each_of=each_of))
+        scope.add_binding(name, NameBinding(value=value, each_of=each_of))
 
     def find_assigned_value(self, target: NodeVisit) -> ast.expr | None:
         """What a plain assignment gives this target: in `a, b = [], {}`, each its own. None if that is unknown."""
@@ -329,13 +329,13 @@ class NameScope:
     imports: dict[str, NameBinding] = field(default_factory=dict[str, NameBinding])
     """The names that an import binds. Whatever else binds them, they may be that import."""
 
-    def bind(self, name: str, binding: NameBinding) -> None:
-        home = self.home(name)
+    def add_binding(self, name: str, binding: NameBinding) -> None:
+        home = self.find_assignment_scope(name)
         home.bindings.setdefault(name, []).append(binding)
         if binding.module is not None or binding.member is not None:
             home.imports.setdefault(name, binding)
 
-    def home(self, name: str) -> NameScope:
+    def find_assignment_scope(self, name: str) -> NameScope:
         """The scope that an assignment to the name in this one changes."""
         if (where := self.elsewhere.get(name)) is None:
             return self
@@ -347,14 +347,14 @@ class NameScope:
         return scope
 
     @property
-    def shields(self) -> bool:
+    def is_hiding_builtins(self) -> bool:
         """Whether a name bound here can never turn out to be the built-in."""
         return self.kind in ("function", "comprehension")
 
-    def find(self, name: str) -> NameScope | None:
+    def find_binding_scope(self, name: str) -> NameScope | None:
         """The scope whose binding a use of the name here sees, or None: a built-in or the host's."""
         if name in self.elsewhere:
-            home = self.home(name)
+            home = self.find_assignment_scope(name)
             return home if name in home.bindings else None
         scope: NameScope | None = self
         while scope is not None:
@@ -381,7 +381,7 @@ class ImportReferences:
         self.walk, self.strict = walk, strict
         self._known: dict[int, ImportReference | None] = {}
 
-    def refer(self, node: ast.expr, scope: NameScope) -> ImportReference | None:
+    def resolve_expression(self, node: ast.expr, scope: NameScope) -> ImportReference | None:
         """What an expression refers to, if it is an imported module or a member of one."""
         chain: list[ast.Attribute] = []
         while isinstance(node, ast.Attribute) and id(node) not in self._known:
@@ -399,7 +399,7 @@ class ImportReferences:
         return reference
 
     def _find_import(self, name: str, scope: NameScope) -> ImportReference | None:
-        home = scope.find(name)
+        home = scope.find_binding_scope(name)
         binding = home.imports.get(name) if home else None
         if binding is None:
             return None
@@ -413,6 +413,6 @@ class ImportReferences:
 
     def is_builtin(self, name: str, scope: NameScope) -> bool:
         """Whether the name may be the built-in here."""
-        if (home := scope.find(name)) is None:
+        if (home := scope.find_binding_scope(name)) is None:
             return True
-        return not home.shields and (home is not self.walk.module or not self.walk.is_settled(name))
+        return not home.is_hiding_builtins and (home is not self.walk.module or not self.walk.is_settled(name))

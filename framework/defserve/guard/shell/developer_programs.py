@@ -8,7 +8,7 @@ since an alias of the repository's own settings may run anything. Left out are t
 
 from __future__ import annotations
 
-from defserve.guard.shell.grammar import SpecTable, expand_table_groups
+from defserve.guard.shell.grammar import ProgramSpecTable, expand_table_groups
 
 _GIT_GROUPS = {
     "diff": """
@@ -50,7 +50,7 @@ _GIT_GROUPS = {
     """,
 }
 
-_LOOKING: SpecTable = {
+_LOOKING: ProgramSpecTable = {
     "status": """
         -sbvuz --short --branch --show-stash --porcelain?v1|v2 --long --verbose -u,--untracked-files?no|normal|all
         --ignore-submodules?none|untracked|dirty|all --ignored?traditional|no|matching --column?names --no-column
@@ -166,7 +166,7 @@ _LOOKING: SpecTable = {
     """,
 }
 
-_CHANGING: SpecTable = {
+_CHANGING: ProgramSpecTable = {
     "branch": """
         -vqa -l,--list@1 -r --all --remotes --show-current --verbose --abbrev:number --no-abbrev +refs
         -t,--track?direct|inherit --no-track -u,--set-upstream-to:undashed@2 --unset-upstream@2
@@ -323,7 +323,7 @@ _CHANGING: SpecTable = {
     "bisect filter-branch difftool mergetool hook shell daemon instaweb send-email credential help": "%never",
 }
 
-GIT_SPECS: SpecTable = expand_table_groups(
+GIT_SPECS: ProgramSpecTable = expand_table_groups(
     {
         "git": {
             "": """
@@ -359,7 +359,7 @@ _TOOL_GROUPS = {
     "seven": "%words -y -bd -ba -bb:few -r -t:name -x:seven-name -i:seven-name -scs:name -p:text",
 }
 
-DEVELOPER_TOOL_SPECS: SpecTable = expand_table_groups(
+DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
     {
         "bat batcat": """
             -nApPuf -l,--language:name -r,--line-range:numbers -H,--highlight-line:numbers --paging:=never
@@ -551,7 +551,7 @@ DEVELOPER_TOOL_SPECS: SpecTable = expand_table_groups(
 )
 
 # What an interpreter does with a file, or a module of its own, without running the project's code.
-SYNTAX_CHECK_SPECS: SpecTable = {
+SYNTAX_CHECK_SPECS: ProgramSpecTable = {
     "bash -n": "| read",
     "sh -n": "| read",
     "dash -n": "| read",

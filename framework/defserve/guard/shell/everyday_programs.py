@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from defserve.guard.shell.grammar import SpecTable, expand_table_groups
+from defserve.guard.shell.grammar import ProgramSpecTable, expand_table_groups
 
 _TEXT_GROUPS = {
     "color": "--color,--colour?always|never|auto",
@@ -23,7 +23,7 @@ _TEXT_GROUPS = {
     "zcat": "-fqvLVhk --force --quiet --verbose | read*",
 }
 
-TEXT_PROGRAM_SPECS: SpecTable = expand_table_groups(
+TEXT_PROGRAM_SPECS: ProgramSpecTable = expand_table_groups(
     {
         "cat": """
             -AbeEnstTuv --show-all --number-nonblank --show-ends --number --squeeze-blank --show-tabs
@@ -232,7 +232,7 @@ _FILE_GROUPS = {
     """,
 }
 
-FILE_PROGRAM_SPECS: SpecTable = expand_table_groups(
+FILE_PROGRAM_SPECS: ProgramSpecTable = expand_table_groups(
     {
         "ls dir vdir": """
             -aAbBcCdDfFgGhiklmnNopqQrsStuUvxXZ1WOey -R,--recursive@1 -I,--ignore:ignored
@@ -378,7 +378,7 @@ FILE_PROGRAM_SPECS: SpecTable = expand_table_groups(
     _FILE_GROUPS,
 )
 
-TAR_SPECS: SpecTable = expand_table_groups(
+TAR_SPECS: ProgramSpecTable = expand_table_groups(
     {
         "-t --list": """
         -t,--list +tar -f,--file:local -C,--directory:inside --occurrence?number --strip-components:number | glob*
@@ -404,7 +404,7 @@ TAR_SPECS: SpecTable = expand_table_groups(
 # -- Programs that print, compute, and tell about the machine, its users and processes.
 
 
-SYSTEM_PROGRAM_SPECS: SpecTable = {
+SYSTEM_PROGRAM_SPECS: ProgramSpecTable = {
     "echo expr true false": "%plain | pattern*",
     "printf": "%plain | printed pattern*",
     "factor": "| factored*",

@@ -61,7 +61,7 @@ class Words:
 
 
 def find_violations(
-    entry: str | SpecTable, words: Sequence[str], title: str, places: PathRules, depth: int = 0
+    entry: str | ProgramSpecTable, words: Sequence[str], title: str, places: PathRules, depth: int = 0
 ) -> Iterator[Violation]:
     """What the words after a program's name break. `entry` is what a table (`split_shared_keys`) says of it."""
     if isinstance(entry, str):
@@ -233,7 +233,7 @@ def _values(options: Iterable[tuple[str, Option, list[str]]], title: str, places
         for kind, value in zip(option.kinds, values, strict=False):
             if find_word_kind(kind).effect:
                 yield _effect(find_word_kind(kind).effect, title, name)
-            for found in find_word_kind(kind).problems(value, places):
+            for found in find_word_kind(kind).find_problems(value, places):
                 yield found or Violation(
                     "value", f"Blocked value of {title} {name}: '{value}' is not {_describe_kind(kind)}"
                 )
@@ -255,7 +255,7 @@ def _operands(words: Sequence[str], shape: Sequence[Shape], title: str, places: 
 
 def _judge_operands(words: Sequence[str], kinds: Sequence[str], title: str, places: PathRules) -> Iterator[Violation]:
     for word, kind in zip(words, kinds, strict=True):
-        for found in find_word_kind(kind).problems(word, places):
+        for found in find_word_kind(kind).find_problems(word, places):
             yield found or Violation("operand", f"Blocked operand of {title}: '{word}' is not {_describe_kind(kind)}")
 
 
@@ -297,7 +297,7 @@ def _describe_kind(kind: str) -> str:
     return find_word_kind(kind).says
 
 
-SpecTable: TypeAlias = Mapping[str, "str | SpecTable"]
+ProgramSpecTable: TypeAlias = Mapping[str, "str | ProgramSpecTable"]
 """Names (several in one key share an entry) → a spec, or the table of sub-commands, where "" has what precedes them."""
 
 EFFECTS: Mapping[str, str] = {"w": "write", "n": "network-use", "x": "run", "o": "operands", "e": "editor", "h": "home"}
@@ -400,7 +400,7 @@ def _alternative(tokens: list[str]) -> Shape:
     return shape
 
 
-def expand_table_groups(table: SpecTable, groups: Mapping[str, str]) -> SpecTable:
+def expand_table_groups(table: ProgramSpecTable, groups: Mapping[str, str]) -> ProgramSpecTable:
     """The table with every `+group` written out."""
 
     def expand_groups(spec: str) -> str:
@@ -412,7 +412,7 @@ def expand_table_groups(table: SpecTable, groups: Mapping[str, str]) -> SpecTabl
     }
 
 
-def split_shared_keys(table: SpecTable) -> dict[str, str | SpecTable]:
+def split_shared_keys(table: ProgramSpecTable) -> dict[str, str | ProgramSpecTable]:
     """The table with one name a key, at every depth."""
     return {
         name: entry if isinstance(entry, str) else split_shared_keys(entry)

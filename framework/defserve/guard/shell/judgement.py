@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from defserve.base.hidden_characters import describe_hidden_characters
 from defserve.guard.shell import grammar
-from defserve.guard.shell.grammar import SpecTable
+from defserve.guard.shell.grammar import ProgramSpecTable
 from defserve.guard.shell.grammar import parse_grammar as grammar_of
 from defserve.guard.shell.places import PathRules
 from defserve.guard.shell.tables import (
@@ -125,7 +125,7 @@ def unwrap_limiter(argv: Sequence[str]) -> Sequence[str]:
     return rest if rest and rest[0][:1] != "-" else ()
 
 
-def _arguments(argv: Sequence[str], entry: str | SpecTable, places: PathRules) -> Iterator[Violation]:
+def _arguments(argv: Sequence[str], entry: str | ProgramSpecTable, places: PathRules) -> Iterator[Violation]:
     if entry is PROGRAM_TABLE["tar"]:
         return find_tar_violations(argv[1:], places)
     return grammar.find_violations(entry, argv[1:], argv[0], places)
@@ -144,7 +144,7 @@ def _tells_version(argv: Sequence[str]) -> bool:
     return " ".join(argv[1:]) in VERSION_ARGUMENTS.get(_plain(argv[0]), ()) and not any(" " in word for word in argv)
 
 
-def _is_subcommand(entry: str | SpecTable | None, words: Sequence[str]) -> bool:
+def _is_subcommand(entry: str | ProgramSpecTable | None, words: Sequence[str]) -> bool:
     """Whether the table of a program knows a sub-command by these words: `pip install`, `uv pip list`."""
     for word in words:
         if entry is None or isinstance(entry, str) or word == "":
@@ -199,7 +199,7 @@ def _by_list(argv: Sequence[str], places: PathRules, listed: AllowList) -> Itera
         yield from _judge_known_program(argv, entry, places, listed)
 
 
-def _first(rest: Sequence[str], entry: str | SpecTable | None) -> str:
+def _first(rest: Sequence[str], entry: str | ProgramSpecTable | None) -> str:
     """The word that says what the program should do: behind options that leave its meaning alone (`git --no-pager`)."""
     before = entry.get("", "") if entry and not isinstance(entry, str) else ""
     options = grammar_of(before if isinstance(before, str) else "", True).options
@@ -217,7 +217,7 @@ def _unknown(argv: Sequence[str], listed: AllowList) -> Iterator[Violation]:
 
 
 def _judge_known_program(
-    argv: Sequence[str], entry: str | SpecTable, places: PathRules, listed: AllowList
+    argv: Sequence[str], entry: str | ProgramSpecTable, places: PathRules, listed: AllowList
 ) -> Iterator[Violation]:
     """A program with rules. A sub-command that has none is the author's word: with the listed flags only."""
     found, firsts = list(_arguments(argv, entry, places)), listed.firsts.get(argv[0], set[str]())
@@ -255,7 +255,7 @@ def _hints(
     return hints
 
 
-def _looks(entry: str | SpecTable) -> bool:
+def _looks(entry: str | ProgramSpecTable) -> bool:
     """Whether a program has a form without effects."""
     return not (isinstance(entry, str) and entry.lstrip().startswith("!"))
 

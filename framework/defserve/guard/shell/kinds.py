@@ -26,7 +26,7 @@ class Kind:
     dashed: bool = False
     """Whether a value in a word of its own may start with a dash."""
 
-    def problems(self, word: str, places: PathRules) -> Iterator[Violation | None]:
+    def find_problems(self, word: str, places: PathRules) -> Iterator[Violation | None]:
         """At most one: a violation, or None if the word is simply not of this kind."""
         found = self.check(word, places)
         if found:

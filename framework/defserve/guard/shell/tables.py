@@ -12,7 +12,7 @@ from defserve.guard.shell.developer_programs import DEVELOPER_TOOL_SPECS, GIT_SP
 from defserve.guard.shell.developer_programs import SYNTAX_CHECK_SPECS as _CHECKS
 from defserve.guard.shell.everyday_programs import FILE_PROGRAM_SPECS, SYSTEM_PROGRAM_SPECS, TEXT_PROGRAM_SPECS
 from defserve.guard.shell.everyday_programs import TAR_SPECS as _TAR
-from defserve.guard.shell.grammar import SpecTable, expand_table_groups, split_shared_keys
+from defserve.guard.shell.grammar import ProgramSpecTable, expand_table_groups, split_shared_keys
 
 _NAMES = {
     "interpreter": """
@@ -140,7 +140,7 @@ _SCRIPT = " ".join(
 )
 _TASKS = "ninja just rake gradle gradlew mvn ant task"
 
-_ON_REQUEST_SPECS: SpecTable = {
+_ON_REQUEST_SPECS: ProgramSpecTable = {
     _TAKES_CODE: "%never",
     # The script is a file; what follows is for the script. Code in an option or on standard input is refused.
     _SCRIPT: "!x %leading | script pattern*",
@@ -222,7 +222,7 @@ _PACKAGE_GROUPS = {
     """,
 }
 
-PACKAGES: SpecTable = expand_table_groups(
+PACKAGES: ProgramSpecTable = expand_table_groups(
     {
         "pip pip3": {
             "": "-Vhqv --version --help --quiet --verbose --no-input --no-color --disable-pip-version-check",
@@ -359,7 +359,7 @@ PACKAGES: SpecTable = expand_table_groups(
 # run, read elsewhere, talk to somebody, or take a file of further options?
 
 
-PROGRAM_TABLE: dict[str, str | SpecTable] = split_shared_keys(
+PROGRAM_TABLE: dict[str, str | ProgramSpecTable] = split_shared_keys(
     {
         **TEXT_PROGRAM_SPECS,
         **FILE_PROGRAM_SPECS,
@@ -371,8 +371,8 @@ PROGRAM_TABLE: dict[str, str | SpecTable] = split_shared_keys(
     }
 )
 SYNTAX_CHECK_TABLE: dict[tuple[str, ...], str] = {tuple(words.split()): str(rules) for words, rules in _CHECKS.items()}
-TAR_TABLE: dict[str, str | SpecTable] = split_shared_keys(_TAR)
-OPT_IN_PROGRAM_TABLE: dict[str, str | SpecTable] = split_shared_keys(_ON_REQUEST_SPECS)
+TAR_TABLE: dict[str, str | ProgramSpecTable] = split_shared_keys(_TAR)
+OPT_IN_PROGRAM_TABLE: dict[str, str | ProgramSpecTable] = split_shared_keys(_ON_REQUEST_SPECS)
 
 __all__ = [
     "SYNTAX_CHECK_TABLE",

@@ -58,7 +58,7 @@ async def overview(inspection: Inspection, request: PageRequest) -> Any:
 
 async def permit(inspection: Inspection, request: PageRequest) -> Any:
     """Grant a permission, deny it, or have it asked for with the next call. It counts at once, in every era."""
-    name, said = request.text("permission"), request.text("say")
+    name, said = request.get_text("permission"), request.get_text("say")
     if said not in SAID:
         raise BadMessage(f"'say' is one of {', '.join(SAID)}")
     await _decide(inspection, name, SAID[said])
@@ -82,9 +82,9 @@ async def _decide(inspection: Inspection, name: str, said: bool | None) -> None:
         if client.mgp is not None:
             await client.mgp.decide(name, decision)
     # A call that waits for exactly this need not ask any more.
-    for question in inspection.questions.open:
+    for question in inspection.questions.waiting:
         if said is not None and question["kind"] == "permission" and question["permission"] == name:
-            inspection.questions.answer(question["id"], {"decision": decision})
+            inspection.questions.answer_question(question["id"], {"decision": decision})
     inspection.push("permissions", {"permission": name})
 
 
@@ -97,11 +97,11 @@ async def access(inspection: Inspection, request: PageRequest) -> Any:
 
 async def grant(inspection: Inspection, request: PageRequest) -> Any:
     """Set an entry that allows or denies, for so many `seconds`, or for ever."""
-    permission = request.text("permission", "allow")
+    permission = request.get_text("permission", "allow")
     if permission not in ("allow", "deny"):
         raise BadMessage("'permission' is allow or deny")
     more: ToolAccessEntry = {"permission": permission}
-    if (seconds := request.number("seconds")) is not None:
+    if (seconds := request.get_number("seconds")) is not None:
         if not 1 <= seconds <= MAX_GRANT_SECONDS:
             raise BadMessage(
                 f"an entry holds from 1 to {MAX_GRANT_SECONDS} seconds", fix="leave 'seconds' out for ever"
@@ -118,13 +118,13 @@ async def revoke(inspection: Inspection, request: PageRequest) -> Any:
 
 
 def _agent(request: PageRequest) -> str:
-    if not (agent := request.text("agent", "").strip()):
+    if not (agent := request.get_text("agent", "").strip()):
         raise BadMessage("an entry is about an agent", fix="give the id of one, such as agent.helper")
     return agent
 
 
 def _tool(request: PageRequest) -> str | None:
-    return request.text("tool", "").strip() or None
+    return request.get_text("tool", "").strip() or None
 
 
 # -- what was written down -------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ async def events(inspection: Inspection, request: PageRequest) -> Any:
     async with use_request_client(inspection, request) as client:
         if client.mgp is None or "events" not in client.mgp.sections:
             raise PeerError("this server offers no event channels to this client")
-        async with client.subscribe_events([request.text("pattern", "*")], every=EVERY_SECONDS) as stream:
+        async with client.subscribe_events([request.get_text("pattern", "*")], every=EVERY_SECONDS) as stream:
             request.part({"channels": list(stream.subscribed), "unknown": list(stream.unsupported)})
             async for event in stream:
                 told = {"channel": event.channel, "data": event.data, "severity": event.severity}
@@ -185,7 +185,7 @@ async def follow(inspection: Inspection, request: PageRequest) -> Any:
     """
     while (way := await _way(inspection, request)) is not None:
         try:
-            request.part_if_changed({"way": way.name, "verbs": list(way.verbs), **await way.look()})
+            request.part_if_changed({"way": way.name, "verbs": list(way.verbs), **await way.read_status()})
         except PeerError as error:
             _on_kernel_error(inspection, request, way, error)
             raise
@@ -196,19 +196,19 @@ async def follow(inspection: Inspection, request: PageRequest) -> Any:
 async def logs(inspection: Inspection, request: PageRequest) -> Any:
     """The lines of a server as parts, until it is cancelled."""
     way = await _kernel(inspection, request)
-    async with aclosing(way.logs(request.text("server"))) as lines:
+    async with aclosing(way.logs(request.get_text("server"))) as lines:
         async for line in lines:
             request.part(line)
 
 
 async def list_held_tools(inspection: Inspection, request: PageRequest) -> Any:
     """The definitions of a server that are held, each with what has changed."""
-    return await (await _kernel(inspection, request)).list_held_tools(request.text("server"))
+    return await (await _kernel(inspection, request)).list_held_tools(request.get_text("server"))
 
 
 async def do(inspection: Inspection, request: PageRequest) -> Any:
     """Do what a button of the page stands for: a verb of the kernel, with its fields. Its server is `server`."""
-    name = request.text("verb")
+    name = request.get_text("verb")
     if name not in (buttons := list_buttons()):
         raise BadMessage(f"a kernel cannot {name[:60]!r}", fix=f"use one of {', '.join(buttons)}")
     given = {**request.arguments, "id": request.arguments.get("server")}
@@ -216,7 +216,7 @@ async def do(inspection: Inspection, request: PageRequest) -> Any:
     verb, fields = parse_verb_request({"verb": name} | {field: given[field] for field in known if given.get(field)})
     way = await _kernel(inspection, request)
     try:
-        return await way.do(verb, fields)
+        return await way.run_verb(verb, fields)
     except PeerError as error:
         _on_kernel_error(inspection, request, way, error)
         raise

@@ -73,7 +73,7 @@ def _has_channels(mcpl: McplPeer) -> bool:
 
 
 def _set(mcpl: McplPeer, name: str) -> Json:
-    one, lists = mcpl.feature_sets[name], mcpl.feature_sets.scoping(name)
+    one, lists = mcpl.feature_sets[name], mcpl.feature_sets.get_scope_lists(name)
     grants = mcpl.feature_sets.grants
     return {
         "missing": sorted({*one.uses} - grants.active) if grants.by_grant else [],
@@ -109,7 +109,7 @@ async def switch(inspection: Inspection, request: PageRequest) -> Any:
 
 async def scopes(inspection: Inspection, request: PageRequest) -> Any:
     """Where a scoped set may act: patterns that allow and patterns that block."""
-    name, lists = request.text("set"), dict[str, list[str]]()
+    name, lists = request.get_text("set"), dict[str, list[str]]()
     for word, member in (("allow", "whitelist"), ("block", "blacklist")):
         given = request.arguments.get(word, [])
         if not is_array(given) or len(given) > MAX_PATTERNS:
@@ -124,18 +124,22 @@ async def scopes(inspection: Inspection, request: PageRequest) -> Any:
 
 async def offer(inspection: Inspection, request: PageRequest) -> Any:
     """Offer another version of MCPL. The conversations are opened anew."""
-    inspection.live.offer(request.text("version"))
+    inspection.live.set_offered_version(request.get_text("version"))
     inspection.reopen()
     return await overview(inspection, request)
 
 
 async def decide(inspection: Inspection, request: PageRequest) -> Any:
     """Answer an event or a scope that waits."""
-    return {"answered": inspection.live.decide(request.whole("number"), request.arguments.get("allow") is True)}
+    return {
+        "answered": inspection.live.decide_pending(
+            request.get_integer("number"), request.arguments.get("allow") is True
+        )
+    }
 
 
 async def mode(inspection: Inspection, request: PageRequest) -> Any:
-    inspection.live.choose(request.text("mode"))
+    inspection.live.set_event_mode(request.get_text("mode"))
     return {"mode": inspection.live.mode}
 
 
@@ -144,7 +148,7 @@ async def before(inspection: Inspection, request: PageRequest) -> Any:
     """Run the hooks before an inference on a message. No model is called."""
     began = inspection.recorder.count
     async with _live(inspection, request) as mcpl:
-        found = await inspection.playground.before(mcpl, request.text("message"), inspection.audit.events)
+        found = await inspection.playground.begin_turn(mcpl, request.get_text("message"), inspection.audit.events)
     return {**found, "seq": _seq(inspection, began, BEFORE_INFERENCE)}
 
 
@@ -152,7 +156,7 @@ async def after(inspection: Inspection, request: PageRequest) -> Any:
     """Run the hooks after an inference on an answer."""
     began = inspection.recorder.count
     async with _live(inspection, request) as mcpl:
-        found = await inspection.playground.after(mcpl, request.text("answer"), inspection.audit.events)
+        found = await inspection.playground.end_turn(mcpl, request.get_text("answer"), inspection.audit.events)
     return {**found, "seq": _seq(inspection, began, AFTER_INFERENCE)}
 
 
@@ -175,22 +179,22 @@ async def collect(inspection: Inspection, request: PageRequest) -> Any:
 
 async def open_channel(inspection: Inspection, request: PageRequest) -> Any:
     """Have the server open a channel. An address that is JSON is sent as such."""
-    address: Any = request.text("address", "").strip() or None
+    address: Any = request.get_text("address", "").strip() or None
     if address is not None:
         with suppress(ValueError):
             address = json.loads(address)
     async with _live(inspection, request) as mcpl:
-        return _channel(await mcpl.open(request.text("type"), address))
+        return _channel(await mcpl.open(request.get_text("type"), address))
 
 
 async def close_channel(inspection: Inspection, request: PageRequest) -> Any:
     async with _live(inspection, request) as mcpl:
-        return {"closed": await mcpl.close(request.text("channel"))}
+        return {"closed": await mcpl.close(request.get_text("channel"))}
 
 
 async def publish(inspection: Inspection, request: PageRequest) -> Any:
     """Write to a channel, as the host."""
-    channel, text = request.text("channel"), request.text("text")
+    channel, text = request.get_text("channel"), request.get_text("text")
     began = time.perf_counter()
     async with _live(inspection, request) as mcpl:
         delivery = await mcpl.publish(channel, text)
@@ -221,8 +225,8 @@ MAX_TEXT_LENGTH: Final = 4_000
 async def follow(inspection: Inspection, request: PageRequest) -> Any:
     """Join a topic, and tell of it as parts until it is cancelled, which leaves it. The token is not kept."""
     address, token = (
-        make_topic_address(request.text("url"), request.text("topic", "")),
-        request.text("token", "") or None,
+        make_topic_address(request.get_text("url"), request.get_text("topic", "")),
+        request.get_text("token", "") or None,
     )
     if len(inspection.seats) >= MAX_SEATS:
         raise UsageError(f"{MAX_SEATS} topics are open", fix="leave one of them")
@@ -233,7 +237,7 @@ async def follow(inspection: Inspection, request: PageRequest) -> Any:
         try:
             while not me.over.is_set():
                 request.part_if_changed({"seat": number, **seat.describe_topic()})
-                await seat.change()
+                await seat.wait_for_change()
         finally:
             del inspection.seats[number]
             listening.cancel()
@@ -243,20 +247,20 @@ async def follow(inspection: Inspection, request: PageRequest) -> Any:
 
 async def approve(inspection: Inspection, request: PageRequest) -> Any:
     """Have a proposal done: the `result`; or, if it must be said by whom, those who are `able`."""
-    return await _seat(inspection, request).approve(request.text("proposal"), request.text("name", ""))
+    return await _seat(inspection, request).approve(request.get_text("proposal"), request.get_text("name", ""))
 
 
 async def decline(inspection: Inspection, request: PageRequest) -> Any:
     seat = _seat(inspection, request)
-    seat.me.decline(seat.proposal(request.text("proposal")), request.text("reason", "")[:MAX_TEXT_LENGTH])
+    seat.me.decline(seat.proposal(request.get_text("proposal")), request.get_text("reason", "")[:MAX_TEXT_LENGTH])
 
 
 async def send_chat(inspection: Inspection, request: PageRequest) -> Any:
-    _seat(inspection, request).me.chat(request.text("text")[:MAX_TEXT_LENGTH])
+    _seat(inspection, request).me.chat(request.get_text("text")[:MAX_TEXT_LENGTH])
 
 
 def _seat(inspection: Inspection, request: PageRequest) -> JoinedTopic:
-    if (seat := inspection.seats.get(request.whole("seat"))) is None:
+    if (seat := inspection.seats.get(request.get_integer("seat"))) is None:
         raise BadMessage("you are not in this topic any more", fix="join it again")
     return seat
 

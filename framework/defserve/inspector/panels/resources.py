@@ -65,26 +65,26 @@ def variables(template: str) -> list[Json] | None:
 
 async def expand_uri(inspection: Inspection, request: PageRequest) -> Any:
     """The URI of a template with `values`. What is left out, or empty, is left out of the URI."""
-    values = {name: value for name, value in request.object("values").items() if value not in ("", [], None)}
+    values = {name: value for name, value in request.get_object("values").items() if value not in ("", [], None)}
     try:
-        return {"uri": expand_template(parse_template(request.text("template")), values)}
+        return {"uri": expand_template(parse_template(request.get_text("template")), values)}
     except (TypeError, ValueError) as error:
         raise BadMessage(f"the template cannot be filled in: {error}", fix="type the whole URI") from None
 
 
 async def read_resource(inspection: Inspection, request: PageRequest) -> Any:
     """The `contents` of a resource."""
-    uri = request.text("uri")
+    uri = request.get_text("uri")
     async with use_request_client(inspection, request) as client:
         return {"uri": uri, "contents": contents_of(await client.read(uri))}
 
 
 async def watch(inspection: Inspection, request: PageRequest) -> Any:
     """Watch a resource, or (`on` is false) no longer. What is watched then."""
-    uri = request.text("uri")
+    uri = request.get_text("uri")
     async with use_request_client(inspection, request) as client:
         if request.arguments.get("on") is False:
-            await inspection.watches.leave(client, uri)
+            await inspection.watches.unwatch(client, uri)
         else:
             await inspection.watches.watch(client, uri)
         return {"watched": await inspection.watches.renew(client)}
@@ -92,10 +92,13 @@ async def watch(inspection: Inspection, request: PageRequest) -> Any:
 
 async def complete(inspection: Inspection, request: PageRequest) -> Any:
     """Values that the server suggests for an argument of a prompt or template. `ref` is the reference as MCP has it."""
-    context = {name: value for name, value in request.object("context").items() if isinstance(value, str)}
+    context = {name: value for name, value in request.get_object("context").items() if isinstance(value, str)}
     async with use_request_client(inspection, request) as client:
         found = await client.complete(
-            request.object("ref"), argument=request.text("argument"), value=request.text("value", ""), context=context
+            request.get_object("ref"),
+            argument=request.get_text("argument"),
+            value=request.get_text("value", ""),
+            context=context,
         )
     return {"values": filter_strings(found.get("values"))[:MAX_VALUES], "more": found.get("hasMore") is True}
 
@@ -114,7 +117,7 @@ async def list_prompts(inspection: Inspection, request: PageRequest) -> Any:
 
 async def get(inspection: Inspection, request: PageRequest) -> Any:
     """The whole result of a prompt. `arguments` are sent as they are, also wrong ones: refusals are worth testing."""
-    params = {"name": request.text("prompt"), "arguments": request.object("arguments")}
+    params = {"name": request.get_text("prompt"), "arguments": request.get_object("arguments")}
     async with use_request_client(inspection, request) as client:
         return await client.request("prompts/get", params)
 
@@ -144,7 +147,7 @@ async def read_skill_file(inspection: Inspection, request: PageRequest) -> Any:
 
     A file that is not what was listed is `refused`, and nothing of it is told. `again` reads `SKILL.md` anew.
     """
-    uri, path = request.text("uri"), request.text("path")
+    uri, path = request.get_text("uri"), request.get_text("path")
     async with use_request_client(inspection, request) as client:
         era = client_era(client)
         if request.arguments.get("again") is True:
@@ -163,7 +166,7 @@ async def read_skill_file(inspection: Inspection, request: PageRequest) -> Any:
 async def directory(inspection: Inspection, request: PageRequest) -> Any:
     """What the server says is in a folder. It is not verified: `uri` tells which of it the skill lists."""
     async with use_request_client(inspection, request) as client:
-        found = await client.directory(request.text("uri"))
+        found = await client.directory(request.get_text("uri"))
     named = [each for each in found if isinstance(each.get("uri"), str)]
     return {"children": [_child(each) for each in named[:MAX_CHILDREN]], "more": len(named[MAX_CHILDREN:])}
 

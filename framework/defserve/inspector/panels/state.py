@@ -38,7 +38,7 @@ async def sets(inspection: Inspection, request: PageRequest) -> Any:
             "description": declared.description,
             "enabled": mcpl.feature_sets.is_enabled(declared.name),
             "at": mcpl.state(declared.name).checkpoint,
-            "trees": await inspection.states.trees(era, declared.name),
+            "trees": await inspection.states.list_trees(era, declared.name),
         }
         for declared in keeping
     ]
@@ -48,7 +48,7 @@ async def sets(inspection: Inspection, request: PageRequest) -> Any:
 async def follow(inspection: Inspection, request: PageRequest) -> Any:
     """A tree, and whatever is new in it, as parts until it is cancelled. The first says what is known around it."""
     era, client = await _client(inspection, request)
-    view, name = _view(inspection, request, era), request.text("set")
+    view, name = _view(inspection, request, era), request.get_text("set")
     request.part({"facts": view.facts()})
     async with aclosing(inspection.states.follow(view)) as parts:
         async for part in parts:
@@ -87,7 +87,7 @@ async def content(inspection: Inspection, request: PageRequest) -> Any:
     """The whole `content` at `b`; of a very long one, only its size in `bytes`."""
     era, _ = await _client(inspection, request)
     view = _view(inspection, request, era)
-    found = await view.content(request.text("b"))
+    found = await view.content(request.get_text("b"))
     if found is MISSING_CONTENT:
         return _missing(view)
     size = len(to_json(found))
@@ -97,15 +97,15 @@ async def content(inspection: Inspection, request: PageRequest) -> Any:
 async def roll_back(inspection: Inspection, request: PageRequest) -> Any:
     """Have the server go back to a checkpoint. `success`, and the server's `reason` if it refuses."""
     async with use_request_client(inspection, request) as client:
-        done = await _mcpl(client).rollback(request.text("set"), request.text("checkpoint"))
+        done = await _mcpl(client).rollback(request.get_text("set"), request.get_text("checkpoint"))
     return {"success": done.success, "reason": done.reason}
 
 
 async def branch(inspection: Inspection, request: PageRequest) -> Any:
     """Let the inspector's next call start at a checkpoint. The head stays where it is."""
     _, client = await _client(inspection, request)
-    id = request.text("checkpoint", "") or None
-    _mcpl(client).branch(request.text("set"), id)
+    id = request.get_text("checkpoint", "") or None
+    _mcpl(client).branch(request.get_text("set"), id)
     return {"at": id}
 
 
@@ -122,14 +122,14 @@ def _mcpl(client: Client) -> McplPeer:
 
 
 def _view(inspection: Inspection, request: PageRequest, era: str) -> CheckpointTreeView:
-    return inspection.states.view(era, request.text("set"), request.text("owner", "") or None)
+    return inspection.states.open_tree(era, request.get_text("set"), request.get_text("owner", "") or None)
 
 
 async def _both(inspection: Inspection, request: PageRequest) -> tuple[CheckpointTreeView, Any, Any]:
     """The contents at `a` and `b`. Without `a` it is compared with nothing: the state before its first checkpoint."""
     era, _ = await _client(inspection, request)
-    view, a = _view(inspection, request, era), request.text("a", "")
-    return view, await view.content(a) if a else None, await view.content(request.text("b"))
+    view, a = _view(inspection, request, era), request.get_text("a", "")
+    return view, await view.content(a) if a else None, await view.content(request.get_text("b"))
 
 
 def _missing(view: CheckpointTreeView) -> Json:

@@ -16,44 +16,44 @@ async def list_tasks(inspection: Inspection, request: PageRequest) -> Any:
     """The tasks of both eras, newest first. `offered`: the server has tasks. `session`: there are none in this era."""
     async with use_request_client(inspection, request) as client:
         offered = TASKS_EXTENSION_ID in object_or_empty(client.capabilities.get("extensions"))
-        return {"tasks": inspection.tasks.wire(), "offered": offered, "session": not client.stateless}
+        return {"tasks": inspection.tasks.to_wire(), "offered": offered, "session": not client.stateless}
 
 
 async def start(inspection: Inspection, request: PageRequest) -> Any:
     """Start a tool. What becomes of it is told with the topic `task`."""
-    tool, arguments = request.text("tool"), request.object("arguments")
+    tool, arguments = request.get_text("tool"), request.get_object("arguments")
     return inspection.tasks.start(
         get_request_era(request) or inspection.connection().era, tool, arguments
-    ).record.wire()
+    ).record.to_wire()
 
 
 async def resume(inspection: Inspection, request: PageRequest) -> Any:
     """Follow a task by its id."""
     async with use_request_client(inspection, request) as client:
-        return (await inspection.tasks.resume(client, request.text("taskId"))).record.wire()
+        return (await inspection.tasks.resume(client, request.get_text("taskId"))).record.to_wire()
 
 
 async def show(inspection: Inspection, request: PageRequest) -> Any:
     """One task with its arguments, its steps and its result."""
-    return inspection.tasks[request.whole("task")].record.whole()
+    return inspection.tasks[request.get_integer("task")].record.full_wire()
 
 
 async def refresh(inspection: Inspection, request: PageRequest) -> Any:
-    task = inspection.tasks[request.whole("task")]
+    task = inspection.tasks[request.get_integer("task")]
     await task.refresh()
-    return task.record.wire()
+    return task.record.to_wire()
 
 
 async def cancel(inspection: Inspection, request: PageRequest) -> Any:
-    task = inspection.tasks[request.whole("task")]
+    task = inspection.tasks[request.get_integer("task")]
     await task.cancel()
-    return task.record.wire()
+    return task.record.to_wire()
 
 
 async def drop_finished_tasks(inspection: Inspection, request: PageRequest) -> Any:
     """Drop what is over from the list."""
     inspection.tasks.drop_finished()
-    return {"tasks": inspection.tasks.wire()}
+    return {"tasks": inspection.tasks.to_wire()}
 
 
 # -- The Questions panel: what waits, what is over, and the answers that stand: the roots, and a model made of rules.
@@ -64,11 +64,13 @@ MAX_ROOT_LENGTH: Final = 4_096
 
 
 async def open_questions(inspection: Inspection, request: PageRequest) -> Any:
-    return inspection.questions.open
+    return inspection.questions.waiting
 
 
 async def answer(inspection: Inspection, request: PageRequest) -> Any:
-    return {"answered": inspection.questions.answer(request.whole("question"), request.object("answer"))}
+    return {
+        "answered": inspection.questions.answer_question(request.get_integer("question"), request.get_object("answer"))
+    }
 
 
 async def past(inspection: Inspection, request: PageRequest) -> Any:
@@ -79,7 +81,7 @@ async def past(inspection: Inspection, request: PageRequest) -> Any:
 def standing(inspection: Inspection) -> Json:
     """What is answered without a question, because the person has said so before."""
     roots = [{"uri": root} if isinstance(root, str) else root for root in inspection.questions.roots]
-    return {"roots": roots, "model": inspection.questions.model.wire()}
+    return {"roots": roots, "model": inspection.questions.model.to_wire()}
 
 
 async def set_roots(inspection: Inspection, request: PageRequest) -> Any:
@@ -106,7 +108,7 @@ async def set_model(inspection: Inspection, request: PageRequest) -> Any:
     rules = request.arguments.get("rules")
     if not is_array(rules):
         raise BadMessage("the argument 'rules' is missing, or is not a list")
-    inspection.questions.model.set(request.arguments.get("on") is True, rules)
+    inspection.questions.model.set_rules(request.arguments.get("on") is True, rules)
     return _push_standing(inspection)
 
 

@@ -82,7 +82,7 @@ async def call_tool(inspection: Inspection, request: PageRequest) -> Any:
 
 async def save(inspection: Inspection, request: PageRequest) -> Any:
     """A call as code: the `command` that repeats it, and a `test` for pytest that expects its result."""
-    tool, arguments = request.text("tool"), request.object("arguments")
+    tool, arguments = request.get_text("tool"), request.get_object("arguments")
     words = inspection.target.words
     return {
         "command": command_line(words, tool, arguments),
@@ -92,7 +92,7 @@ async def save(inspection: Inspection, request: PageRequest) -> Any:
 
 async def latency(inspection: Inspection, request: PageRequest) -> Any:
     """How long the newest calls of a tool took, oldest first."""
-    tool, recorder = request.text("tool"), inspection.recorder
+    tool, recorder = request.get_text("tool"), inspection.recorder
     found = [
         {"ms": entry.ms, "era": entry.era, "error": entry.error is not None}
         for entry in recorder.slice(max(recorder.first, recorder.count - LOOKED_AT), recorder.count)
@@ -138,11 +138,11 @@ class RunningCall:
         """Send what still waited for an earlier chunk: every part goes before the answer."""
         if self._streams is not None:
             self._streams.pop(self.id, None)
-        self._chunks(self._order.rest())
+        self._chunks(self._order.take_remaining())
 
     # -- the observer of the request ---------------------------------------------------------------------
 
-    def begins(self) -> str:
+    def assign_request_id(self) -> str:
         if self._streams is not None:
             self._streams.pop(self.id, None)
         # Without a session anyone who knows the id can cancel the call, so it must be hard to guess.
@@ -155,13 +155,13 @@ class RunningCall:
         return self.id
 
     @property
-    def repeatable(self) -> bool:
+    def is_repeatable(self) -> bool:
         return self._order.next == 0
 
-    def waits(self) -> bool:
+    def should_keep_waiting(self) -> bool:
         return True
 
-    def heard(self, params: Mapping[str, Any]) -> None:
+    def receive_chunk(self, params: Mapping[str, Any]) -> None:
         """Take a chunk. Chunks may come in any order."""
         index = params.get("index")
         if type(index) is not int or index < 0:
@@ -189,7 +189,7 @@ async def call(inspection: Inspection, request: PageRequest, client: Client) -> 
     """
     spoken = "stateless" if client.stateless else "handshake"
     running = RunningCall(client, request)
-    params: Json = {"name": request.text("tool"), "arguments": request.object("arguments")}
+    params: Json = {"name": request.get_text("tool"), "arguments": request.get_object("arguments")}
     if running.streams:
         params["_mgp"] = {"stream": True}
 
@@ -380,7 +380,7 @@ def _text(item: Json, name: str) -> str:
 
 async def show(inspection: Inspection, request: PageRequest) -> Any:
     """Call a tool as a model would, and get its view ready for a frame. Parts: the progress of the call."""
-    tool, arguments = request.text("tool"), request.object("arguments")
+    tool, arguments = request.get_text("tool"), request.get_object("arguments")
     began = time.perf_counter()
 
     def progress(progress: float, total: float | None, message: str | None) -> None:
@@ -396,7 +396,7 @@ async def show(inspection: Inspection, request: PageRequest) -> Any:
     ports = {views.page_port, urlsplit(views.origin).port or 0}
     policy, reaches, refused = narrow_policy(app.policy, make_refusal_check(ports, inspection.target.address))
     shown = ShownApp(era, app, inspection.questions)
-    shown.change(request.object("context"))
+    shown.update_context(request.get_object("context"))
     return {
         "app": inspection.apps.add(shown),
         "url": views.add(ViewDocument(app.html, policy)),
@@ -420,16 +420,16 @@ async def message(inspection: Inspection, request: PageRequest) -> Any:
     given = request.arguments.get("message")
     if not isinstance(given, dict):
         raise BadMessage("the argument 'message' is missing, or is not an object")
-    return {"answers": await inspection.apps[request.whole("app")].answer(given)}
+    return {"answers": await inspection.apps[request.get_integer("app")].handle_view_message(given)}
 
 
 async def context(inspection: Inspection, request: PageRequest) -> Any:
     """Something is different at the page: its theme, the room for the view. What to post to the view."""
-    return {"answers": inspection.apps[request.whole("app")].change(request.object("context"))}
+    return {"answers": inspection.apps[request.get_integer("app")].update_context(request.get_object("context"))}
 
 
 async def close(inspection: Inspection, request: PageRequest) -> Any:
-    inspection.apps.remove(request.whole("app"))
+    inspection.apps.remove(request.get_integer("app"))
     return {}
 
 

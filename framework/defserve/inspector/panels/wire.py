@@ -36,7 +36,7 @@ MAX_OTHERS: Final = 200
 async def check(inspection: Inspection, request: PageRequest) -> Any:
     """A filter as `terms`: [start, where its value starts, stop]; or the `problem` with its place, message and fix."""
     try:
-        terms = parse_filter(request.text("filter", "")).terms
+        terms = parse_filter(request.get_text("filter", "")).terms
     except FilterProblem as found:
         problem = {"start": found.start, "stop": found.stop, "message": found.problem, "fix": found.way}
         return {"problem": problem}
@@ -57,7 +57,7 @@ async def follow_timeline(inspection: Inspection, request: PageRequest) -> Any:
         while True:
             await more.wait()
             more.clear()
-            rows = await inspection.timeline.rows.of(query)
+            rows = await inspection.timeline.rows.get_rows(query)
             first, stop = _span(recorder, rows, request)
             request.part_if_changed(
                 {
@@ -77,10 +77,10 @@ async def follow_timeline(inspection: Inspection, request: PageRequest) -> Any:
 
 async def rows(inspection: Inspection, request: PageRequest) -> Any:
     """The rows `start` to `stop` under a filter, and the `version` they are of."""
-    found = await inspection.timeline.rows.of(_query(request))
+    found = await inspection.timeline.rows.get_rows(_query(request))
     first, last = _span(inspection.recorder, found, request)
-    start = max(0, request.whole("start", 0))
-    stop = min(request.whole("stop", MAX_ROWS), start + MAX_ROWS, last - first)
+    start = max(0, request.get_integer("start", 0))
+    stop = min(request.get_integer("stop", MAX_ROWS), start + MAX_ROWS, last - first)
     seqs = found[first + start : first + stop] if stop > start else []
     told = [_row(inspection.recorder, entry) for seq in seqs if (entry := inspection.recorder.entry(seq))]
     return {"start": start, "rows": told, "version": found.version, "dropped": found.dropped}
@@ -88,11 +88,11 @@ async def rows(inspection: Inspection, request: PageRequest) -> Any:
 
 async def find(inspection: Inspection, request: PageRequest) -> Any:
     """The `place` of a message among the rows: of its request, if it has no row. None if neither has one."""
-    found, entry = await inspection.timeline.rows.of(_query(request)), _entry(inspection, request)
+    found, entry = await inspection.timeline.rows.get_rows(_query(request)), _entry(inspection, request)
     first, last = _span(inspection.recorder, found, request)
     for seq in (entry.seq, entry.of):
-        if seq is not None and found.has(seq) and first <= found.place(seq) < last:
-            return {"place": found.place(seq) - first}
+        if seq is not None and found.has(seq) and first <= found.find_row_index(seq) < last:
+            return {"place": found.find_row_index(seq) - first}
     return {"place": None}
 
 
@@ -100,10 +100,10 @@ async def message(inspection: Inspection, request: PageRequest) -> Any:
     """A message whole, with its `other` half, and the `others` that belong to the same request."""
     recorder, entry = inspection.recorder, _entry(inspection, request)
     asked = entry if entry.kind == "request" else recorder.entry(entry.of) if entry.of is not None else None
-    others = [each.wire() for each in _belonging(recorder, asked)] if asked is not None else []
+    others = [each.to_wire() for each in _belonging(recorder, asked)] if asked is not None else []
     return {
-        **(recorder.message(entry.seq) or {}),
-        "other": recorder.message(entry.of) if entry.of is not None else None,
+        **(recorder.describe_message(entry.seq) or {}),
+        "other": recorder.describe_message(entry.of) if entry.of is not None else None,
         "others": others,
     }
 
@@ -127,16 +127,16 @@ async def save(inspection: Inspection, request: PageRequest) -> Any:
     `next` is the row to go on with, None at the end.
     """
     recorder = inspection.recorder
-    found = await inspection.timeline.rows.of(_query(request))
+    found = await inspection.timeline.rows.get_rows(_query(request))
     first, last = _span(recorder, found, request)
-    place, size, lines = first + max(0, request.whole("start", 0)), 0, list[str]()
+    place, size, lines = first + max(0, request.get_integer("start", 0)), 0, list[str]()
     stop = min(last, place + SAVED_ROWS)
     while place < stop and size < SAVED_AT_ONCE:
         for seq in found[place : place + 1]:
             entry = recorder.entry(seq)
             answer = entry.of if entry is not None and entry.kind == "request" and not _query(request).answers else None
             for each in (seq, answer):
-                if each is not None and (shown := recorder.message(each)) is not None:
+                if each is not None and (shown := recorder.describe_message(each)) is not None:
                     lines.append(to_json(shown, fallback=str, inf_nan_mode="null").decode() + "\n")
                     size += len(lines[-1])
         place += 1
@@ -144,29 +144,29 @@ async def save(inspection: Inspection, request: PageRequest) -> Any:
 
 
 def _query(request: PageRequest) -> TimelineQuery:
-    kind = request.text("kind", "all")
+    kind = request.get_text("kind", "all")
     if kind not in MESSAGE_KINDS:
         raise BadMessage(f"unknown kind {kind!r}", fix=f"use one of {', '.join(MESSAGE_KINDS)}")
-    return TimelineQuery(request.text("filter", "").strip(), kind, request.arguments.get("answers") is True)
+    return TimelineQuery(request.get_text("filter", "").strip(), kind, request.arguments.get("answers") is True)
 
 
 def _span(recorder: Recorder, found: TimelineRows, request: PageRequest) -> tuple[int, int]:
     """The first row of the chosen span of time, and the one after its last."""
-    start, stop = request.number("from"), request.number("to")
+    start, stop = request.get_number("from"), request.get_number("to")
     if start is None or stop is None:
         return 0, len(found)
-    return found.place(recorder.since(start)), found.place(recorder.since(stop))
+    return found.find_row_index(recorder.find_first_since(start)), found.find_row_index(recorder.find_first_since(stop))
 
 
 def _entry(inspection: Inspection, request: PageRequest) -> RecordedMessage:
-    if (entry := inspection.recorder.entry(request.whole("seq"))) is None:
+    if (entry := inspection.recorder.entry(request.get_integer("seq"))) is None:
         raise BadMessage("this message is no longer kept")
     return entry
 
 
 def _row(recorder: Recorder, entry: RecordedMessage) -> Json:
     """An entry with what its row draws: the size of its answer, and when its notices came, in ms after it."""
-    told = entry.wire()
+    told = entry.to_wire()
     if entry.kind == "request":
         if entry.of is not None and (answer := recorder.entry(entry.of)) is not None:
             told["answer"] = answer.size
@@ -259,7 +259,7 @@ def _get_comparable_message(recorder: Recorder, entry: RecordedMessage | None) -
         return {}
     if entry.size > MAX_COMPARED_BYTES:
         return {"body": f"{entry.size:,} bytes, too long to compare"}
-    return recorder.message(entry.seq) or {}
+    return recorder.describe_message(entry.seq) or {}
 
 
 def _body(left: Any, right: Any) -> list[DiffRow]:

@@ -66,7 +66,7 @@ class RecordedMessage:
     error: int | bool | None = None
     note: str = ""
 
-    def wire(self) -> Json:
+    def to_wire(self) -> Json:
         """The entry for the page."""
         return {name: value for name in self.__slots__ if (value := getattr(self, name)) not in (None, "")}
 
@@ -122,7 +122,7 @@ class Recorder:
                 tell(entry)
         return entry
 
-    def agree(self, era: str) -> None:
+    def assign_era(self, era: str) -> None:
         """The conversation that began without an era speaks this one: its first messages belong to it."""
         for entry in self._entries[-FIRST_MESSAGES:]:
             entry.era = entry.era or era
@@ -142,18 +142,18 @@ class Recorder:
         place = seq - self.first
         return self._entries[place] if 0 <= place < len(self._entries) else None
 
-    def since(self, moment: float) -> int:
+    def find_first_since(self, moment: float) -> int:
         """The sequence number of the first message at or after a time."""
         return self.first + bisect_left(self._entries, moment, key=lambda entry: entry.time)
 
-    def message(self, seq: int) -> Json | None:
+    def describe_message(self, seq: int) -> Json | None:
         """A message for the page: its entry, its `body` with secrets masked, and its HTTP `exchange`, if it had one.
 
         None if it is forgotten. `body` is missing if only the entry is left.
         """
         if (entry := self.entry(seq)) is None:
             return None
-        shown = entry.wire()
+        shown = entry.to_wire()
         if (body := self._bodies.get(seq)) is not None:
             shown["body"] = mask_message(body)
             if len(body) < entry.size:

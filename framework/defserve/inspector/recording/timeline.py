@@ -91,17 +91,17 @@ class TimelineRows:
         while self._look():  # noqa: ASYNC110 - it only gives others their turn
             await asyncio.sleep(0)
 
-    def place(self, seq: int) -> int:
+    def find_row_index(self, seq: int) -> int:
         """The index of the first row at or after a sequence number."""
         return bisect_left(self._seqs, seq)
 
     def has(self, seq: int) -> bool:
-        return self.place(seq) < len(self._seqs) and self._seqs[self.place(seq)] == seq
+        return self.find_row_index(seq) < len(self._seqs) and self._seqs[self.find_row_index(seq)] == seq
 
     def _look(self) -> bool:
         """Look at some messages. Whether there are more."""
         recorder = self._recorder
-        if (gone := self.place(recorder.first)) > 0:
+        if (gone := self.find_row_index(recorder.first)) > 0:
             del self._seqs[:gone]
             self.dropped += gone
         start = max(self._seen, recorder.first)
@@ -118,7 +118,7 @@ class TimelineRows:
         """Look again at a request that was answered."""
         if (entry := self._recorder.entry(seq)) is None:
             return
-        place, had, fits = self.place(seq), self.has(seq), self._is_match(entry)
+        place, had, fits = self.find_row_index(seq), self.has(seq), self._is_match(entry)
         if had == fits:
             return
         if fits:
@@ -139,7 +139,7 @@ class RowsInUse:
         self._recorder = recorder
         self._rows: OrderedDict[TimelineQuery, TimelineRows] = OrderedDict()
 
-    async def of(self, query: TimelineQuery) -> TimelineRows:
+    async def get_rows(self, query: TimelineQuery) -> TimelineRows:
         """The rows of a query, up to date. Raises FilterProblem."""
         rows = self._rows.get(query) or TimelineRows(self._recorder, query)
         self._rows[query] = rows

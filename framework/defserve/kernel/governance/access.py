@@ -78,7 +78,7 @@ class KernelAccess(AccessSection):
         self._policies: dict[str, ServerPolicy] = {}
         self._closed = AccessPolicy("opt-in")
 
-    def of(self, tool: Any) -> tuple[AccessPolicy, str]:
+    def find_policy_and_name(self, tool: Any) -> tuple[AccessPolicy, str]:
         if tool.backend is None:
             return self.policy, tool.name
         # A server that is on its way out may still be listed, and is nobody's.
@@ -101,7 +101,7 @@ class KernelAccess(AccessSection):
             return super().visible(call, item)
         return self._allows(item.backend.id, identify_caller(call).id)
 
-    def opens(self, id: str, session: Session, caller: PeerIdentity | None) -> bool:
+    def may_use_server(self, id: str, session: Session, caller: PeerIdentity | None) -> bool:
         """Whether a caller in a session may use a server. See `MountedServer.open_to`."""
         if not isinstance(caller, Principal):
             caller = LOCAL_PRINCIPAL if session.is_local else make_stranger_principal("")
@@ -114,7 +114,7 @@ class KernelAccess(AccessSection):
     def view(self, call: Call) -> object:
         agent, now = identify_caller(call).id, self.clock()
         policies = ((id, self._policy(member)) for id, member in self._kernel.members.items())
-        return frozenset((id, policy.default, policy.rules(agent, now)) for id, policy in policies)
+        return frozenset((id, policy.default, policy.list_active_entries(agent, now)) for id, policy in policies)
 
     async def answer_query(self, call: Call, params: Params) -> Params:
         """`mgp/access/query`, for those who wait for answers."""
@@ -137,15 +137,15 @@ class KernelAccess(AccessSection):
         if known is None:
             store = KeptEntries(self._state, entry.id) if member.creator is None else None
             known = self._policies[entry.id] = ServerPolicy(default, store=store)
-            known.watch(self.touch)
+            known.add_change_listener(self.notify_lists_changed)
         known.default = default
         return known
 
-    def touch(self) -> None:
+    def notify_lists_changed(self) -> None:
         """The lists of some callers have changed."""
         mcp = self._kernel.server.mcp
         for registry in (mcp.tools.registry, mcp.resources.concrete, mcp.resources.templates, mcp.prompts.registry):
-            registry.touch()
+            registry.notify_watchers()
 
 
 # -- The access entries of one server in the kernel's state file. One that cannot be read allows nobody anything.

@@ -138,7 +138,7 @@ class Governance(Extension):
         self.compare_claims(member)
         keep = self._rule(member) == "hold" and member.creator is None
         try:
-            self.pins.settle(member.id, keep=keep, approved=approved)
+            self.pins.finish_listing(member.id, keep=keep, approved=approved)
         except OSError as error:
             self._report_problem(member, f"the digests of its tools cannot be kept: {error.strerror}")
 
@@ -180,7 +180,7 @@ class Governance(Extension):
                 )
         done = [one.name for one in meant]
         by = {"type": "user", "id": LOCAL_PRINCIPAL.id}
-        self._kernel.server.mgp.audit.record(
+        self._kernel.server.mgp.audit.report_server_event(
             APPROVED, member.id, "SUCCESS", {"tools": done, **({"unseen": True} if unseen else {})}, by=by
         )
         self.pins.approve(member.id, done)
@@ -218,10 +218,10 @@ class Governance(Extension):
 
     def _compare(self, name: str, raw: Json, facets: dict[str, Any], member: KernelMember) -> None:
         """Compare what a server offers with what was pinned by this name, and mark what is held."""
-        id, pin = member.id, ToolPin.of(raw, get_tool_claims(member.said))
-        change, rule = self.pins.change(id, name, pin), self._rule(member)
+        id, pin = member.id, ToolPin.from_definition(raw, get_tool_claims(member.said))
+        change, rule = self.pins.find_change(id, name, pin), self._rule(member)
         if change is None or rule != "hold":
-            self.pins.pin(id, name, pin)
+            self.pins.pin_tool(id, name, pin)
         if change is None:
             return
         details = {"tool_name": name, "change": change, "digest": pin.digest}
@@ -249,15 +249,15 @@ class Governance(Extension):
         if backend.instructions:
             self._compare(INSTRUCTIONS, {"instructions": backend.instructions}, facets, member)
         else:
-            self.pins.release(member.id, INSTRUCTIONS)
+            self.pins.release_tool(member.id, INSTRUCTIONS)
         backend.hides_instructions = HELD in facets
 
     def _report_problem(self, member: KernelMember, text: str) -> None:
         log.warning("server %r: %s", member.id, text)
-        self._kernel.journal.add(member.id, "problem", text)
+        self._kernel.journal.add_line(member.id, "problem", text)
 
     def _record(self, event: str, member: KernelMember, result: str, details: Mapping[str, Any]) -> None:
-        self._kernel.server.mgp.audit.record(event, member.id, result, details)
+        self._kernel.server.mgp.audit.report_server_event(event, member.id, result, details)
 
 
 def get_pin_name(item: Any) -> str:

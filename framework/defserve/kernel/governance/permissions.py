@@ -62,8 +62,10 @@ class KernelPermissions(PermissionSection):
         self._passing: dict[str, dict[str, dict[str, Any]]] = {}
         self.asked: dict[tuple[str, str], AskedPermission] = {}
 
-    def statuses(self, call: Call, names: Iterable[str], server_id: str | None = None) -> dict[str, PermissionStatus]:
-        found = super().statuses(call, names)
+    def list_statuses(
+        self, call: Call, names: Iterable[str], server_id: str | None = None
+    ) -> dict[str, PermissionStatus]:
+        found = super().list_statuses(call, names)
         if server_id is None or (server_id not in self._kernel.members and not self._decisions(server_id)):
             return found
         decided = {name: self._apply_operator_decision(server_id, name, status) for name, status in found.items()}
@@ -73,7 +75,7 @@ class KernelPermissions(PermissionSection):
 
     def decide_for_server(self, id: str, call: Call | None, names: Iterable[str]) -> dict[str, PermissionStatus]:
         """What a server is told of its permissions: for a call, or, without one, for callers that are vouched for."""
-        found = dict.fromkeys(names, GRANTED_STATUS) if call is None else super().statuses(call, names)
+        found = dict.fromkeys(names, GRANTED_STATUS) if call is None else super().list_statuses(call, names)
         return {name: self._apply_operator_decision(id, name, status) for name, status in found.items()}
 
     def grant(self, call: Call, params: Params) -> Params:
@@ -105,7 +107,7 @@ class KernelPermissions(PermissionSection):
         elif len(self.asked) < MAX_ASKED_PERMISSIONS:
             self.asked[id, name] = AskedPermission(1, agent, now)
 
-    def decision(self, id: str, name: str) -> dict[str, Any]:
+    def get_decision(self, id: str, name: str) -> dict[str, Any]:
         """What an operator has decided about a permission of a server: `decision`, `by`, `at`, `reason`; or nothing."""
         return self._decisions(id).get(name, {})
 
@@ -116,7 +118,7 @@ class KernelPermissions(PermissionSection):
         member = self._kernel.members.get(id)
         return member is not None and member.creator is not None
 
-    def decide(self, id: str, names: Iterable[str], decision: PermissionDecision, by: str, reason: str) -> None:
+    def store_decision(self, id: str, names: Iterable[str], decision: PermissionDecision, by: str, reason: str) -> None:
         """Keep an operator's decision. Raises OSError if that fails."""
         kept = {"decision": decision, "by": by, "at": vocabulary.format_instant(self.clock()), "reason": reason}
         decided = dict.fromkeys(names, kept)

@@ -69,7 +69,7 @@ class ToolPin(NamedTuple):
     is_whole: bool = True
 
     @classmethod
-    def of(cls, raw: Json, claims: Json | None = None) -> ToolPin:
+    def from_definition(cls, raw: Json, claims: Json | None = None) -> ToolPin:
         encoded = _encode_definition(raw, claims or {})
         return cls(sha256(encoded).hexdigest(), raw, claims, len(encoded))
 
@@ -80,7 +80,7 @@ class ToolPin(NamedTuple):
             return cls(text, definition, is_whole=False)
         digest = text.removeprefix(RULE)
         if definition is not None:
-            found = cls.of(object_or_empty(definition.get(TOOL)), object_or_empty(definition.get(SERVER)))
+            found = cls.from_definition(object_or_empty(definition.get(TOOL)), object_or_empty(definition.get(SERVER)))
             if found.digest == digest:
                 return found
         return cls(digest)
@@ -217,7 +217,7 @@ class ToolPins:
         }
         self._settled = set(self._kept)
 
-    def change(self, id: str, tool: str, pin: ToolPin) -> PinChange | None:
+    def find_change(self, id: str, tool: str, pin: ToolPin) -> PinChange | None:
         """What has changed since the tool was pinned. None for the first list of a server."""
         known = self._seen[id].get(tool)
         if known is not None and known.is_same(pin):
@@ -227,7 +227,7 @@ class ToolPins:
             return "changed" if known.is_whole else "outdated"
         return "new" if id in self._settled else None
 
-    def pin(self, id: str, tool: str, pin: ToolPin) -> None:
+    def pin_tool(self, id: str, tool: str, pin: ToolPin) -> None:
         self._seen[id].store_pin(tool, pin)
         self._claims[id] = pin.claims
 
@@ -238,7 +238,7 @@ class ToolPins:
         held.store_pin(tool, pin)
         return was is None or not was.is_same(pin)
 
-    def release(self, id: str, tool: str) -> None:
+    def release_tool(self, id: str, tool: str) -> None:
         """The server does not offer this any more."""
         self._held[id].pop(tool)
 
@@ -263,9 +263,9 @@ class ToolPins:
         """Pin held tools as they are now."""
         for tool in tools:
             if (pin := self._held[id].pop(tool)) is not None:
-                self.pin(id, tool, pin)
+                self.pin_tool(id, tool, pin)
 
-    def settle(self, id: str, *, keep: bool, approved: Collection[str] = ()) -> None:
+    def finish_listing(self, id: str, *, keep: bool, approved: Collection[str] = ()) -> None:
         """The list of a server is known. With `keep`, its pins outlive the kernel. Raises OSError.
 
         Where another kernel has pinned a tool meanwhile, that counts, unless it was `approved` here just now.

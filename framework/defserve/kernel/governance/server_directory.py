@@ -148,7 +148,7 @@ class KernelDirectory:
         details = {"id": id, "reason": why, "created_by": claimed, "where": where}
         audit = self._kernel.server.mgp.audit
         told = {name: value for name, value in details.items() if value}
-        await call.in_thread(lambda: audit.report(call, event, details=told, durable=True))
+        await call.in_thread(lambda: audit.report_call_event(call, event, details=told, durable=True))
 
 
 def _describe_member(member: KernelMember, tools: Sequence[str]) -> KnownServer:

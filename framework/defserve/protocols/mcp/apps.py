@@ -98,7 +98,7 @@ class LinkedTool(Tool):
     def copy_for_mount(self, name: str, prefix: MountPrefix) -> LinkedTool:
         """The same tool on a server under a prefix, with the view of the same mount."""
         facet: AppFacet = self.facets[APP_FACET_NAME]
-        moved = facet._replace(uri=prefix.uri(facet.uri)) if facet.uri is not None else facet
+        moved = facet._replace(uri=prefix.prefix_uri(facet.uri)) if facet.uri is not None else facet
         return _copy(self, replace(self.options, name=name), moved)
 
     def result(self, call: Call, value: Any) -> Params:
@@ -222,7 +222,7 @@ class AppView(Resource):
 
     def copy_for_mount(self, uri: str, prefix: MountPrefix) -> AppView:
         """The same view on a server under a prefix. Its names of tools and URIs get the prefix too."""
-        names, options = self.names and self.names.under(prefix), self.options
+        names, options = self.names and self.names.add_prefix(prefix), self.options
         assert isinstance(options, AppOptions)
         return AppView(uri, replace(options, name=self.name), self.function, self.owner, self.ui, names)
 
@@ -273,11 +273,11 @@ class ViewNames(NamedTuple):
     tool_prefix: str = ""
     uri_prefix: str = ""
 
-    def under(self, prefix: MountPrefix) -> ViewNames:
+    def add_prefix(self, prefix: MountPrefix) -> ViewNames:
         """The names on a server that mounts this one under a prefix."""
         if not prefix.text:
             return self
-        return ViewNames(prefix.name(self.tool_prefix), f"{prefix.text}/{self.uri_prefix}")
+        return ViewNames(prefix.prefix_name(self.tool_prefix), f"{prefix.text}/{self.uri_prefix}")
 
     def format_constants(self) -> str:
         return f'TOOLS = "{self.tool_prefix}", URIS = "{self.uri_prefix}"'
@@ -300,7 +300,7 @@ def document(html: str, names: ViewNames | None) -> str:
 
 def prefix_view_names(html: str, prefix: MountPrefix) -> str:
     """The document of a server that is mounted under a prefix. Without our bridge it is not changed."""
-    return _NAMES.sub(lambda found: ViewNames(found[1], found[2]).under(prefix).format_constants(), html, count=1)
+    return _NAMES.sub(lambda found: ViewNames(found[1], found[2]).add_prefix(prefix).format_constants(), html, count=1)
 
 
 def _bridge(names: ViewNames) -> str:

@@ -79,7 +79,7 @@ class Authorization(Extension):
 
     def _count_key(self, rates: Mapping[tuple[str, str], Rate]) -> None:
         """Count a call under all of the rates, or under none of them."""
-        wait, limit = max((self._by_key.peek(key, rate), key[1]) for key, rate in rates.items())
+        wait, limit = max((self._by_key.get_wait_seconds(key, rate), key[1]) for key, rate in rates.items())
         if wait:
             raise _make_key_limit_error(limit, wait)
         for key, rate in rates.items():
@@ -162,7 +162,7 @@ class SessionTokens:
         self._live: LiveBearerCredentials | None = None
         self._shown: dict[str, BearerCredential] = {}
 
-    def note(self, session: Session, credential: BearerCredential, live: LiveBearerCredentials) -> None:
+    def record_credential(self, session: Session, credential: BearerCredential, live: LiveBearerCredentials) -> None:
         """A request of the session has shown this one."""
         if credential.key in self._shown:
             return
@@ -175,7 +175,7 @@ class SessionTokens:
 
     def list_credentials(self) -> tuple[BearerCredential, ...]:
         if self._session is not None and self._live is not None and self._session.closed:
-            self._live.release(self)
+            self._live.unwatch_holder(self)
             return ()
         return tuple(self._shown.values())
 
@@ -204,7 +204,7 @@ class MessageTokens:
             elif known.id != caller.id:
                 raise NotPermitted("this conversation belongs to somebody else")
             call.identity = caller
-            session.local(SessionTokens).note(session, credential, self._live)
+            session.local(SessionTokens).record_credential(session, credential, self._live)
         return await next(call, params)
 
     async def _credential(self, shown: Any) -> BearerCredential:

@@ -46,8 +46,8 @@ class MCP(SectionedExtension):
         self.lifecycle, self.secret = McpLifecycle(identity, secret), secret
         self.tools, self.resources, self.prompts = Tools(), Resources(), Prompts()
         self.completions = Completions(self.prompts, self.resources)
-        self.subscriptions = Subscriptions(self.resources.find)
-        self.subscriptions.forward(self.resources.cache.drop_contents)
+        self.subscriptions = Subscriptions(self.resources.find_resource)
+        self.subscriptions.forward_updates(self.resources.cache.drop_contents)
 
         self.permanent = (
             self.lifecycle,

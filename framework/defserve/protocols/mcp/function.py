@@ -81,7 +81,7 @@ class Function:
         self._gathers = gathers
         self.signature: Signature = read_signature(function, find_provider, explicit=plain or schema is not None)
         self.arguments = _arguments(self.signature, schema, plain)
-        self._plan(InjectionPlan.of(self.signature.injected), inline)
+        self._plan(InjectionPlan.from_parameters(self.signature.injected), inline)
 
     def _plan(self, injection: InjectionPlan | None, inline: bool) -> None:
         self.injection, flow = injection, self.signature.flow
@@ -91,7 +91,7 @@ class Function:
             self._begin = _GATHERING[flow]
         blocks = flow in ("sync", "generator") and self._begin is not _inline
         self._one_thread = injection is not None and injection.needs_one_thread(blocks)
-        self._wholly_blocking = blocks and injection is not None and injection.only_blocks
+        self._wholly_blocking = blocks and injection is not None and injection.is_all_blocking
 
     @property
     def streams(self) -> bool:
@@ -104,23 +104,23 @@ class Function:
             # The usual kind of function is called without a step between.
             function, begin = self.signature.function, self._begin
             work = function(**kwargs) if begin is _async else begin(call, function, kwargs)
-            return engine.within(call, seconds, work)
+            return engine.run_with_timeout(call, seconds, work)
         for name, provider in injection.direct:
             kwargs[name] = provider(call)
         if not injection.dependencies:
-            return engine.within(call, seconds, self._begin(call, self.signature.function, kwargs))
+            return engine.run_with_timeout(call, seconds, self._begin(call, self.signature.function, kwargs))
         one = self if not (overrides := call.session.composition.overrides) else self._overridden(injection, overrides)
         work = one._with_dependencies(call, kwargs, (one.injection or injection).call_providers(call))
         if one._one_thread:
             work = engine.in_one_thread(work, wholly=one._wholly_blocking)
-        return engine.within(call, seconds, work)
+        return engine.run_with_timeout(call, seconds, work)
 
     def _overridden(self, injection: InjectionPlan, overrides: Mapping[Any, Dependency]) -> Function:
         """This function with other dependencies, as a test wants it."""
         from copy import copy
 
         one = copy(self)
-        one._plan(injection.overridden(overrides), self.inline)
+        one._plan(injection.with_overrides(overrides), self.inline)
         return one
 
     async def _with_dependencies(self, call: Call, kwargs: dict[str, Any], known: dict[Any, Any]) -> Any:
@@ -138,11 +138,13 @@ def _arguments(
     if plain:
         return ArgumentsSchema((), ())
     if schema is None:
-        return ArgumentsSchema.of(signature)
+        return ArgumentsSchema.from_signature(signature)
     from defserve.binding.explicit_schema import ExplicitArgumentsSchema
 
     return (
-        schema if isinstance(schema, ExplicitArgumentsSchema) else ExplicitArgumentsSchema.of(signature, dict(schema))
+        schema
+        if isinstance(schema, ExplicitArgumentsSchema)
+        else ExplicitArgumentsSchema.from_signature(signature, dict(schema))
     )
 
 
@@ -167,8 +169,8 @@ async def _async_generator(
     try:
         async for part in generator:
             emitted.add(call, part)
-            if emitted.sink is not None and emitted.sink.full:
-                await emitted.sink.room()
+            if emitted.sink is not None and emitted.sink.is_full:
+                await emitted.sink.wait_for_room()
     finally:
         await generator.aclose()
     return emitted.parts

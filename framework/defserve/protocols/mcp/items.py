@@ -96,7 +96,7 @@ class Item(Generic[O]):
         """The option, or the docstring; empty without either."""
         return self.options.description or self.function.signature.description or ""
 
-    def check(self, limits: Limits) -> None:
+    def check_limits(self, limits: Limits) -> None:
         """Raises UsageError for an item that goes beyond what its server allows."""
         options, subject = self.options, f"{self.kind} {self.name!r}"
         if (options.timeout or 0) > limits.tool_max:
@@ -114,7 +114,7 @@ class Item(Generic[O]):
                 fix="models read it with every request: shorten it, or serve with Limits(description=…)",
             )
 
-    def begin(self, call: Call) -> float:
+    def bind_to_call(self, call: Call) -> float:
         """Make this the subject of a call; the seconds its function may take."""
         call.subject = self
         return self.options.timeout or call.session.composition.limits.tool
@@ -257,10 +257,10 @@ class ListMethod(Generic[ListedT]):
         self._pages = ByteCache[EncodedJson](MAX_LIST_BYTES)
         self._version = -1
 
-    def page(self, call: Call, params: Params) -> EncodedJson:
+    def build_page(self, call: Call, params: Params) -> EncodedJson:
         """The page a cursor points to. Callers with the same view share its bytes."""
         dialect, composition = get_dialect(call), call.session.composition
-        views = composition.views(call)
+        views = composition.get_views(call)
         position = decode_cursor(self.member, params.get("cursor"))
         if self._version != self.registry.version:
             self._pages.clear()
@@ -279,7 +279,7 @@ class ListMethod(Generic[ListedT]):
         size = composition.limits.page
         # Look for one more than a page, so that a last page never ends with a cursor to nothing.
         found: list[tuple[int, ListedT]] = []
-        for place, item in self.registry.after(position, len(self.registry)):
+        for place, item in self.registry.list_after(position, len(self.registry)):
             if self.shows(item) and composition.visible(call, item):
                 found.append((place, item))
                 if len(found) > size:
@@ -300,7 +300,7 @@ def is_item_listed(call: Call, method: str, item: Any) -> bool:
         return True
     asker = Call(call.session, call.id, method, call.params, call.raw, call.terms)
     asker.identity = call.identity
-    composition.views(asker)  # an extension that shows a choice makes it here
+    composition.get_views(asker)  # an extension that shows a choice makes it here
     return composition.visible(asker, item)
 
 

@@ -252,7 +252,7 @@ class Icon(FrozenDataclass):
         if self.theme not in (None, "light", "dark"):
             raise UsageError(f"Icon(theme={self.theme!r}) is not possible", fix="use one of 'light', 'dark'")
 
-    def wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Any]:
         """The icon for the wire, without empty fields."""
         fields = {"src": self.src, "mimeType": self.mime_type, "sizes": list(self.sizes), "theme": self.theme}
         return {key: value for key, value in fields.items() if value}
@@ -261,7 +261,7 @@ class Icon(FrozenDataclass):
 def encode_icons(icons: Sequence[Icon | str | Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Icons in any of the forms authors write, for the wire."""
     return [
-        icon.wire() if isinstance(icon, Icon) else {"src": icon} if isinstance(icon, str) else dict(icon)
+        icon.to_wire() if isinstance(icon, Icon) else {"src": icon} if isinstance(icon, str) else dict(icon)
         for icon in icons
     ]
 

@@ -109,7 +109,7 @@ class Prompt(Item[PromptOptions]):
 
     def result(self, call: Call, value: Any) -> Params:
         """What its function returned, as `GetPromptResult`."""
-        result: Params = {"messages": [message.wire(get_dialect(call)) for message in messages(value)]}
+        result: Params = {"messages": [message.to_wire(get_dialect(call)) for message in messages(value)]}
         return {"description": self.description, **result} if self.description else result
 
 
@@ -122,14 +122,14 @@ class Prompts(Extension):
         self.prompt_list = ListMethod("prompts", self.registry)
 
     def methods(self) -> Mapping[str, Handler]:
-        return {"prompts/list": self.prompt_list.page, "prompts/get": self.get}
+        return {"prompts/list": self.prompt_list.build_page, "prompts/get": self.get}
 
     async def get(self, call: Call, params: Params) -> Params:
         name, arguments = read_text_param(params, "name"), read_optional_object_param(params, "arguments")
         if self.late is not None and name not in self.registry:
             await self.late(call, name)
         prompt = find_item(call, self.registry, name)
-        seconds = prompt.begin(call)
+        seconds = prompt.bind_to_call(call)
         if not ANSWER_PARAMS.isdisjoint(params):
             await read_input_answers(call)
         return prompt.result(call, await prompt.function.run(call, prompt.validate(arguments or {}), seconds))
@@ -283,7 +283,7 @@ def _let_be_missing(function: Function) -> None:
     for parameter in lenient.parameters:
         if parameter.required and parameter.name != "value":
             parameter.default, parameter.fills = None, True
-    function.arguments = ArgumentsSchema.of(lenient)
+    function.arguments = ArgumentsSchema.from_signature(lenient)
 
 
 def _completion(found: str | Iterable[Any] | None) -> Params:

@@ -132,12 +132,12 @@ class Resource(Item[ResourceOptions]):
 
     async def read_contents(self, call: Call, uri: str, values: Params, cache: ResourceCache) -> Params:
         """`ReadResourceResult` for one of its URIs; `values` are those of the template's variables."""
-        seconds = self.begin(call)
+        seconds = self.bind_to_call(call)
         if not ANSWER_PARAMS.isdisjoint(call.params):
             await read_input_answers(call)
         dialect, options = get_dialect(call), self.options
         is_cached, left = options.ttl > 0 and self.function.injection is None, options.ttl
-        if is_cached and (reading := cache.get(uri, dialect.version)) is not None:
+        if is_cached and (reading := cache.find_contents(uri, dialect.version)) is not None:
             found, left = reading
         else:
             changes = cache.changes
@@ -169,8 +169,8 @@ class Resources(Extension):
 
     def methods(self) -> Mapping[str, Handler]:
         return {
-            "resources/list": self.concrete_list.page,
-            "resources/templates/list": self.template_list.page,
+            "resources/list": self.concrete_list.build_page,
+            "resources/templates/list": self.template_list.build_page,
             "resources/read": self.read_resource,
         }
 
@@ -185,15 +185,15 @@ class Resources(Extension):
 
     async def read_resource(self, call: Call, params: Params) -> Params:
         uri = read_text_param(params, "uri")
-        found = self.find(call, uri)
+        found = self.find_resource(call, uri)
         if found is None and self.late is not None and await self.late(call, uri):
-            found = self.find(call, uri)
+            found = self.find_resource(call, uri)
         if found is None:
             raise ResourceNotFound(uri)
         resource, values = found
         return await resource.read_contents(call, uri, values, self.cache)
 
-    async def read_within(self, call: Call, uri: str) -> Any:
+    async def read_contents_for_call(self, call: Call, uri: str) -> Any:
         """The contents of a resource as the peer of a running call would read them. The call's subject stays."""
         subject = call.subject
         try:
@@ -201,7 +201,7 @@ class Resources(Extension):
         finally:
             call.subject = subject
 
-    def find(self, call: Call, uri: str) -> tuple[Resource, Params] | None:
+    def find_resource(self, call: Call, uri: str) -> tuple[Resource, Params] | None:
         """The resource a caller means by a URI, with the values of its template's variables."""
         if len(uri) > MAX_URI_LENGTH:
             return None
@@ -306,7 +306,7 @@ class ResourceCache:
         self.changes = 0
         """How often something was forgotten. What was read before that may be out of date."""
 
-    def get(self, uri: str, version: str) -> tuple[list[Params], float] | None:
+    def find_contents(self, uri: str, version: str) -> tuple[list[Params], float] | None:
         """The contents and the seconds until they expire; None if there are none, or they have expired."""
         with self._lock:
             reading = self._drop((uri, version))

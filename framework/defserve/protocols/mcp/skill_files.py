@@ -64,7 +64,7 @@ class SkillFolder(NamedTuple):
     files: tuple[SkillFile, ...]
     left_out: tuple[LeftOut, ...]
 
-    def below(self, path: str) -> SkillFolder:
+    def get_subfolder(self, path: str) -> SkillFolder:
         """One of its folders, with paths that begin there."""
         start = f"{path}/" if path else ""
         files = [file._replace(path=file.path[len(start) :]) for file in self.files if file.path.startswith(start)]

@@ -85,7 +85,7 @@ class ListedSkill(Protocol):
 
     def describe(self, dialect: Dialect) -> Params: ...
 
-    def entry(self, dialect: Dialect) -> Params:
+    def build_list_entry(self, dialect: Dialect) -> Params:
         """The skill as its list shows it."""
         ...
 
@@ -98,7 +98,9 @@ class Skills(Extension):
         self.folders: list[Path] = []
         """The folders that were read."""
         self._resources = served
-        self._listing = ListMethod("skills", self.registry, describe=lambda skill, dialect: skill.entry(dialect))
+        self._listing = ListMethod(
+            "skills", self.registry, describe=lambda skill, dialect: skill.build_list_entry(dialect)
+        )
         self.elsewhere: RemoteSkills | None = None
         self._room = SkillMemoryBudget(MAX_SERVER_FILES, MAX_SERVER_BYTES)
 
@@ -141,7 +143,7 @@ class Skills(Extension):
         if self.elsewhere is not None:
             return self._methods_with(self.elsewhere)
         return {
-            "skills/list": self._listing.page,
+            "skills/list": self._listing.build_page,
             "skills/get": self.get,
             "resources/directory/read": self.read_directory,
         }
@@ -151,12 +153,12 @@ class Skills(Extension):
 
         async def list(call: Call, params: Params) -> Any:
             await source.before_list(call)
-            return self._listing.page(call, params)
+            return self._listing.build_page(call, params)
 
         async def get(call: Call, params: Params) -> Params:
             uri = read_text_param(params, "uri")
             is_ours = self._visible(call, uri) is not None or len(uri) > MAX_URI_LENGTH
-            found = None if is_ours else await source.get(call, uri)
+            found = None if is_ours else await source.get_skill(call, uri)
             return self.get(call, params) if found is None else found
 
         async def read_directory(call: Call, params: Params) -> Params:
@@ -172,7 +174,7 @@ class Skills(Extension):
         manifest = self._visible(call, uri)
         if manifest is None:
             raise InvalidParams(f"Unknown skill: {uri[:MAX_URI_LENGTH]}", data={"uri": uri[:MAX_URI_LENGTH]})
-        return {"skill": manifest.entry(dialect), **build_cache_hints(dialect)}
+        return {"skill": manifest.build_list_entry(dialect), **build_cache_hints(dialect)}
 
     def read_directory(self, call: Call, params: Params) -> Params:
         uri, dialect = read_text_param(params, "uri"), get_dialect(call)
@@ -197,7 +199,7 @@ class Skills(Extension):
             child = f"{base}/{encode_path(path)}"
             if is_folder:
                 children.append({"uri": child, "name": path.rpartition("/")[2], "mimeType": DIRECTORY})
-            elif (found := self._resources.find(call, child)) is not None:
+            elif (found := self._resources.find_resource(call, child)) is not None:
                 children.append(found[0].describe(dialect))
         return children
 
@@ -258,7 +260,7 @@ class Skill:
     def description(self) -> str:
         return self.frontmatter["description"]
 
-    def entry(self, uri: str) -> Params:
+    def build_list_entry(self, uri: str) -> Params:
         """The skill as lists show it, for a `SKILL.md` at this URI."""
         base = uri.removesuffix(SKILL_FILE)
         files = [
@@ -295,9 +297,9 @@ class SkillManifest(SkillResource):
     def copy_as(self, uri: str) -> SkillManifest:
         return SkillManifest(uri, self.options, self.function, self.owner, self.source, self.skill)
 
-    def entry(self, dialect: Dialect) -> Params:
+    def build_list_entry(self, dialect: Dialect) -> Params:
         """The skill as its list shows it."""
-        return self.skill.entry(self.uri)
+        return self.skill.build_list_entry(self.uri)
 
 
 def make_skill_resources(
@@ -324,7 +326,7 @@ def make_skill_resources(
         function = Function(partial(contents, file), find_no_provider, inline=True)
         options = replace(common, name=file.name, mime_type=mime_type(file), size=len(file.data), listed=False)
         if file.name == SKILL_FILE:
-            skill = Skill(folder.below(file.path.rpartition("/")[0]))
+            skill = Skill(folder.get_subfolder(file.path.rpartition("/")[0]))
             options = replace(options, name=skill.name, description=skill.description, listed=True)
             found.append(SkillManifest(uri, options, function, owner, source, skill))
         else:

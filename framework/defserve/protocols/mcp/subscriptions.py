@@ -102,7 +102,7 @@ class Subscriptions(Extension):
         finally:
             self._told_elsewhere.is_on = False
 
-    def follow(self, member: str, follow: Follow) -> None:
+    def add_filter_member(self, member: str, follow: Follow) -> None:
         """Let a listener's filter have a further member, which `follow` reads. It may raise to refuse the request."""
         self._follows[member] = follow
 
@@ -137,7 +137,7 @@ class Subscriptions(Extension):
         return {}
 
     def _note_subscriptions(self, session: Session) -> None:
-        self._subscribers.note(session)
+        self._subscribers.refresh_session(session)
         session.mark_dirty()
 
     async def subscribe_elsewhere(self, call: Call, params: Params) -> Params:
@@ -147,7 +147,7 @@ class Subscriptions(Extension):
             await self.late(call, read_text_param(params, "uri"))
         answer = self.subscribe(call, params)
         if self.source is not None:
-            await self.source.watch(call, [params["uri"]])
+            await self.source.watch_resources(call, [params["uri"]])
         return answer
 
     async def unsubscribe_elsewhere(self, call: Call, params: Params) -> Params:
@@ -156,7 +156,7 @@ class Subscriptions(Extension):
         was_known = subscribed is not None and params.get("uri") in subscribed.uris
         answer = self.unsubscribe(call, params)
         if self.source is not None and was_known:
-            await self.source.unwatch(call, [params["uri"]])
+            await self.source.unwatch_resources(call, [params["uri"]])
         return answer
 
     async def listen(self, call: Call, params: Params) -> Params:
@@ -182,12 +182,12 @@ class Subscriptions(Extension):
         is_watched = False
         try:
             if self.source is not None and listening.uris:
-                await self.source.watch(call, listening.uris)
+                await self.source.watch_resources(call, listening.uris)
                 is_watched = True
             listening.notify("notifications/subscriptions/acknowledged", {"notifications": honoured})
             for each in followed.values():
                 each.begin()
-            await call.engine.pending()
+            await call.engine.create_future()
         except BaseException:
             if call.cancelled or not call.session.composition.draining:
                 raise
@@ -197,7 +197,7 @@ class Subscriptions(Extension):
             self._listening.discard(listening)
             call.session.make_room(-1)
             if self.source is not None and is_watched:
-                call.engine.spawn(self.source.unwatch(call, listening.uris))
+                call.engine.spawn(self.source.unwatch_resources(call, listening.uris))
         return {"resultType": "complete", "_meta": {SUBSCRIPTION_ID_META_KEY: call.id}}
 
     def _listening_for(self, call: Call, wanted: Params) -> ListenRequest:
@@ -216,7 +216,7 @@ class Subscriptions(Extension):
             self._note_subscriptions(session)
 
     def session_closed(self, session: Session) -> None:
-        self._subscribers.note(session)
+        self._subscribers.refresh_session(session)
 
     def export_state(self, session: Session) -> Params:
         """What a session is subscribed to, for another process."""
@@ -244,7 +244,7 @@ class Subscriptions(Extension):
                 }
                 for uri, callers in mine.items()
             }
-            self._subscribers.note(session)
+            self._subscribers.refresh_session(session)
 
     # -- what clients are told ---------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class Subscriptions(Extension):
             forward(uri)
         if self.share is not None and principal is None and session is None and hears is None:
             self.share(RESOURCE, uri)
-        for engine in self._engines(self._subscribers.of(uri)):
+        for engine in self._engines(self._subscribers.find_by_uri(uri)):
             _run(engine, partial(self._tell_updated, engine, uri, principal, session, hears))
 
     def _all_sessions(self) -> list[Session]:
@@ -282,13 +282,13 @@ class Subscriptions(Extension):
         listening = {each.call.engine for each in list(self._listening)}
         return listening | {session.engine for session in sessions if session.engine.ready}
 
-    def forward(self, updated: Callable[[str], None]) -> None:
+    def forward_updates(self, updated: Callable[[str], None]) -> None:
         """Call `updated` with every update that is for everybody. Used to tell the server this one is mounted on."""
         self._forwards.append(updated)
 
     def find_concerned_sessions(self, what: str, name: str) -> list[Session] | None:
         """The sessions of this process that want to hear of a change. None: all of them may."""
-        return self._subscribers.of(name) if what == RESOURCE else None
+        return self._subscribers.find_by_uri(name) if what == RESOURCE else None
 
     def deliver_shared_change(self, what: str, name: str, shared: Iterable[Session]) -> None:
         """A process has shared a change, of which these sessions are told, as far as it concerns them."""
@@ -299,8 +299,8 @@ class Subscriptions(Extension):
         """Another process has shared a change, of which those are told that only this process knows."""
         for forward in self._forwards if what == RESOURCE else ():
             forward(name)
-        for engine in self._engines(self._subscribers.of(name) if what == RESOURCE else self._all_sessions()):
-            if not engine.on_loop():
+        for engine in self._engines(self._subscribers.find_by_uri(name) if what == RESOURCE else self._all_sessions()):
+            if not engine.is_on_loop():
                 continue
             if what == RESOURCE:
                 self._tell_updated(engine, name, None, None, None)
@@ -336,7 +336,7 @@ class Subscriptions(Extension):
         self, engine: Engine, uri: str, principal: str | None, only: Session | None, hears: Hears | None
     ) -> None:
         is_shared = principal is None and only is None and hears is None
-        here = self._select_ready(each for each in self._subscribers.of(uri) if each.engine is engine)
+        here = self._select_ready(each for each in self._subscribers.find_by_uri(uri) if each.engine is engine)
         sessions = self._exclude_shared(here) if is_shared else here
         meant = (each for each in sessions if only in (None, each) and principal in (None, each.principal))
         self._tell_subscribers(meant, uri, hears)
@@ -375,10 +375,10 @@ class Subscriptions(Extension):
 
 def _run(engine: Engine, action: Callable[[], None]) -> bool:
     """Run `action` on the engine's loop, after what is ready there; False when that loop has ended."""
-    if engine.on_loop():
-        engine.soon(action)
+    if engine.is_on_loop():
+        engine.call_soon(action)
         return True
-    return engine.post(action)
+    return engine.post_to_loop(action)
 
 
 def _check_room(call: Call) -> None:
@@ -434,11 +434,11 @@ class Subscribers:
         self._sessions: dict[str, set[Session]] = {}
         self._lock = threading.Lock()
 
-    def of(self, uri: str) -> list[Session]:
+    def find_by_uri(self, uri: str) -> list[Session]:
         """Those that want to hear of a resource."""
         return list(self._sessions.get(uri, ()))
 
-    def note(self, session: Session) -> None:
+    def refresh_session(self, session: Session) -> None:
         """What a session has subscribed to may have changed."""
         if (subscribed := session.peek(SubscribedUris)) is None:
             return

@@ -42,7 +42,7 @@ class TaskOptions(NamedTuple):
     begins_later: bool
 
     @classmethod
-    def of(cls, tool: Tool, limits: Limits) -> TaskOptions:
+    def from_tool(cls, tool: Tool, limits: Limits) -> TaskOptions:
         """Raises UsageError for options that do not fit together, or are beyond what the server allows."""
         options = tool.options
         ttl = DEFAULT_TTL_SECONDS if options.ttl is None else options.ttl

@@ -125,7 +125,7 @@ class Tool(Item[ToolOptions]):
         check_item_options(options, bound.signature, TOOL_ANNOTATION_RULES)
         name = choose_item_name("tool", options.name, bound.signature)
         check_execution_options(f"tool {name!r}", options, bound.signature)
-        return cls(name, options, bound, ResultPacker.of(bound.signature, options.structured), owner)
+        return cls(name, options, bound, ResultPacker.from_signature(bound.signature, options.structured), owner)
 
     def copy_as(self, name: str) -> Tool:
         """The same tool under another name, for mounting."""
@@ -150,15 +150,15 @@ class Tool(Item[ToolOptions]):
         """Whether its schema may hold header annotations. The schema is not made for this."""
         return self.function.arguments.may_annotate
 
-    def check(self, limits: Limits) -> None:
-        super().check(limits)
+    def check_limits(self, limits: Limits) -> None:
+        super().check_limits(limits)
         if self.may_annotate:
             _ = self.param_headers
         options = self.options
         if (options.task, options.ttl, options.poll, options.retry, options.begin) != NO_TASK:
             from defserve.protocols.mcp.tool_options import TASK_FACET_NAME, TaskOptions
 
-            task = self.facets[TASK_FACET_NAME] = TaskOptions.of(self, limits)
+            task = self.facets[TASK_FACET_NAME] = TaskOptions.from_tool(self, limits)
             self.options = replace(options, timeout=options.timeout or min(task.ttl, limits.tool_max))
 
     def describe(self, dialect: Dialect) -> Params:
@@ -170,11 +170,11 @@ class Tool(Item[ToolOptions]):
             "inputSchema": ensure_properties(self.function.arguments.schema),
         }
         vendor: Params = {}
-        output = self.returns.published
+        output = self.returns.published_schema
         if output is not None and "structured" in has and ("any_structured" in has or output.get("type") == "object"):
             described["outputSchema"] = output
-        elif output is not None or self.returns.scalar is not None:
-            vendor[RETURNS_META_KEY] = self.returns.scalar or self.returns.schema
+        elif output is not None or self.returns.scalar_schema is not None:
+            vendor[RETURNS_META_KEY] = self.returns.scalar_schema or self.returns.schema
         if options.annotations and "tool_annotations" in has:
             described["annotations"] = dict(options.annotations)
         if options.tags:
@@ -212,7 +212,7 @@ class Tools(Extension):
         self._annotated_at = -1
 
     def methods(self) -> Mapping[str, Handler]:
-        return {"tools/list": self.tool_list.page, "tools/call": self.call, "tools/validate": self.validate}
+        return {"tools/list": self.tool_list.build_page, "tools/call": self.call, "tools/validate": self.validate}
 
     def param_headers(self, name: Any) -> Mapping[tuple[str, ...], str]:
         """Which arguments of a tool clients repeat as HTTP headers; read from its schema once."""
@@ -235,7 +235,7 @@ class Tools(Extension):
             if self.late is None or not await self.late(call, params["name"]):
                 raise
             tool = find_item(call, self.registry, params["name"], UnknownTool)
-        arguments, seconds = params.get("arguments"), tool.begin(call)
+        arguments, seconds = params.get("arguments"), tool.bind_to_call(call)
         if arguments.__class__ is not dict:
             arguments = read_optional_object_param(params, "arguments")
         if not ANSWER_PARAMS.isdisjoint(params):
@@ -273,7 +273,7 @@ class Tools(Extension):
 
         async with AsyncExitStack() as audits:
             await enter_stage_contexts(audits, (audit(call, tool) for audit in pipeline.audits))
-            await pipeline.admit(call, tool)
+            await pipeline.run_admit_steps(call, tool)
             began = monotonic()
             kwargs = tool.function.arguments.validate(arguments)
             refuse_slow_check(call, began)
@@ -291,7 +291,7 @@ class Tools(Extension):
         name, arguments = read_text_param(params, "name"), read_optional_object_param(params, "arguments")
         call.subject = tool = find_item(call, self.registry, name, UnknownTool)
         # Only callers who may use the tool learn what a guard finds in an argument.
-        await call.terms.table.pipeline(tool).admit(call, tool)
+        await call.terms.table.pipeline(tool).run_admit_steps(call, tool)
         began = monotonic()
         try:
             tool.function.arguments.validate(arguments)
@@ -307,7 +307,7 @@ async def _judge(call: Call, tool: Tool, kwargs: dict[str, Any], pipeline: Stage
     """Let the stages look at the arguments. The clock stands still while a person is asked."""
     seconds = call.session.composition.limits.validation
     try:
-        await call.engine.within(call, seconds, pipeline.judge(call, tool, kwargs))
+        await call.engine.run_with_timeout(call, seconds, pipeline.run_judge_steps(call, tool, kwargs))
     except TimedOut:
         if not call.timed_out:
             raise
@@ -332,7 +332,7 @@ def _add_place(error: ResultMismatch, tool: Tool) -> ResultMismatch:
 
 
 def _join_result(tool: Tool, value: Any, emitted: EmittedParts) -> PackedResult:
-    given = tool.returns.join(emitted.parts)
+    given = tool.returns.join_yielded_values(emitted.parts)
     if tool.function.streams:
         return given
     outcome = tool.returns.pack(value)
@@ -354,7 +354,9 @@ def get_content_so_far(call: Call) -> list[Params]:
         return []
     try:
         # A copy: a worker thread may go on adding.
-        return items.encode_content_blocks(call.subject.returns.join(list(emitted.parts)).parts, get_dialect(call))
+        return items.encode_content_blocks(
+            call.subject.returns.join_yielded_values(list(emitted.parts)).parts, get_dialect(call)
+        )
     except ResultMismatch:
         return []
 

@@ -126,11 +126,11 @@ class Transform:
     def check(self, names: Iterable[str]) -> None:
         """Raises UsageError for a tool that is meant by its name, and is not among `names`."""
         known = list(names)
-        if missing := self.missing(known):
+        if missing := self.find_missing_tools(known):
             near = did_you_mean(missing[0], known, f"there are {', '.join(known[:10]) or 'none'}")
             raise UsageError(f"Transform(…) names a tool {missing[0]!r}, which there is not", fix=near)
 
-    def missing(self, known: Sequence[str]) -> list[str]:
+    def find_missing_tools(self, known: Sequence[str]) -> list[str]:
         """The tools that are meant by name and are not known."""
         meant = (*self.rename, *self.describe, *self.arguments, *self.hide, *(self.only or ()))
         return [name for name in dict.fromkeys(meant) if ITEM_NAME_PATTERN.fullmatch(name) and name not in known]
@@ -255,18 +255,18 @@ class MountPrefix:
             raise UsageError(f"prefix {text!r} is not made of A-Z a-z 0-9 _ . -", fix="use a plain word")
         self.text = text
 
-    def name(self, name: str) -> str:
+    def prefix_name(self, name: str) -> str:
         """The name of a tool or prompt outside."""
         return f"{self.text}_{name}" if self.text else name
 
-    def uri(self, uri: str) -> str:
+    def prefix_uri(self, uri: str) -> str:
         """The URI of a resource, or a template, outside."""
         if not self.text:
             return uri
         scheme, separator, rest = uri.partition("://")
         return f"{scheme}://{self.text}/{rest}" if separator else f"{self.text}+{uri}"
 
-    def inner_uri(self, uri: str) -> str | None:
+    def strip_uri(self, uri: str) -> str | None:
         """The URI inside for one outside; None if it does not have the prefix."""
         if not self.text:
             return uri
@@ -279,9 +279,9 @@ class MountPrefix:
         """Whether a name, or a URI, outside is one that this prefix gives. Without a text it gives none."""
         if not self.text:
             return False
-        return name.startswith(f"{self.text}_") or (":" in name and self.inner_uri(name) is not None)
+        return name.startswith(f"{self.text}_") or (":" in name and self.strip_uri(name) is not None)
 
-    def completion(self, key: str) -> str:
+    def prefix_completion_key(self, key: str) -> str:
         """The key of a completion outside: its target, a blank, and the argument."""
         target, _, argument = key.rpartition(" ")
-        return f"{self.uri(target) if ':' in target else self.name(target)} {argument}"
+        return f"{self.prefix_uri(target) if ':' in target else self.prefix_name(target)} {argument}"

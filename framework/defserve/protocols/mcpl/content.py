@@ -266,7 +266,7 @@ class Injection:
                 f"Injection(position={self.position!r}) is not possible", fix="use system, before_user or after_user"
             )
 
-    def wire(self, namespace: str, position: str = "system") -> Params:
+    def to_wire(self, namespace: str, position: str = "system") -> Params:
         """The injection for the wire (§10.4). `namespace` and `position`, as on the wire, are for one that has none."""
         described: Params = {
             "namespace": self.namespace or namespace,
@@ -379,12 +379,12 @@ def encode_push_event(name: str, event: Event) -> Params:
     pushed = PushedEvent(
         feature_set=name,
         id=id,
-        timestamp=format_author_instant(event.timestamp),
+        timestamp=format_author_datetime(event.timestamp),
         origin=event.origin or {},
         tags=event.tags,
         content=event.content,
     )
-    return pushed.wire()
+    return pushed.to_wire()
 
 
 _HEX = frozenset("0123456789abcdef")
@@ -460,7 +460,7 @@ def read_tags(value: Any) -> tuple[str, ...]:
 # -- MCPL §9.2, §14.3: instants on the wire, ISO 8601 in UTC with `Z`.
 
 
-def format_author_instant(when: datetime | str | None = None) -> str:
+def format_author_datetime(when: datetime | str | None = None) -> str:
     """An instant that an author gives, in the form of the wire. None is now. Raises UsageError."""
     if when is None:
         when = datetime.now(UTC)

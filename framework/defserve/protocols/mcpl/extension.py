@@ -119,18 +119,21 @@ class MCPL(SectionedExtension):
     def check_method(self, section: Section[Any], call: Call) -> None:
         words = get_mcpl_vocabulary(call)
         # Until the section is made, perhaps while serving, the method is unknown.
-        if section.peek(self) is None or call.method in words.removed:
+        if section.get_existing_section(self) is None or call.method in words.removed:
             raise MethodNotFound(f"Method not found: {call.method}")
-        if (gate := words.find_closed_gate(call.method, get_feature_policy(call).grants)) is not None:
+        if (gate := words.find_missing_grant(call.method, get_feature_policy(call).grants)) is not None:
             raise CapabilityDenied(gate)
 
-    def hears(self, section: Section[Any], session: Session, method: str, params: Params) -> bool:
+    def is_notified(self, section: Section[Any], session: Session, method: str, params: Params) -> bool:
         """Whether a notification may be acted on. What is not granted is dropped, with a line in the log."""
-        if section.peek(self) is None or (call := make_notification_call(session, method, params)) is None:
+        if (
+            section.get_existing_section(self) is None
+            or (call := make_notification_call(session, method, params)) is None
+        ):
             return False
         if method in (words := get_mcpl_vocabulary(call)).removed:
             return False
-        if (gate := words.find_closed_gate(method, get_feature_policy(call).grants)) is None:
+        if (gate := words.find_missing_grant(method, get_feature_policy(call).grants)) is None:
             return True
         import logging
 
@@ -156,7 +159,7 @@ class MCPL(SectionedExtension):
         removed = self.sets.remove(name)
         removed.removed = True
         if removed.inbox is not None and self.server.composition is not None:
-            removed.inbox.withdraw(_mcp(self.server.composition))
+            removed.inbox.remove_resources(_mcp(self.server.composition))
         for tool in [
             tool for tool in self._tools if (found := get_feature_binding(tool)) and found.feature_set is removed
         ]:
@@ -169,7 +172,7 @@ class MCPL(SectionedExtension):
     def _publish(self, made: FeatureSetBase) -> None:
         """A set is declared whole: show it to hosts. Later they are told what has changed."""
         before, made.whole = made.told, True
-        made.told = made.wire(), made.wire(MCPL_05)
+        made.told = made.to_wire(), made.to_wire(MCPL_05)
         if not made.removed and before != made.told:
             is_news = before is None or before[0] != made.told[0]
             self._notify_hosts({"added": {made.name: made.told[0]}} if is_news else None)
@@ -184,7 +187,7 @@ class MCPL(SectionedExtension):
         if not ready:
             action()
             return
-        next((engine for engine in ready if engine.on_loop()), ready[0]).afterwards(action)
+        next((engine for engine in ready if engine.is_on_loop()), ready[0]).call_after_current_step(action)
 
     def _notify_hosts(self, change: Params | None) -> None:
         """Tell every host, in the words of its version. None: it is news for those of 0.5 alone. From any thread."""
@@ -195,7 +198,7 @@ class MCPL(SectionedExtension):
                 return
             if live.vocabulary.manifest:
                 # Several sets that are declared together are one change.
-                session.engine.soon(partial(self._announce, session, live))
+                session.engine.call_soon(partial(self._announce, session, live))
             elif change is not None:
                 session.notify("featureSets/changed", change)
 
@@ -219,7 +222,7 @@ class MCPL(SectionedExtension):
 
     def _manifest(self, offer: Offer, live: McplTerms) -> Params:
         as_array = str(offer.info.get("name", "")).startswith(ARRAY_HOSTS)
-        hooks, channels = MCPL.hooks.peek(self), MCPL.channels.peek(self)
+        hooks, channels = MCPL.hooks.get_existing_section(self), MCPL.channels.get_existing_section(self)
         return build_manifest(self.sets, hooks, channels, live.vocabulary, as_array=as_array)
 
     def _announce(self, session: Session, live: McplTerms) -> None:
@@ -231,7 +234,7 @@ class MCPL(SectionedExtension):
         """Take the composition whose sessions the sets speak to."""
         self.server.composition = composition
         for one in self.sets:
-            one.told = one.wire(), one.wire(MCPL_05)
+            one.told = one.to_wire(), one.to_wire(MCPL_05)
             _serve_inbox(one, composition)
 
     # -- the plug ----------------------------------------------------------------------------------------
@@ -256,13 +259,13 @@ class MCPL(SectionedExtension):
             each.session_changed(session)
 
     def _chunk(self, session: Session, params: Params) -> None:
-        live, inference = get_mcpl_terms(session.terms), MCPL.inference.peek(self)
+        live, inference = get_mcpl_terms(session.terms), MCPL.inference.get_existing_section(self)
         if live is None:
             return
         # Many of these come: no call is made for each.
-        if live.vocabulary.find_closed_gate("inference/chunk", live.policy.grants) is not None:
+        if live.vocabulary.find_missing_grant("inference/chunk", live.policy.grants) is not None:
             return
-        if not (inference is not None and inference.chunk(session, params)) and session.sharer is not None:
+        if not (inference is not None and inference.on_chunk(session, params)) and session.sharer is not None:
             session.sharer.notify_elsewhere(
                 params.get("requestId", ""), "inference/chunk", params, CURRENT_SENDER.get()
             )
@@ -281,12 +284,12 @@ class MCPL(SectionedExtension):
         """Another process says something to everyone, by `SharedHosts.publish`. `only`: who has missed it."""
         if only is not None and get_mcpl_terms(only.terms) is None:
             return
-        section = self.push if verb == "push" else MCPL.channels.peek(self)
+        section = self.push if verb == "push" else MCPL.channels.get_existing_section(self)
         if section is not None:
             await section.deliver_published(value, only)
 
     def list_states(self) -> list[States[Any]]:
-        return list(MCPL.state.peek(self) or ())
+        return list(MCPL.state.get_existing_section(self) or ())
 
     def _handle_manifest(self, call: Call, params: Params) -> Params:
         """`mcpl/manifest` (0.5 §8): what was advertised, as it is now."""
@@ -308,7 +311,7 @@ class MCPL(SectionedExtension):
             call.session.mark_dirty()
             # The receipt leaves first, then what it permits. Without a loop nothing runs yet that could change.
             if call.session.engine.ready:
-                call.session.engine.soon(partial(self._on_policy_changed, call.session))
+                call.session.engine.call_soon(partial(self._on_policy_changed, call.session))
 
     def _on_update_notification(self, session: Session, params: Params) -> None:
         if (live := get_mcpl_terms(session.terms)) is not None and can_act_for(CURRENT_SENDER.get(), session.identity):
@@ -325,7 +328,7 @@ class MCPL(SectionedExtension):
             session.notify("notifications/tools/list_changed", {})
 
     def stages(self) -> Stages:
-        state = MCPL.state.peek(self)
+        state = MCPL.state.get_existing_section(self)
         return Stages(admit=self._admit, judge=self._judge, hold=state.hold_state if state is not None else None)
 
     def _admit(self, call: Call, item: Any) -> None:
@@ -333,7 +336,7 @@ class MCPL(SectionedExtension):
         if item.is_dangerous:
             call.local(DangerousToolMarker)
         if (binding := get_feature_binding(item)) is not None:
-            binding.feature_set.require(call)
+            binding.feature_set.require_enabled(call)
 
     def _judge(self, call: Call, item: Any, arguments: dict[str, Any]) -> Awaitable[None] | None:
         binding = get_feature_binding(item)
@@ -343,11 +346,11 @@ class MCPL(SectionedExtension):
         binding = get_feature_binding(item)
         if binding is not None and binding.scope is not None:
             binding.scope.bind_tool(item)
-        if (state := MCPL.state.peek(self)) is not None:
+        if (state := MCPL.state.get_existing_section(self)) is not None:
             state.bind_item_state(item, binding)
 
     def bind_request(self, call: Call) -> Any:
-        return state.bind_request(call) if (state := MCPL.state.peek(self)) is not None else None
+        return state.bind_request(call) if (state := MCPL.state.get_existing_section(self)) is not None else None
 
     def visible(self, call: Call, item: Any) -> bool:
         binding = get_feature_binding(item)
@@ -361,7 +364,7 @@ class MCPL(SectionedExtension):
         binding = get_feature_binding(item)
         return {"_meta": {"featureSet": binding.feature_set.name}} if binding is not None and view[0] else {}
 
-    def can(self, call: Call, feature: str) -> bool:
+    def can_use(self, call: Call, feature: str) -> bool:
         """Whether a call's host can be asked to `push`, `infer` or `model_info`, or sent messages of `channels`."""
         from defserve.protocols.mcpl.inference import can_request_model_info
         from defserve.protocols.mcpl.peers import Peer
@@ -370,8 +373,8 @@ class MCPL(SectionedExtension):
         if feature == "model_info":
             return can_request_model_info(peer)
         if feature == "channels":
-            return (channels := MCPL.channels.peek(self)) is not None and channels.can(peer)
-        return (self.push if feature == "push" else self.inference).can(peer)
+            return (channels := MCPL.channels.get_existing_section(self)) is not None and channels.can_deliver(peer)
+        return self.push.can_push(peer) if feature == "push" else self.inference.can_infer(peer)
 
     def failure(self, call: Call, error: BaseException) -> Params | None:
         """The error with its code, in a session that negotiated MCPL (never in the stateless era, A2)."""
@@ -385,7 +388,7 @@ class MCPL(SectionedExtension):
 
 def _serve_inbox(feature_set: FeatureSetBase, composition: Composition) -> None:
     if feature_set.inbox is not None:
-        feature_set.inbox.serve(_mcp(composition), InboxBinding(feature_set))
+        feature_set.inbox.add_resources(_mcp(composition), InboxBinding(feature_set))
 
 
 def _mcp(composition: Composition) -> MCP:

@@ -67,7 +67,7 @@ class FeatureSet(FeatureSetBase):
                 f"feature set {self.name!r} is not scoped, so its tools need no scope",
                 fix=f'server.feature_set("{self.name}", …, scoped=True)',
             )
-        self.use("tools")
+        self.record_declaration("tools")
         return make_registering_decorator(
             function, lambda made: self._declare_tool(made, FeatureBinding(self, self._scope_check(scope)), options)
         )
@@ -139,8 +139,8 @@ class FeatureSet(FeatureSetBase):
         It runs once for each session whose host has this set enabled, and may take the session as its argument. With
         `per="server"` it runs once for everyone. If it fails, it is started again after a while.
         """
-        self.use("pushEvents")
-        return make_registering_decorator(function, lambda made: self._mcpl.push.events(self, made, per))
+        self.record_declaration("pushEvents")
+        return make_registering_decorator(function, lambda made: self._mcpl.push.declare_source(self, made, per))
 
     async def infer(
         self, messages: InferenceMessages, *, to: To = None, **options: Unpack[InferenceOptions]

@@ -75,7 +75,9 @@ class HookSection(McplSection):
         def register(function: Callable[..., Any]) -> None:
             self._add_hook(feature_set, function, "before", replace(options, positions=positions))
             uses = positions if positions is not None else DEFAULT_POSITIONS
-            feature_set.use(*([OBSERVE_USE] if options.observe else []), *(INJECT_USES[position] for position in uses))
+            feature_set.record_declaration(
+                *([OBSERVE_USE] if options.observe else []), *(INJECT_USES[position] for position in uses)
+            )
 
         return make_registering_decorator(function, register)
 
@@ -89,7 +91,7 @@ class HookSection(McplSection):
         def register(function: Callable[..., Any]) -> None:
             self._add_hook(feature_set, function, "after", options)
             feature_set.required |= required
-            feature_set.use(AFTER_USE)
+            feature_set.record_declaration(AFTER_USE)
 
         return make_registering_decorator(function, register)
 
@@ -100,7 +102,7 @@ class HookSection(McplSection):
 
         def register(function: Callable[..., Any]) -> None:
             self._add_hook(feature_set, function, "ended", HookOptions(timeout=timeout))
-            feature_set.use("inferenceLifecycle")
+            feature_set.record_declaration("inferenceLifecycle")
 
         return make_registering_decorator(function, register)
 
@@ -127,14 +129,14 @@ class HookSection(McplSection):
         return before | ({"afterInference": {"blocking": blocking}} if hooks["after"] or hooks["ended"] else {})
 
     def methods(self) -> Mapping[str, Handler]:
-        return {"context/beforeInference": self.before, AFTER_INFERENCE_METHOD: self.after}
+        return {"context/beforeInference": self.run_before_hooks, AFTER_INFERENCE_METHOD: self.run_after_hooks}
 
     def notifications(self) -> Mapping[str, Listener]:
-        return {AFTER_INFERENCE_METHOD: self.on_after_inference, LIFECYCLE: self.lifecycle}
+        return {AFTER_INFERENCE_METHOD: self.on_after_inference, LIFECYCLE: self.on_inference_lifecycle}
 
     # -- before ------------------------------------------------------------------------------------------
 
-    async def before(self, call: Call, params: Params) -> Params:
+    async def run_before_hooks(self, call: Call, params: Params) -> Params:
         """`context/beforeInference`: what all enabled hooks inject. They run at once, each in a call of its own."""
 
         turn, hooks = Turn.from_wire(params), _select_enabled(call, self._hooks["before"])
@@ -154,7 +156,7 @@ class HookSection(McplSection):
 
     # -- after -------------------------------------------------------------------------------------------
 
-    async def after(self, call: Call, params: Params) -> Params:
+    async def run_after_hooks(self, call: Call, params: Params) -> Params:
         """`context/afterInference` as a request: what the blocking hooks made of the answer."""
         turn, hooks = FinishedTurn.from_wire(params), _select_enabled(call, self._hooks["after"])
         left, rewrites = await _rewritten(call, turn, hooks)
@@ -184,14 +186,14 @@ class HookSection(McplSection):
 
     # -- ended -------------------------------------------------------------------------------------------
 
-    async def lifecycle(self, session: Session, params: Params) -> None:
+    async def on_inference_lifecycle(self, session: Session, params: Params) -> None:
         """`inference/lifecycle` (0.5 §10): how an inference goes, without its text."""
         if (call := make_notification_call(session, LIFECYCLE, params)) is None:
             return
         if params.get("phase") != "started":
             await self._end(call, params)
         elif isinstance(id := params.get("inferenceId"), str):
-            session.local(SeenInferences).begin(id)
+            session.local(SeenInferences).record_start(id)
 
     async def _end(self, call: Call, params: Params) -> None:
         """Run the hooks for the end of an inference, the first time that it is told."""
@@ -202,7 +204,7 @@ class HookSection(McplSection):
         except InvalidParams as error:
             logging.getLogger("defserve").warning("%s: %s", call.method, error.message)
             return
-        if call.session.local(SeenInferences).end(end.inference_id):
+        if call.session.local(SeenInferences).record_end(end.inference_id):
             await _run_if_room(call.session, _show(call, end, hooks))
 
 
@@ -215,7 +217,7 @@ async def _injections(hook: Hook, call: Call, turn: Turn) -> list[Params]:
         namespace = hook.feature_set.name.partition(".")[0]
         allowed = _find_allowed_positions(hook, call)
         found = [
-            (one if isinstance(one, Injection) else Injection(one)).wire(namespace, allowed[0] if allowed else "")
+            (one if isinstance(one, Injection) else Injection(one)).to_wire(namespace, allowed[0] if allowed else "")
             for one in items
         ]
     except Exception as error:
@@ -425,7 +427,7 @@ class Hook:
 
         `default` is the limit in seconds for a hook that has none of its own.
         """
-        seconds, outcome = self.timeout or default, own.engine.pending()
+        seconds, outcome = self.timeout or default, own.engine.create_future()
 
         async def work() -> None:
             CURRENT_CALL.set(own)
@@ -442,7 +444,7 @@ class Hook:
 
         own.task = task = own.engine.spawn(work())
         try:
-            found, error = await own.engine.wait(outcome, seconds)
+            found, error = await own.engine.wait_for(outcome, seconds)
         except TimeoutError:
             raise TimedOut(f"timed out after {seconds:g} s") from None
         finally:
@@ -471,10 +473,10 @@ MAX_INFERENCE_ID_LENGTH: Final = 256
 class SeenInferences(OrderedDict[str, bool]):
     """The latest inferences of one session: True once they have ended."""
 
-    def begin(self, id: str) -> None:
+    def record_start(self, id: str) -> None:
         self._note(id, self.get(id[:MAX_INFERENCE_ID_LENGTH], False))
 
-    def end(self, id: str) -> bool:
+    def record_end(self, id: str) -> bool:
         """Whether this is the first end of an inference. Its beginning may have been missed."""
         is_first = not self.get(id[:MAX_INFERENCE_ID_LENGTH], False)
         self._note(id, True)

@@ -53,14 +53,14 @@ class InferenceSection(McplSection):
         peer = self._peer(feature_set, to)
         if peer.call is not None and not peer.calls_back:
             return await _sample_inference(peer.call, feature_set, request)
-        asking = _ask(peer, feature_set, request.wire(feature_set.name, stream=False), request.timeout)
+        asking = _ask(peer, feature_set, request.to_wire(feature_set.name, stream=False), request.timeout)
         return await peers.run_on_session_loop(peer.session, asking)
 
     def stream(self, feature_set: FeatureSetBase, request: InferenceParams, to: peers.To) -> InferenceStream:
         _refuse_in_hook()
         return InferenceStream(lambda: self._iter_inference(feature_set, request, to))
 
-    def can(self, peer: peers.Peer) -> bool:
+    def can_infer(self, peer: peers.Peer) -> bool:
         """Whether some set can infer with this peer."""
         if is_in_hook():
             return False
@@ -70,7 +70,7 @@ class InferenceSection(McplSection):
             return client_requests.can_ask_client(peer.call, "sampling")
         return any(_obstacle(peer, one) is None for one in self.server.sets if _declares(one))
 
-    def chunk(self, session: Session, params: Params) -> bool:
+    def on_chunk(self, session: Session, params: Params) -> bool:
         """`inference/chunk` (§11.4). False for one that belongs to no open request of this process."""
         streams, id = session.peek(OpenStreams), params.get("requestId")
         index, delta = params.get("index"), params.get("delta")
@@ -100,7 +100,7 @@ class InferenceSection(McplSection):
             yield whole.content
             yield whole
             return
-        if not peer.session.engine.on_loop():
+        if not peer.session.engine.is_on_loop():
             raise UsageError("infer: a stream is read on the event loop of its session", fix="use infer() here")
         chunks = InferenceChunks(peer.session.composition.limits.response)
         streams, ids = peer.session.local(OpenStreams), list[RequestId]()
@@ -109,13 +109,13 @@ class InferenceSection(McplSection):
             ids.append(id)
             streams[id] = chunks
 
-        params = request.wire(feature_set.name, stream=_sends_chunks(peer, feature_set))
+        params = request.to_wire(feature_set.name, stream=_sends_chunks(peer, feature_set))
         asking: Coroutine[Any, Any, Inference] = _ask(peer, feature_set, params, request.timeout, register_stream)
         answer = asyncio.get_running_loop().create_task(asking)
         answer.add_done_callback(chunks.wake)
         received = False
         try:
-            async for delta in chunks.until(answer):
+            async for delta in chunks.iterate_until(answer):
                 received = True
                 yield delta
             whole = await answer
@@ -165,7 +165,7 @@ async def _sample_inference(call: Call, feature_set: FeatureSetBase, request: In
     from defserve.protocols.mcp.asking import client_requests
     from defserve.protocols.mcp.asking.client_features import SampleOptions
 
-    feature_set.require(call)
+    feature_set.require_enabled(call)
     options = SampleOptions(
         request.message_list, max_tokens=request.max_tokens or 1024, temperature=request.temperature
     )
@@ -304,7 +304,7 @@ class InferenceParams:
     def message_list(self) -> Sequence[Message | str | Mapping[str, Any]]:
         return [self.messages] if isinstance(self.messages, str) else self.messages
 
-    def wire(self, name: str, *, stream: bool) -> Params:
+    def to_wire(self, name: str, *, stream: bool) -> Params:
         """The params of `inference/request` (§11.2), for a feature set's name."""
         known = {"maxTokens": self.max_tokens, "temperature": self.temperature}
         request = InferenceRequest(
@@ -314,7 +314,7 @@ class InferenceParams:
             messages=self.message_list,
             preferences={**(self.preferences or {}), **{k: v for k, v in known.items() if v is not None}},
         )
-        return request.wire()
+        return request.to_wire()
 
 
 def _message(message: Message | str | Mapping[str, Any]) -> Params:
@@ -349,7 +349,7 @@ class InferenceChunks:
     def wake(self, _: object = None) -> None:
         self._news.set()
 
-    async def until(self, answer: asyncio.Task[Any]) -> AsyncGenerator[str, None]:
+    async def iterate_until(self, answer: asyncio.Task[Any]) -> AsyncGenerator[str, None]:
         """Every delta that comes before the answer."""
         while True:
             while self._arrived:

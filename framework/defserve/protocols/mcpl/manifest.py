@@ -34,7 +34,7 @@ def build_manifest(
 ) -> Params:
     """What a host is told. `as_array`: it wants its feature sets as an array."""
     sets = [one for one in declared if one.whole]
-    described = {one.name: wire for one in sets if (wire := one.wire(vocabulary))["uses"]}
+    described = {one.name: wire for one in sets if (wire := one.to_wire(vocabulary))["uses"]}
     used = {use for one in sets for use in one.uses}
     by_grant = vocabulary.by_grant
     claims = nest_capability_paths(vocabulary.spell_uses(used)) if by_grant else _build_claims_04(used, hooks, channels)

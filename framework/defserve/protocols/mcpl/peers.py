@@ -109,7 +109,7 @@ class Peer:
         try:
             return await self.request(method, params, timeout=timeout, numbered=numbered)
         except PeerError as error:
-            if error.code != MethodNotFound.code or self.live is None or not self.live.learn(path):
+            if error.code != MethodNotFound.code or self.live is None or not self.live.record_unsupported(path):
                 raise
             raise NoBackChannel(f"{method}: the host does not know it") from error
 
@@ -132,7 +132,7 @@ def find_send_obstacle(peer: Peer, feature_set: FeatureSetBase, verb: str, path:
         return UnknownFeatureSet(feature_set.name)
     if session.closed:
         return PeerGone(f"{verb}: the peer has left")
-    if (refusal := peer.policy.refusal(feature_set)) is not None:
+    if (refusal := peer.policy.find_refusal(feature_set)) is not None:
         return refusal
     capability = path.partition(".")[0]
     needs = {"experimental": {"mcpl": {capability: True}}}
@@ -172,7 +172,7 @@ def select_peers(server: McplServerState, verb: str, to: To, obstacle: Obstacle)
 async def find_sessions_elsewhere(server: McplServerState, to: To) -> None:
     """Get to know the sessions of a principal that other processes have opened, before it is spoken to."""
     if isinstance(to, str) and server.others is not None:
-        await server.others.find(to)
+        await server.others.load_host_sessions(to)
 
 
 def is_session_owner(session: Session) -> bool:
@@ -183,7 +183,7 @@ def is_session_owner(session: Session) -> bool:
 async def run_on_session_loop(session: Session, work: Coroutine[Any, Any, T]) -> T:
     """Run something on the session's event loop. One server may be served on several loops."""
     engine = session.engine
-    if engine.on_loop():
+    if engine.is_on_loop():
         return await work
     import asyncio
     from concurrent.futures import Future
@@ -199,7 +199,7 @@ async def run_on_session_loop(session: Session, work: Coroutine[Any, Any, T]) ->
     def begin() -> None:
         engine.spawn(run())
 
-    if not engine.post(begin):
+    if not engine.post_to_loop(begin):
         work.close()
         raise PeerGone("the peer has left")
     return await asyncio.wrap_future(done)
@@ -300,7 +300,7 @@ def make_notification_call(session: Session, method: str, params: Params) -> Cal
 
     composition = session.composition
     offer = composition.offer_in(Notification(method, params, {}))
-    terms = composition.agree(offer) if offer is not None else session.terms
+    terms = composition.negotiate_terms(offer) if offer is not None else session.terms
     if terms is None or get_mcpl_terms(terms) is None:
         return None
     call = Call(session, "", method, params, {}, terms)

@@ -53,7 +53,7 @@ class FeaturePolicy:
         self._scopes: dict[str, ScopeLists] = {}
 
     @property
-    def is_said(self) -> bool:
+    def has_been_sent(self) -> bool:
         """Whether the host has said anything about its policy."""
         return self.revision > 0
 
@@ -68,7 +68,7 @@ class FeaturePolicy:
         """Whether a set may act."""
         return self.is_enabled(feature_set.name)
 
-    def refusal(self, feature_set: FeatureSetBase) -> FeatureDisabled | None:
+    def find_refusal(self, feature_set: FeatureSetBase) -> FeatureDisabled | None:
         """Why a set may not act; None if it may."""
         return None if self.is_enabled(feature_set.name) else FeatureDisabled(feature_set.name)
 
@@ -76,7 +76,7 @@ class FeaturePolicy:
         """Whether the host permits a capability. Only policies of 0.5 say so."""
         return True
 
-    def scoping(self, name: str) -> ScopeLists:
+    def find_scope_lists(self, name: str) -> ScopeLists:
         """The host's lists for a scoped set: those under the most specific pattern that covers its name."""
         return next(
             (self._scopes[pattern] for pattern in list_covering_patterns(name) if pattern in self._scopes), ScopeLists()
@@ -188,7 +188,7 @@ class GrantPolicy(FeaturePolicy):
         self.revision += 1
 
     @property
-    def is_said(self) -> bool:
+    def has_been_sent(self) -> bool:
         return self.ready
 
     def is_enabled(self, name: str) -> bool:
@@ -206,7 +206,7 @@ class GrantPolicy(FeaturePolicy):
         paths = feature_set.paths
         return self.is_enabled(feature_set.name) and self.granted >= paths and bool(paths or self._is_complete)
 
-    def refusal(self, feature_set: FeatureSetBase) -> FeatureDisabled | None:
+    def find_refusal(self, feature_set: FeatureSetBase) -> FeatureDisabled | None:
         if self.allows(feature_set):
             return None
         missing = self.missing(feature_set)
@@ -286,7 +286,7 @@ class McplTerms:
         """
         found.update(params, may_enable=not (self._strict and is_anonymous_session(session)))
 
-    def adopt(self) -> GrantPolicy:
+    def switch_to_grants(self) -> GrantPolicy:
         """The policy, by grants from now on: a host below 0.5 has sent a grant."""
         if not isinstance(self.policy, GrantPolicy):
             self.policy.revision += 1
@@ -296,12 +296,12 @@ class McplTerms:
     def export_state(self) -> Params:
         """The policy, for another process."""
         by_grant = isinstance(self.policy, GrantPolicy)
-        return {"by_grant": by_grant, **self.policy.export_state()} if by_grant or self.policy.is_said else {}
+        return {"by_grant": by_grant, **self.policy.export_state()} if by_grant or self.policy.has_been_sent else {}
 
     def import_state(self, kept: Mapping[str, Any]) -> None:
         """The policy that another process has `kept`."""
         if kept:
-            (self.adopt() if kept["by_grant"] else self.policy).import_state(kept)
+            (self.switch_to_grants() if kept["by_grant"] else self.policy).import_state(kept)
 
     def offers(self, path: str) -> bool:
         """Whether the host can be asked: `pushEvents`, `inferenceRequest`, `channels.incoming`, …
@@ -317,7 +317,7 @@ class McplTerms:
             return capability in UNSPOKEN and capability not in self._refused
         return found is not False
 
-    def learn(self, path: str) -> bool:
+    def record_unsupported(self, path: str) -> bool:
         """The host does not know a method of this capability: remember it, if its offer is silent about it."""
         capability = path.partition(".")[0]
         is_silent = not isinstance(self.policy, GrantPolicy) and self.offered.get(capability) is None
@@ -325,7 +325,7 @@ class McplTerms:
             self._refused.add(capability)
         return is_silent
 
-    def note_silence(self, call: Call) -> None:
+    def log_missing_policy(self, call: Call) -> None:
         """Log once that this host has sent no policy."""
         if self._noted:
             return
@@ -410,7 +410,7 @@ def handle_policy_request(live: McplTerms, params: Params, session: Session, set
     if not (live.vocabulary.by_grant or EFFECTIVE in params or isinstance(live.policy, GrantPolicy)):
         live.update(live.policy, params, session)
         return {"enabled": [one.name for one in sets if live.policy.allows(one)]}
-    policy = live.adopt()
+    policy = live.switch_to_grants()
     live.update(policy, params, session)
     answer = policy_receipt(live, policy, sets)
     if not answer["accepted"]:

@@ -137,7 +137,7 @@ class PushSection(McplSection):
         elif _obstacle(peers.Peer(only), feature_set) is None:
             await self._outcome(peers.Peer(only), feature_set, wire)
 
-    def can(self, peer: peers.Peer) -> bool:
+    def can_push(self, peer: peers.Peer) -> bool:
         """Whether some set can push to this peer, directly or through its inbox."""
         return any(
             "pushEvents" in one.uses and peers.can_reach_peer(peer, one, _obstacle(peer, one))
@@ -188,7 +188,7 @@ class PushSection(McplSection):
             if is_generated_event_id(id):
                 return decode_receipt((await send())[0], peer.session)
             return decode_receipt(
-                await others.once(peer.session, f"push\n{feature_set.name}\n{id}", send), peer.session
+                await others.run_once(peer.session, f"push\n{feature_set.name}\n{id}", send), peer.session
             )
 
     async def _send_until_answered(self, peer: peers.Peer, feature_set: FeatureSetBase, wire: Params) -> Receipt:
@@ -215,7 +215,7 @@ class PushSection(McplSection):
 
     # -- sources -----------------------------------------------------------------------------------------
 
-    def events(self, feature_set: FeatureSetBase, function: Callable[..., Any], per: str) -> None:
+    def declare_source(self, feature_set: FeatureSetBase, function: Callable[..., Any], per: str) -> None:
         """Declare a source of events; see `FeatureSet.events`."""
         if per == "server" and self.server.composition is not None:
             raise UsageError(
@@ -244,7 +244,7 @@ class PushSection(McplSection):
         begun: list[asyncio.Task[Receipt]] = []
         prompt: list[asyncio.Task[Receipt]] = []
         for peer in found:
-            if not peer.session.engine.on_loop() or to not in (None, peer.session.principal):
+            if not peer.session.engine.is_on_loop() or to not in (None, peer.session.principal):
                 continue
             waiting = len(peer.session.local(SessionPushes).under_way)
             if waiting >= BACKLOG:
@@ -269,8 +269,8 @@ class PushSection(McplSection):
         engine = session.engine
         if not engine.ready:
             return
-        if not engine.on_loop():
-            engine.post(lambda: self.session_changed(session))
+        if not engine.is_on_loop():
+            engine.post_to_loop(lambda: self.session_changed(session))
             return
         tasks, peer = session.local(RunningSources), peers.Peer(session)
         for source in self._sources:
@@ -314,7 +314,7 @@ class PushSection(McplSection):
         crashes = 0
         while True:
             try:
-                async with aclosing(source.begin(session)) as events:
+                async with aclosing(source.iterate_events(session)) as events:
                     async for event in events:
                         crashes = 0
                         if not await self._send_event(source, event, session):
@@ -394,7 +394,7 @@ class EventSource:
             )
         self._takes_session = bool(required)
 
-    def begin(self, session: Session | None) -> AsyncGenerator[Any, None]:
+    def iterate_events(self, session: Session | None) -> AsyncGenerator[Any, None]:
         return self.function(session) if self._takes_session else self.function()
 
 
@@ -463,7 +463,7 @@ class EventInbox:
             self._lost = max(self._lost, gone.events[-1][0])
         return found
 
-    def after(self, principal: str | None, cursor: int) -> Params:
+    def list_events_after(self, principal: str | None, cursor: int) -> Params:
         """The events after a cursor for a principal; None reads those for everyone. `missed`: some are no longer kept.
 
         A cursor that was not given out yet comes from before a restart: all events are new to its reader.
@@ -479,15 +479,15 @@ class EventInbox:
         latest = found[-1][0] if found else cursor
         return {"events": [event for _, event in found], "cursor": latest, "missed": is_older or lost > cursor}
 
-    def serve(self, mcp: MCP, binding: object) -> None:
+    def add_resources(self, mcp: MCP, binding: object) -> None:
         """Offer it as a resource, with and without a cursor. `binding` decides who sees it."""
         self._updated = mcp.subscriptions.notify_resource_updated
 
         def pending(call: Call) -> Params:
-            return self.after(_reader(call), 0)
+            return self.list_events_after(_reader(call), 0)
 
         def pending_after(call: Call, after: int) -> Params:
-            return self.after(_reader(call), after)
+            return self.list_events_after(_reader(call), after)
 
         served: tuple[tuple[str, Callable[..., Any]], ...] = (
             (self.uri, pending),
@@ -509,7 +509,7 @@ class EventInbox:
             resource.facets["mcpl"] = binding
             mcp.resources.add(resource)
 
-    def withdraw(self, mcp: MCP) -> None:
+    def remove_resources(self, mcp: MCP) -> None:
         """Stop offering it."""
         mcp.resources.remove(self.uri)
         mcp.resources.remove(self.uri + "{?after}")

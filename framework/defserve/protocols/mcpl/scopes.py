@@ -47,7 +47,7 @@ class Scope:
     label: str
     payload: Mapping[str, Any] | None = None
 
-    def wire(self) -> Params:
+    def to_wire(self) -> Params:
         """The scope for the wire (§7)."""
         return {"label": self.label} | ({"payload": dict(self.payload)} if self.payload else {})
 
@@ -138,7 +138,7 @@ class ToolScope:
 
     def _is_whitelisted(self, found: FeaturePolicy, label: str) -> bool:
         """Whether the whitelist covers a label. Raises ScopeDenied if the blacklist does."""
-        allowed = judge_label(found.scoping(self.feature_set.name), label)
+        allowed = judge_label(found.find_scope_lists(self.feature_set.name), label)
         if allowed is False:
             raise self._make_denial(label, "the host forbids it")
         return allowed is True
@@ -162,7 +162,7 @@ class ToolScope:
         payload = answer.get("payload")
         approved = Scope(scope.label, self._fitting(arguments, scope, payload) if is_object(payload) else scope.payload)
         # The host may have changed its policy before it answered.
-        self.feature_set.require(call)
+        self.feature_set.require_enabled(call)
         if found.revision != revision:
             self._is_whitelisted(get_feature_policy(call), scope.label)
         elif len(found.approved) < MAX_APPROVALS:
@@ -208,7 +208,7 @@ class ToolScope:
 # -- asking --------------------------------------------------------------------------------------------
 async def _ask_host(call: Call, name: str, scope: Scope) -> Params:
     try:
-        answer = await call.request("scope/elevate", {"featureSet": name, "scope": scope.wire()})
+        answer = await call.request("scope/elevate", {"featureSet": name, "scope": scope.to_wire()})
     except PeerGone:
         raise
     except PeerError as error:

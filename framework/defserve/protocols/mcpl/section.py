@@ -57,10 +57,10 @@ class McplServerState:
         """Do something for every session, on its event loop. From any thread."""
         for session in self.sessions:
             engine = session.engine
-            if engine.ready and engine.on_loop():
+            if engine.ready and engine.is_on_loop():
                 action(session)
             elif engine.ready:
-                engine.post(partial(action, session))
+                engine.post_to_loop(partial(action, session))
 
 
 class McplSection(Extension):
@@ -156,13 +156,13 @@ class FeatureSetBase:
         """Whether a verb or `uses=` said what it is for."""
         return bool(self._uses) or self.inbox is not None or self.claude_channel
 
-    def use(self, *what: str) -> None:
+    def record_declaration(self, *what: str) -> None:
         """Note that something was declared on this set."""
         self._uses.update(dict.fromkeys(what))
         self._paths = None
         self.changed()
 
-    def wire(self, vocabulary: McplVocabulary = MCPL_04) -> Params:
+    def to_wire(self, vocabulary: McplVocabulary = MCPL_04) -> Params:
         """The declaration that hosts of a version are shown."""
         # hostState: from newer drafts. Without it some hosts drop the state they are sent.
         fields = {
@@ -174,15 +174,15 @@ class FeatureSetBase:
         shown = {name: fields[name] for name in vocabulary.fields if fields[name]}
         return {"description": self.description, "uses": vocabulary.spell_uses(self.uses), **shown}
 
-    def require(self, call: Call) -> None:
+    def require_enabled(self, call: Call) -> None:
         """Raises FeatureDisabled if the host of this call has not enabled the set."""
         if self.removed:
             raise UnknownFeatureSet(self.name)
         live = get_mcpl_terms(call.terms)
-        if live is not None and not live.policy.is_said and not is_stateless_call(call):
-            live.note_silence(call)
+        if live is not None and not live.policy.has_been_sent and not is_stateless_call(call):
+            live.log_missing_policy(call)
         if not self.is_switched_on(call):
-            raise get_feature_policy(call).refusal(self) or FeatureDisabled(self.name)
+            raise get_feature_policy(call).find_refusal(self) or FeatureDisabled(self.name)
 
     def is_switched_on(self, call: Call) -> bool:
         """Whether the policy of this call's host has the set on. A host without MCPL has no policy: all is on."""
@@ -193,7 +193,7 @@ class FeatureSetBase:
     def is_enabled(self, call: Call) -> bool:
         """Whether the host of this call lets the set act now."""
         try:
-            self.require(call)
+            self.require_enabled(call)
         except (FeatureDisabled, UnknownFeatureSet):
             return False
         return True

@@ -87,7 +87,7 @@ class McplVocabulary:
         named = {name for use in uses for name in self.names[use]}
         return [name for name in dict.fromkeys(chain.from_iterable(self.names.values())) if name in named]
 
-    def find_closed_gate(self, method: str, grants: Callable[[str], bool]) -> str | None:
+    def find_missing_grant(self, method: str, grants: Callable[[str], bool]) -> str | None:
         """The capability that a method of the host needs, if it is not granted; None if the method may be served."""
         paths = self.gates.get(method)
         return None if paths is None or any(map(grants, paths)) else paths[0]

@@ -399,7 +399,7 @@ class TopicCapabilities:
         self._known: dict[str, bool] = {}
 
     @classmethod
-    def of(cls, profile: str, *, strict: bool = False) -> TopicCapabilities:
+    def from_profile(cls, profile: str, *, strict: bool = False) -> TopicCapabilities:
         """One of the `CAPABILITY_PROFILES` by its name."""
         if profile not in CAPABILITY_PROFILES:
             raise UsageError(
@@ -407,7 +407,7 @@ class TopicCapabilities:
             )
         return cls(CAPABILITY_PROFILES[profile], strict=strict)
 
-    def allow(self, kind: str) -> bool:
+    def allows_kind(self, kind: str) -> bool:
         """Whether one of them covers the kind."""
         if (known := self._known.get(kind)) is None:
             if len(self._known) >= REMEMBERED:

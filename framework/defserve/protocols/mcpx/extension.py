@@ -182,11 +182,11 @@ class TopicCarrier:
     def on_connected(self, engine: Engine, send: Callable[[bytes], None]) -> None:
         """There is a gateway now."""
         self._engine = engine
-        self.participant.attach(send)
+        self.participant.attach_gateway(send)
 
     def on_disconnected(self) -> None:
         """The gateway is gone, and all conversations with it."""
-        self.participant.detach()
+        self.participant.detach_gateway()
         self._sessions.clear()
 
     def caller(self, peer: str) -> Principal:
@@ -196,7 +196,7 @@ class TopicCarrier:
         same name elsewhere is somebody else. All others are strangers, and each conversation is one of its own,
         because the next guest may have the same name.
         """
-        if id := self.topic.caller_of(peer):
+        if id := self.topic.make_caller(peer):
             return Principal(id, kind="participant")
         return make_anonymous_principal(
             f"{PARTICIPANT_PREFIX}{repr(peer)[:MAX_PRINCIPAL_ID_LENGTH]}#{secrets.token_urlsafe(12)}"
@@ -205,7 +205,7 @@ class TopicCarrier:
     # -- in ----------------------------------------------------------------------------------------------
 
     def unwrap(self, frame: bytes) -> list[CarriedMessage]:
-        heard = self.participant.hear(frame)
+        heard = self.participant.receive_frame(frame)
         if isinstance(heard, TopicRequest):
             return self._unwrap_request(heard)
         if isinstance(heard, Presence) and heard.is_other and heard.participant in self._sessions:
@@ -315,7 +315,7 @@ class TopicCarrier:
             reply(PeerError(f"no capability for {kind!r}"))
         else:
             self.topic.unconfirmed.add(envelope.id, kind)
-            self.participant.expect(envelope.id, peer, kind, id, reply)
+            self.participant.expect_response(envelope.id, peer, kind, id, reply)
 
     def _envelope(
         self, kind: str, payload: Payload | EncodedJson, to: tuple[str, ...], about: str | None

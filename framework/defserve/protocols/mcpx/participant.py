@@ -87,7 +87,7 @@ class Participant:
 
     def may(self, kind: str) -> bool:
         """Whether the welcome lets us send this kind."""
-        return self.topic.welcomed and self.capabilities.allow(kind)
+        return self.topic.welcomed and self.capabilities.allows_kind(kind)
 
     def post(
         self,
@@ -100,7 +100,7 @@ class Participant:
         """Send an envelope of any kind, from any thread. Raises NotCapable, NotWelcome without a gateway."""
         if self._send is None or not self.topic.welcomed:
             raise NotWelcome("not in the topic: the gateway has not sent its welcome")
-        if not self.capabilities.allow(kind):
+        if not self.capabilities.allows_kind(kind):
             raise NotCapable(kind, self.capabilities.patterns)
         recipients = (to,) if isinstance(to, str) else to
         envelope = Envelope(kind, self.id, payload, to=recipients, correlation_id=about)
@@ -158,7 +158,9 @@ class Participant:
             self._must_be_present(to)
         payload = {"jsonrpc": "2.0", "id": id, "method": method, "params": given}
         envelope = self.post(kind, payload, to=to, about=fulfils.id if fulfils is not None else None)
-        self.expect(envelope.id, to, kind, id, lambda reply: None if future.done() else future.set_result(reply))
+        self.expect_response(
+            envelope.id, to, kind, id, lambda reply: None if future.done() else future.set_result(reply)
+        )
         if fulfils is not None:
             self.topic.proposals.record_fulfilment(envelope)
         try:
@@ -248,10 +250,10 @@ class Participant:
         Its `_meta` is not sent, because the request is ours. Raises ProposalNotPending for a proposal that is over, and
         UsageError if nobody or several can do it, or if it holds more than its method needs (`build_request_params`).
         """
-        self.must_be_pending(proposal)
+        self.require_pending(proposal)
         params = build_request_params(proposal)
         target = to or proposal.target or await self._only_candidate(proposal)
-        self.must_be_pending(proposal)
+        self.require_pending(proposal)
         return await self.request(target, proposal.method, params, fulfils=proposal, within=within)
 
     async def candidates(self, proposal: Proposal) -> list[str]:
@@ -286,7 +288,7 @@ class Participant:
 
         That is an `mcp/reject`, or chat if only that is allowed. Raises ProposalNotPending for a proposal that is over.
         """
-        self.must_be_pending(proposal)
+        self.require_pending(proposal)
         self.topic.proposals.reject(proposal, self.id, reason, is_approver=True)
         self._post_decision(REJECT_KIND, "declined", proposal, (proposal.proposer,))
 
@@ -297,12 +299,12 @@ class Participant:
         """
         if proposal.proposer != self.id:
             raise UsageError(f"{proposal.proposer} made this proposal", fix="decline(proposal) rejects it")
-        self.must_be_pending(proposal)
+        self.require_pending(proposal)
         self.topic.proposals.withdraw(proposal, reason)
         self._post_decision(WITHDRAW_KIND, "withdrawn", proposal, ())
         self._settle(proposal)
 
-    def must_be_pending(self, proposal: Proposal) -> None:
+    def require_pending(self, proposal: Proposal) -> None:
         """Raises ProposalNotPending for a proposal that is over, or in whose place another one has its id."""
         if proposal.status == "pending" and self.topic.proposals.is_current(proposal):
             return
@@ -319,11 +321,11 @@ class Participant:
 
     # -- hearing -----------------------------------------------------------------------------------------
 
-    def attach(self, send: Callable[[bytes], None]) -> None:
+    def attach_gateway(self, send: Callable[[bytes], None]) -> None:
         """There is a gateway now; what it sends comes to `hear`. On the loop that serves it."""
         self._send, self._loop = send, asyncio.get_running_loop()
 
-    def detach(self) -> None:
+    def detach_gateway(self) -> None:
         """The gateway is gone. Open requests fail."""
         self._send = None
         self.present.clear()
@@ -331,7 +333,7 @@ class Participant:
         for id in list(self._asks):
             self._fail(id, PeerGone("the gateway is gone"))
 
-    def hear(self, frame: bytes) -> TopicEvent | None:
+    def receive_frame(self, frame: bytes) -> TopicEvent | None:
         """Read a frame, and settle the request that waited for it."""
         heard = self.topic.read_frame(frame)
         if isinstance(heard, Welcome):
@@ -351,7 +353,7 @@ class Participant:
                 self._fail(id, PeerGone(f"{heard.participant} has left"))
         return heard
 
-    def expect(self, envelope: str, to: str, kind: str, id: RequestId, reply: OnReply) -> None:
+    def expect_response(self, envelope: str, to: str, kind: str, id: RequestId, reply: OnReply) -> None:
         """A request went out in this envelope. `reply` is called with its response, or with the failure."""
         parts = parse_kind(kind)
         assert parts is not None
@@ -364,8 +366,8 @@ class Participant:
         ask = self._asks.get(about)
         if ask is None:
             return
-        if (problem := ask.misfit(answer)) is not None:
-            self.topic.count(answer.envelope.sender, problem)
+        if (problem := ask.find_mismatch(answer)) is not None:
+            self.topic.count_ignored_message(answer.envelope.sender, problem)
             return
         del self._asks[about]
         self.topic.unconfirmed.discard(about)
@@ -377,7 +379,7 @@ class Participant:
     def _handle_refusal(self, problem: GatewayProblem) -> None:
         """The gateway refused a request, a fulfilment or a proposal of ours: whoever waits for it learns it at once."""
         about, text = problem.about or "", problem.message or problem.error
-        self.topic.proposals.not_fulfilled(about)
+        self.topic.proposals.undo_fulfilment(about)
         kind = PeerGone if problem.error == ABSENT else PeerError
         self._fail(about, kind(text, data=dict(problem.payload)))
         proposal = self.topic.proposals.get(about)
@@ -421,7 +423,7 @@ class PendingTopicRequest:
     def __init__(self, to: str, method: str, id: RequestId, reply: OnReply) -> None:
         self.to, self.method, self.id, self.reply = to, method, id, reply
 
-    def misfit(self, answer: TopicResponse | SpoofedMessage) -> str | None:
+    def find_mismatch(self, answer: TopicResponse | SpoofedMessage) -> str | None:
         """Why a message that refers to this request is not its answer; None if it is."""
         if answer.envelope.sender != self.to:
             return "a response to a request that went to somebody else"

@@ -103,7 +103,7 @@ class Proposal:
             self._digest = sha256(to_json(content)).hexdigest()
         return self._digest
 
-    def wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Any]:
         """The record as §10.2 writes it."""
         return {
             "proposalId": self.id,
@@ -205,7 +205,7 @@ class Proposals:
         proposal.status = "failed" if proposal.error is not None else "completed"
         return proposal
 
-    def not_fulfilled(self, request: str) -> None:
+    def undo_fulfilment(self, request: str) -> None:
         """The request that should have fulfilled a proposal went nowhere. The proposal waits again."""
         found = self._fulfilments.pop(request, None)
         if found is not None and found[0].status == "fulfilled":
@@ -348,7 +348,7 @@ class ApprovalDecision:
     def arguments(self) -> Arguments:
         return _arguments(self.method, self.params)
 
-    def wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -370,7 +370,7 @@ class ArgumentBounds:
             return self.low <= value <= self.high
         return any(type(value) is type(seen) and value == seen for seen in self.values)
 
-    def wire(self) -> Any:
+    def to_wire(self) -> Any:
         if self.prefix:
             return {"under": self.prefix}
         return {"from": self.low, "to": self.high} if self.low is not None else {"one_of": self.values}
@@ -396,11 +396,11 @@ class ApprovalRule:
             return False
         return all(self.bounds[name].covers(value) for name, value in arguments.items())
 
-    def wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Any]:
         caller, target, method, context = self.key
         about = {"caller": caller, "target": target, "method": method, "context": context}
         bounds = self.bounds if not self.literal else None
-        within: Any = {name: bound.wire() for name, bound in bounds.items()} if bounds is not None else "as approved"
+        within: Any = {name: bound.to_wire() for name, bound in bounds.items()} if bounds is not None else "as approved"
         return {**about, "approvals": len(self.approvals), "within": within}
 
 
@@ -470,8 +470,8 @@ class ApprovalRules:
         """The decisions as JSON, with the rules that follow from them for people to read."""
         body = {
             "version": RULES_FORMAT_VERSION,
-            "decisions": [decision.wire() for decision in self.decisions],
-            "rules": [rule.wire() for rule in self.rules],
+            "decisions": [decision.to_wire() for decision in self.decisions],
+            "rules": [rule.to_wire() for rule in self.rules],
         }
         return json.dumps(body, indent=2, ensure_ascii=False)
 

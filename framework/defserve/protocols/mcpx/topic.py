@@ -185,7 +185,7 @@ class TopicView:
         if isinstance(envelope, BrokenEnvelope):
             if (refusal := _bare_refusal(frame)) is not None:
                 return self._problem(refusal, refusal.get("correlation_id"))
-            self.count(envelope.sender or UNKNOWN_PARTICIPANT, envelope.message)
+            self.count_ignored_message(envelope.sender or UNKNOWN_PARTICIPANT, envelope.message)
             return None
         if is_gateway_only_kind(envelope.kind):
             return self._system(envelope)
@@ -200,10 +200,10 @@ class TopicView:
         return self._record_spoof(envelope, kind, reason) if reason is not None else self._understood(envelope, kind)
 
     def _record_spoof(self, envelope: Envelope, kind: MessageKind, reason: str) -> SpoofedMessage:
-        self.count(envelope.sender, reason)
+        self.count_ignored_message(envelope.sender, reason)
         return SpoofedMessage(envelope, kind, reason)
 
-    def count(self, participant: str, reason: str) -> None:
+    def count_ignored_message(self, participant: str, reason: str) -> None:
         """A message of theirs was not acted on."""
         if participant in self.misbehaviour or len(self.misbehaviour) < MAX_COUNTED_PARTICIPANTS:
             self.misbehaviour[participant] = self.misbehaviour.get(participant, 0) + 1
@@ -216,7 +216,7 @@ class TopicView:
         if kind.base == RESPONSE_KIND:
             return TopicResponse(envelope, kind, self.proposals.record_outcome(envelope, self.me))
         if kind.base == PROPOSAL_KIND:
-            return self.proposals.add(envelope, self.caller_of(envelope.sender))
+            return self.proposals.add(envelope, self.make_caller(envelope.sender))
         if kind.base in (REJECT_KIND, WITHDRAW_KIND):
             return self._apply_decision(envelope, kind)
         return Chat(envelope) if kind.base == CHAT_KIND else None
@@ -231,7 +231,7 @@ class TopicView:
         reason = envelope.body.get("reason", "")
         if kind.base == REJECT_KIND:
             held = self.capabilities if envelope.sender == self.me else self.participants.get(envelope.sender)
-            may_fulfil = held is not None and held.allow(
+            may_fulfil = held is not None and held.allows_kind(
                 make_message_kind(REQUEST_KIND, proposal.method, proposal.params)
             )
             final = self.proposals.reject(proposal, envelope.sender, reason, is_approver=may_fulfil)
@@ -241,7 +241,7 @@ class TopicView:
         self.proposals.withdraw(proposal, reason)
         return ProposalWithdrawn(envelope, proposal)
 
-    def caller_of(self, participant: str) -> str:
+    def make_caller(self, participant: str) -> str:
         """The id of a participant's principal, with the gateway and the topic; empty if nobody vouches for its name."""
         is_known = participant in self.authenticated and is_token_principal_id(participant)
         return _participant_id(participant, self.place) if is_known else ""
@@ -250,7 +250,7 @@ class TopicView:
 
     def _system(self, envelope: Envelope) -> TopicEvent | None:
         if envelope.sender.partition(":")[0] != "system":
-            self.count(envelope.sender, f"only the gateway may send {envelope.kind}")
+            self.count_ignored_message(envelope.sender, f"only the gateway may send {envelope.kind}")
             return None
         payload = envelope.body
         kind = qualify_kind(envelope.kind, payload)
@@ -265,7 +265,7 @@ class TopicView:
 
     def _welcome(self, payload: Mapping[str, Any]) -> Welcome | None:
         if (you := _participant(payload.get("you"))) is None:
-            self.count(UNKNOWN_PARTICIPANT, "a welcome that does not say who we are")
+            self.count_ignored_message(UNKNOWN_PARTICIPANT, "a welcome that does not say who we are")
             return None
         again = self.me == you[0]
         self.me, self.capabilities, _ = you
@@ -279,7 +279,7 @@ class TopicView:
     def _presence(self, payload: Mapping[str, Any]) -> Presence | None:
         who, event = _participant(payload.get("participant")), payload.get("event")
         if who is None or event not in ("join", "leave"):
-            self.count(UNKNOWN_PARTICIPANT, "a presence message without a participant or an event")
+            self.count_ignored_message(UNKNOWN_PARTICIPANT, "a presence message without a participant or an event")
             return None
         id, held, is_authenticated = who
         if id == self.me:

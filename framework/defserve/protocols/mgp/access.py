@@ -53,11 +53,11 @@ class AccessSection(Extension):
     ) -> None:
         self.policy, self._server_id, self._audit, self.clock = policy, server_id, audit, vocabulary.utc_now
         # The entries decide which tools an agent sees, so a change of them is a change of its list.
-        policy.watch(tools.touch)
+        policy.add_change_listener(tools.notify_watchers)
 
     # -- which policy ------------------------------------------------------------------------------------
 
-    def of(self, tool: Any) -> tuple[AccessPolicy, str]:
+    def find_policy_and_name(self, tool: Any) -> tuple[AccessPolicy, str]:
         """The policy that decides about a tool, and the tool's name in its entries."""
         return self.policy, tool.name
 
@@ -78,10 +78,10 @@ class AccessSection(Extension):
 
     # -- the gate ----------------------------------------------------------------------------------------
 
-    def admit(self, call: Call, tool: Tool) -> None:
+    def check_access(self, call: Call, tool: Tool) -> None:
         """Raises AccessDenied unless the caller may use the tool."""
         agent = identify_caller(call).id
-        policy, name = self.of(tool)
+        policy, name = self.find_policy_and_name(tool)
         decision = policy.decide(agent, name, self.clock())
         if decision.permission == "deny" and not self._is_default(tool, decision):
             raise AccessDenied(
@@ -93,13 +93,13 @@ class AccessSection(Extension):
         """Whether lists show the caller an item. A call finds every tool, so that `admit` can say why it refuses."""
         if item.kind != "tool" or call.method == "tools/call":
             return True
-        policy, name = self.of(item)
+        policy, name = self.find_policy_and_name(item)
         decision = policy.decide(identify_caller(call).id, name, self.clock())
         return decision.permission == "allow" or self._is_default(item, decision)
 
     def view(self, call: Call) -> object:
         """The rules that hold for the caller now. Callers with the same rules share one remembered list."""
-        return self.policy.rules(identify_caller(call).id, self.clock())
+        return self.policy.list_active_entries(identify_caller(call).id, self.clock())
 
     # -- methods (§5.4) ----------------------------------------------------------------------------------
 
@@ -125,8 +125,8 @@ class AccessSection(Extension):
         policy = self._check(call, params)
         entry, server_id = self._entry(call, params), read_text_param(params, "server_id")
         event = "ACCESS_GRANTED" if entry.permission == "allow" else "ACCESS_REVOKED"
-        await call.in_thread(self._change, call, event, self.wire(entry, server_id), partial(policy.grant, entry))
-        return self.wire(entry, server_id)
+        await call.in_thread(self._change, call, event, self.to_wire(entry, server_id), partial(policy.grant, entry))
+        return self.to_wire(entry, server_id)
 
     async def revoke(self, call: Call, params: Params) -> Params:
         """Remove an entry. `revoked` says whether there was one."""
@@ -138,10 +138,10 @@ class AccessSection(Extension):
         if (entry := policy.entry(agent_id, tool_name)) is None:
             return {"revoked": False, "reason": NO_ENTRY}
         change = partial(policy.revoke, agent_id, tool_name)
-        revoked = await call.in_thread(self._change, call, "ACCESS_REVOKED", self.wire(entry, server_id), change)
+        revoked = await call.in_thread(self._change, call, "ACCESS_REVOKED", self.to_wire(entry, server_id), change)
         if revoked is None:
             return {"revoked": False, "reason": NO_ENTRY}
-        return {"revoked": True, **self.wire(revoked, server_id)}
+        return {"revoked": True, **self.to_wire(revoked, server_id)}
 
     def _check(self, call: Call, params: Params) -> AccessPolicy:
         """The policy that is meant, if the caller may look at it and change it."""
@@ -149,11 +149,11 @@ class AccessSection(Extension):
             raise MethodNotFound(f"Method not found: {call.method}")
         caller = identify_caller(call)
         if not self.is_admin(call):
-            self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
+            self._audit().report_call_event(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} is not an admin of this server", details={"agent_id": caller.id})
         if (policy := self.find_policy(id := read_text_param(params, "server_id"))) is None:
             raise ServerNotFound(f"there is no server {id[:128]!r} here; this server's own id is {self._server_id!r}")
-        policy.check()
+        policy.require_current_entries()
         return policy
 
     def _entry(self, call: Call, params: Params) -> Entry:
@@ -171,10 +171,10 @@ class AccessSection(Extension):
     def _change(self, call: Call, event: str, entry: Params, change: Callable[[], Entry | None]) -> Entry | None:
         """Record a change, then make it. A change that cannot be recorded is not made. Runs in a thread: it may write
         to disk."""
-        self._audit().report(call, event, tool=entry["tool_name"], details=entry, durable=True)
+        self._audit().report_call_event(call, event, tool=entry["tool_name"], details=entry, durable=True)
         return change()
 
-    def wire(self, entry: Entry, server_id: str) -> Params:
+    def to_wire(self, entry: Entry, server_id: str) -> Params:
         """An entry as the methods tell it."""
         return {
             "entry_type": entry.entry_type,
@@ -315,12 +315,12 @@ class AccessPolicy:
                 found = _without(found, removed)
         return found
 
-    def share(self, shared: SharedAccessEntries) -> None:
+    def share_entries(self, shared: SharedAccessEntries) -> None:
         """Decide together with other processes, from here on."""
         with self._lock:
             self._shared, self._declared = shared, self._entries
 
-    def check(self) -> None:
+    def require_current_entries(self) -> None:
         """Raises Refused if other processes decide too and it is not known yet what: it may be that they revoked."""
         if self._shared is not None:
             self._shared.check()
@@ -344,7 +344,7 @@ class AccessPolicy:
 
     def decide(self, agent_id: str, tool_name: str | None, now: datetime) -> AccessDecision:
         """Whether an agent may use a tool or, if none is named, the server."""
-        self.check()
+        self.require_current_entries()
         mine = self._entries.get(agent_id, {})
         for subject in (tool_name, None):
             entry = mine.get(subject)
@@ -354,9 +354,9 @@ class AccessPolicy:
                 )
         return _FALLBACKS[self.default]
 
-    def rules(self, agent_id: str, now: datetime) -> frozenset[tuple[str | None, Permission]]:
+    def list_active_entries(self, agent_id: str, now: datetime) -> frozenset[tuple[str | None, Permission]]:
         """The entries that apply to an agent now. Agents with the same rules may do the same."""
-        self.check()
+        self.require_current_entries()
         mine = self._entries.get(agent_id, {}).items()
         return frozenset((subject, entry.permission) for subject, entry in mine if entry.holds(now))
 
@@ -401,7 +401,7 @@ class AccessPolicy:
         self._notify_watchers()
         return entry
 
-    def watch(self, changed: Callable[[], None]) -> None:
+    def add_change_listener(self, changed: Callable[[], None]) -> None:
         """Call `changed` after each change, in the thread that made it."""
         with self._lock:
             self._watchers = (*self._watchers, changed)

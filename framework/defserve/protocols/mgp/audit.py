@@ -72,7 +72,7 @@ class AuditTrail:
     ) -> None:
         self.sinks, self._server_id, self.listeners = open_audit_sinks(sinks, log_name), server_id, listeners
 
-    def around(self, call: Call, tool: Tool) -> AbstractAsyncContextManager[Any] | None:
+    def audit_call(self, call: Call, tool: Tool) -> AbstractAsyncContextManager[Any] | None:
         """Watch one call of a tool. None if nobody would get its events."""
         return (
             AuditedCall(self, call, tool)
@@ -80,7 +80,7 @@ class AuditTrail:
             else None
         )
 
-    def report(
+    def report_call_event(
         self,
         call: Call,
         event_type: str,
@@ -104,7 +104,7 @@ class AuditTrail:
         if (listeners := self.listeners()) is not None:
             listeners.on_call_audited(call, event_type, tool, event["details"])
 
-    def record(
+    def report_server_event(
         self, event_type: str, server_id: str, result: str, details: Mapping[str, Any], *, by: Params | None = None
     ) -> None:
         """Report an event that no call has brought about: what happened to a server behind this one.
@@ -117,7 +117,7 @@ class AuditTrail:
             event = _event(secrets.token_hex(16), event_type, actor, {"server_id": server_id}, result, details)
             self._append_to_sinks(event, by is not None)
 
-    def settle(self) -> None:
+    def flush_sinks(self) -> None:
         """Have every sink finish what it has. A sink that fails is logged."""
         for sink in self.sinks:
             if (settle := getattr(sink, "settle", None)) is not None:
@@ -186,7 +186,7 @@ class AuditedCall:
 
     async def __aenter__(self) -> None:
         if (listeners := self._trail.listeners()) is not None:
-            listeners.tool(self._call, "tool.started", self._tool.name)
+            listeners.publish_tool_event(self._call, "tool.started", self._tool.name)
         if self._is_dangerous and self._trail.sinks:
             await self._report(STARTED, "STARTED", self._about(), durable=True)
 
@@ -197,7 +197,7 @@ class AuditedCall:
         duration = {"duration_ms": round((perf_counter() - self._began) * 1000, 3)}
         if (listeners := self._trail.listeners()) is not None:
             name, why = ("tool.completed", {}) if error is None else ("tool.failed", {"reason": failure_reason(error)})
-            listeners.tool(call, name, self._tool.name, **duration, **why)
+            listeners.publish_tool_event(call, name, self._tool.name, **duration, **why)
         for event_type, result, details in outcome_events(error):
             await self._report(event_type, result, self._about() | details | duration, durable=self._is_dangerous)
 
@@ -212,13 +212,13 @@ class AuditedCall:
         if (outer := self._call.outer) is not None:
             about["called_by"] = outer.subject_name
         if self._security is not None:
-            block = self._security.wire()
+            block = self._security.to_wire()
             about |= {"risk_level": block["risk_level"], "validator_applied": block["validator"]}
         return about
 
     async def _report(self, event_type: str, result: str, details: Params, *, durable: bool) -> None:
         def write() -> None:
-            self._trail.report(
+            self._trail.report_call_event(
                 self._call,
                 event_type,
                 tool=self._tool.name,

@@ -57,7 +57,7 @@ class CallbackSection(Extension):
 
     # -- asking ------------------------------------------------------------------------------------------
 
-    async def form(self, call: Call, message: str, form: ElicitationForm) -> Params:
+    async def ask_form(self, call: Call, message: str, form: ElicitationForm) -> Params:
         """Ask for the fields of a form one after another; None is one left blank. The call's timeout stands still.
 
         Stops at the first that is refused: raises Declined or Dismissed. Raises TimedOut for a question that is not
@@ -68,7 +68,7 @@ class CallbackSection(Extension):
             for name, question in callback_questions(message, form)
         }
 
-    def notify(self, call: Call, message: str) -> None:
+    def notify_person(self, call: Call, message: str) -> None:
         """Tell a person something that needs no answer. From any thread."""
         call.notify(CALLBACK_REQUEST_METHOD, _request(call, token_urlsafe(24), "notification", message, ()))
 
@@ -78,7 +78,7 @@ class CallbackSection(Extension):
         seconds = call.session.composition.limits.callback
         sharer, waiting = call.session.sharer, call.session.local(OpenCallbacks).waiting
         id = f"{sharer.numbering if sharer is not None else ''}{token_urlsafe(24)}"  # names the process that asks
-        place, answer = (call.principal, id), call.engine.pending()
+        place, answer = (call.principal, id), call.engine.create_future()
         waiting[place] = call, answer
         params = _request(call, id, question.type, question.message, question.options)
         params["timeout_ms"] = int(seconds * 1000)
@@ -86,7 +86,7 @@ class CallbackSection(Extension):
         asking = OutgoingMessage(encode_notification(CALLBACK_REQUEST_METHOD, params), call, asks=id)
         try:
             call.session.outlet(asking)
-            return await call.engine.wait(answer, seconds)
+            return await call.engine.wait_for(answer, seconds)
         except TimeoutError:
             raise TimedOut(
                 f"nobody answered within {seconds:g} s: {question.message}", data={"timeout_ms": params["timeout_ms"]}
@@ -108,8 +108,8 @@ class CallbackSection(Extension):
         if "response" not in params or is_object(params["response"]):
             raise InvalidParams("Invalid params: response must be a text, a number, true, false, null, or a list")
         sharer = call.session.sharer
-        if sharer is not None and call.identity is not None and sharer.is_elsewhere(id):
-            return _await_acceptance(sharer.tell_elsewhere(id, ANSWERED, params, call.identity))
+        if sharer is not None and call.identity is not None and sharer.is_asked_elsewhere(id):
+            return _await_acceptance(sharer.answer_elsewhere(id, ANSWERED, params, call.identity))
         return _make_acceptance(self._deliver_answer(call.session, call.principal, call.identity, params))
 
     def on_shared_answer(self, session: Session, params: Params) -> None:

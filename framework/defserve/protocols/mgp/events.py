@@ -107,7 +107,7 @@ class MgpEvent:
         """The event as JSON, for another process; without whom it is for."""
         return [self.channel.name, self.id, self.at.isoformat(), self.data, self.severity]
 
-    def audience_written(self) -> dict[str, Any] | None:
+    def encode_audience(self) -> dict[str, Any] | None:
         """Whom it is for, as JSON. None: for a session that only this process knows."""
         if isinstance(self._to, Session):
             return {"session": self._to.sharer.id} if self._to.sharer is not None else None
@@ -123,7 +123,7 @@ class MgpEvent:
         event.id = id
         return event
 
-    def wire(self) -> Params:
+    def to_wire(self) -> Params:
         return {
             "channel": self.channel.name,
             "timestamp": vocabulary.format_instant(self.at),
@@ -239,11 +239,11 @@ class EventSubscription:
     def wants(self, event: MgpEvent) -> bool:
         return self.is_subscribed_to(event.channel) and event.severity >= self.least
 
-    def takes(self, event: MgpEvent) -> bool:
+    def can_receive(self, event: MgpEvent) -> bool:
         """Whether it wants the event, and may be told."""
         return self.wants(event) and not self._ended and event.concerns(self.session, self.caller)
 
-    def offer(self, event: MgpEvent) -> None:
+    def queue_event(self, event: MgpEvent) -> None:
         """Send an event once the reader has taken those before it. If too many wait, the oldest are dropped."""
         if self._ended or not event.concerns(self.session, self.caller):
             return
@@ -255,14 +255,14 @@ class EventSubscription:
         """Another process has sent events, up to this number."""
         self.sequence, self._sent = max(self.sequence, sequence), max(self._sent, sequence)
 
-    def end(self) -> None:
+    def cancel(self) -> None:
         self._ended, self._waiting = True, EventBuffer()
 
     def _send(self) -> None:
         # The store of a shared session keeps what its reader has not taken.
         while self._waiting.events and (self._under_way < UNDER_WAY or self.session.sharer is not None):
             sequence, event = self._waiting.popleft()
-            params = {"subscription_id": self.id, **event.wire(), "sequence": sequence}
+            params = {"subscription_id": self.id, **event.to_wire(), "sequence": sequence}
             if sequence != self._sent + 1:
                 params["gap"] = {"from": self._sent + 1, "to": sequence - 1}
             self._sent = sequence
@@ -275,7 +275,7 @@ class EventSubscription:
         self._under_way -= 1
         if self._waiting.events:
             # Not at once: the transport is in the middle of writing.
-            self.session.engine.soon(self._send)
+            self.session.engine.call_soon(self._send)
 
 
 class SessionSubscriptions(dict[str, EventSubscription]):
@@ -309,7 +309,7 @@ class EventSection(Extension):
         self._adopt(channel)
         return channel
 
-    def follow(self, child: EventSection) -> None:
+    def forward_child_events(self, child: EventSection) -> None:
         """Pass on what a mounted server emits, on channels it has now or later."""
         child._followers.append(self)
         for channel in child.channels.values():
@@ -373,7 +373,7 @@ class EventSection(Extension):
         patterns, least = read_member(params, "channels", CHANNEL_PATTERNS_KIND), _read_least(params)
         since = read_member(params, "since", TEXT, None)
         names, unsupported = self._fitting(call, patterns, kept_only=True)
-        found, gap = self.recent.after(since)
+        found, gap = self.recent.list_events_after(since)
         told = [
             event
             for event in found
@@ -382,7 +382,7 @@ class EventSection(Extension):
             and event.concerns(call.session, identify_caller(call))
         ]
         return {
-            "events": [{"event_id": event.id, **event.wire()} for event in told],
+            "events": [{"event_id": event.id, **event.to_wire()} for event in told],
             "gap": gap,
             "next": told[-1].id if told else since,
             "unsupported": unsupported,
@@ -426,7 +426,7 @@ class EventSection(Extension):
             mine[id].continue_after(kept.get(f"{SEQUENCE}{id}", 0))
 
     def _end(self, subscription: EventSubscription) -> None:
-        subscription.end()
+        subscription.cancel()
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
             self._watchers -= self._watches(subscription)
@@ -469,8 +469,8 @@ class EventSection(Extension):
         """A process has shared an event, of which these sessions are told."""
         for session in sessions:
             for id, subscription in sorted((session.peek(SessionSubscriptions) or SessionSubscriptions()).items()):
-                if subscription.takes(event) and note(session, f"{SEQUENCE}{id}", str(subscription.sequence + 1)):
-                    subscription.offer(event)
+                if subscription.can_receive(event) and note(session, f"{SEQUENCE}{id}", str(subscription.sequence + 1)):
+                    subscription.queue_event(event)
 
     def deliver_event_locally(self, event: MgpEvent, *, is_own: bool) -> None:
         """A process has shared an event: all remember it, and tell the sessions that only they know."""
@@ -491,12 +491,12 @@ class EventSection(Extension):
         for subscription in subscriptions:
             if subscription.wants(event):
                 engine = subscription.session.engine
-                if engine.on_loop():
-                    subscription.offer(event)
+                if engine.is_on_loop():
+                    subscription.queue_event(event)
                 else:
-                    engine.post(partial(subscription.offer, event))
+                    engine.post_to_loop(partial(subscription.queue_event, event))
 
-    def tool(self, call: Call, name: str, tool: str, **details: Any) -> None:
+    def publish_tool_event(self, call: Call, name: str, tool: str, **details: Any) -> None:
         """Tell the caller of a tool how far its call has come."""
         data = {"tool_name": tool, "request_id": call.id, "trace_id": get_trace_id(call), **details}
         self.channels[name].emit_now(data, severity=TOOL_CHANNELS[name], to=_caller(call))
@@ -535,7 +535,7 @@ class RecentEvents:
             with self._lock:
                 self._kept.append(0, event)
 
-    def after(self, id: str | None) -> tuple[list[MgpEvent], bool]:
+    def list_events_after(self, id: str | None) -> tuple[list[MgpEvent], bool]:
         """The events after the one with this id, and whether some may be missing."""
         with self._lock:
             events = [event for _, event in self._kept.events]

@@ -176,7 +176,7 @@ class MGP(SectionedExtension):
     def health(self) -> HealthSection:
         from defserve.protocols.mgp.lifecycle import HealthSection
 
-        return HealthSection(self.server_id, self.tools, self.all_checks)
+        return HealthSection(self.server_id, self.tools, self.list_health_checks)
 
     @section(
         agreed_as="discovery", methods=("mgp/discovery/list", "mgp/discovery/register", "mgp/discovery/deregister")
@@ -199,7 +199,7 @@ class MGP(SectionedExtension):
         return AuditTrail(self.options.audit, self.server_id, self._call_listeners, log_name)
 
     def _call_listeners(self) -> EventSection | None:
-        events = MGP.events.peek(self)
+        events = MGP.events.get_existing_section(self)
         return events if events is not None and events.watches_calls else None
 
     def pushes_events(self, call: Call) -> bool:
@@ -212,7 +212,7 @@ class MGP(SectionedExtension):
         from defserve.protocols.mgp.tool_catalogue import SearchableToolCatalogue
 
         def missing(call: Call, names: Sequence[str], server_id: str) -> Mapping[str, str]:
-            statuses = self.permissions.statuses(call, names, server_id).items()
+            statuses = self.permissions.list_statuses(call, names, server_id).items()
             return {name: status.decision for name, status in statuses if status.decision != "approved"}
 
         catalogue = SearchableToolCatalogue(self.tools, self.server_id, mcp.describe_tool, missing)
@@ -220,9 +220,11 @@ class MGP(SectionedExtension):
         self.tool_discovery = search.section
         return search
 
-    def all_checks(self) -> dict[str, HealthCheck]:
+    def list_health_checks(self) -> dict[str, HealthCheck]:
         """The author's health checks by name, with those of mounted servers under their prefixes."""
-        theirs = ((prefix + name, check) for prefix, one in self.mounted for name, check in one.all_checks().items())
+        theirs = (
+            (prefix + name, check) for prefix, one in self.mounted for name, check in one.list_health_checks().items()
+        )
         return dict(theirs) | self.checks
 
     @property
@@ -260,7 +262,7 @@ class MGP(SectionedExtension):
             return following(call, params)
         return self.streaming.around_call(call, params, following)
 
-    def asker(self, call: Call) -> CallbackSection | None:
+    def find_asker(self, call: Call) -> CallbackSection | None:
         """How to ask a person by callbacks (§13.4); see `mcp.asking.client_requests.BringsAsker`."""
         # Without a session there is no channel for the answer.
         return self.callbacks if "callbacks" in get_call_sections(call) and not get_dialect(call).stateless else None
@@ -279,7 +281,7 @@ class MGP(SectionedExtension):
             from anyio.to_thread import run_sync
 
             with CancelScope(shield=True):
-                await run_sync(trail.settle)
+                await run_sync(trail.flush_sinks)
 
     def on_item_declared(self, item: Any) -> None:
         is_tool = item.kind == "tool"
@@ -292,13 +294,13 @@ class MGP(SectionedExtension):
             return
         from defserve.protocols.mgp.security import ToolSecurity
 
-        if (found := ToolSecurity.of(item)) is not None:
+        if (found := ToolSecurity.from_tool(item)) is not None:
             item.facets[self.name] = found
             item.is_dangerous = found.security.risk_level == "dangerous"
 
     def stages(self) -> Stages:
         return Stages(
-            audit=lambda call, tool: self.audit.around(call, tool),
+            audit=lambda call, tool: self.audit.audit_call(call, tool),
             admit=self._admit,
             judge=self._judge,
             concerns=self._concerns,
@@ -311,15 +313,15 @@ class MGP(SectionedExtension):
 
     def _admit(self, call: Call, tool: Any) -> None:
         if self.access is not None:
-            self.access.admit(call, tool)
+            self.access.check_access(call, tool)
         if (found := get_tool_security(tool)) is not None:
-            self.permissions.admit(call, tool)
-            found.begin()
+            self.permissions.check_permissions(call, tool)
+            found.start_url_tracking()
 
     async def _judge(self, call: Call, tool: Any, arguments: dict[str, Any]) -> None:
         if (found := get_tool_security(tool)) is None:
             return
-        await found.judge(self.options.egress, arguments)
+        await found.judge_arguments(self.options.egress, arguments)
         if found.security.confirmation_required:
             from defserve.protocols.mgp.permissions import confirm_call
 
@@ -335,7 +337,7 @@ class MGP(SectionedExtension):
     def describe(self, item: Any, view: Any) -> Mapping[str, Any]:
         shown, has_meta, _ = view
         if (found := get_tool_security(item)) is not None:
-            block = found.security.wire()
+            block = found.security.to_wire()
         elif item.kind == "tool" and "tool_security" in shown:
             block = derive_security(item.options.annotations, is_own=item.backend is None)
         else:

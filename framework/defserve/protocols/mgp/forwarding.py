@@ -87,7 +87,7 @@ def _code(block: Any) -> Code:
 def _usual(level: CodeLevel, block: Sequence[str]) -> dict[str, Any]:
     """What a level declares, if an author adds nothing but this."""
     none: dict[str, Any] = {"blocked_imports": [], "blocked_patterns": [], "allowed_imports": None}
-    return none | CodePolicy.of(level, None, block, None, ()).declaration()
+    return none | CodePolicy.from_options(level, None, block, None, ()).make_declaration()
 
 
 def _names(value: Any) -> list[str] | None:

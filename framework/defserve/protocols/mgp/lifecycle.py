@@ -159,14 +159,14 @@ class LifecycleSection(Extension):
         """
         caller, composition = identify_caller(call), call.session.composition
         if not self._may_stop(caller):
-            self._audit().report(call, REFUSED, result="BLOCKED", details={"method": call.method})
+            self._audit().report_call_event(call, REFUSED, result="BLOCKED", details={"method": call.method})
             raise AccessDenied(f"{caller.id} may not shut this server down", details={"agent_id": caller.id})
         reason, limits = read_shutdown_reason(params), composition.limits
         milliseconds = read_member(params, "timeout_ms", MILLISECONDS, limits.drain * 1000, nullable=False)
         seconds = min(milliseconds / 1000, limits.tool_max)
-        pending = [one for one in composition.calls() if one is not call and not one.endless]
+        pending = [one for one in composition.list_calls() if one is not call and not one.endless]
         if composition.service.phase == "serving":
-            self._audit().report(call, "SERVER_DISCONNECTED", details={"reason": reason})
+            self._audit().report_call_event(call, "SERVER_DISCONNECTED", details={"reason": reason})
             composition.service.stop(seconds, reason)
         # Calls that are not done in time are ended, so no call can make the drain longer.
         options = [getattr(one.subject, "options", None) for one in pending]
@@ -183,10 +183,10 @@ class LifecycleSection(Extension):
 
 def notify_lifecycle_state(session: Session, params: Params) -> None:
     """Send a change of state to a peer, from whatever thread."""
-    if session.engine.on_loop():
+    if session.engine.is_on_loop():
         session.notify(LIFECYCLE_METHOD, params)
     else:
-        session.engine.post(lambda: session.notify(LIFECYCLE_METHOD, params))
+        session.engine.post_to_loop(lambda: session.notify(LIFECYCLE_METHOD, params))
 
 
 def read_shutdown_reason(params: Params) -> str:
@@ -242,7 +242,7 @@ class HealthSection(Extension):
         await self.run_checks()
         seen = sum(composition.visible(call, tool) for tool in self._tools)
         knows_caller = not is_stranger(identify_caller(call))
-        pending = [one for one in composition.calls() if one is not call and not one.endless]
+        pending = [one for one in composition.list_calls() if one is not call and not one.endless]
         found: Params = {
             "status": self.status_of(composition),
             "uptime_secs": int(monotonic() - composition.service.began),

@@ -67,10 +67,10 @@ class ToolSearch:
         """
         options = self.section.options
         for name in options.pinned if is_whole else ():
-            if self.section.catalogue.by_name(name) is None:
+            if self.section.catalogue.find_by_name(name) is None:
                 fix = did_you_mean(name, (each for each, _ in self._tools.registry.items()), "check Search(pinned=…)")
                 logging.getLogger("defserve").warning("there is no tool %r to be pinned\n  fix: %s", name, fix)
-        known = [self.section.catalogue.by_name(name) for name in options.pinned]
+        known = [self.section.catalogue.find_by_name(name) for name in options.pinned]
         tokens = {entry.name: entry.tokens for entry in known if entry is not None}
         reserve = options.budget.pinned_reserve
         if sum(tokens.values()) > reserve:
@@ -112,11 +112,11 @@ class NamedCalls:
         name: str = params["name"]
         loaded = self._section.get_loaded_tools(call)
         before = frozenset(loaded.names)
-        loaded.begin(name)
+        loaded.begin_call(name)
         try:
             result = await following(call, params)
         finally:
-            loaded.end(name)
+            loaded.end_call(name)
         if (tool := call.subject) is not None and tool.protects_itself:
             before = frozenset(loaded.names)  # whatever the tool loaded or evicted, it has told
         elif tool is not None and can_remember_loaded_tools(call):

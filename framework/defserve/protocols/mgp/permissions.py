@@ -93,12 +93,12 @@ class PermissionSection(Extension):
         needed = [found.security.permissions for tool in tools if (found := get_tool_security(tool)) is not None]
         return sorted(frozenset[str]().union(*needed))
 
-    def admit(self, call: Call, tool: Tool) -> None:
+    def check_permissions(self, call: Call, tool: Tool) -> None:
         """Raises PermissionDenied unless everything the tool needs is approved."""
         found = get_tool_security(tool)
         if found is None or not found.security.permissions:
             return
-        statuses = self.statuses(call, found.security.permissions, tool.server_id)
+        statuses = self.list_statuses(call, found.security.permissions, tool.server_id)
         missing = {name: status for name, status in statuses.items() if status.decision != "approved"}
         if missing:
             raise self._missing(call, tool, missing)
@@ -106,9 +106,11 @@ class PermissionSection(Extension):
             [name for name, status in statuses.items() if status.by != OPERATOR_APPROVER] if _is_stateless(call) else []
         )
         if sent:
-            self._audit().report(call, "PERMISSION_GRANTED", tool=tool.name, details={"permissions": sent})
+            self._audit().report_call_event(call, "PERMISSION_GRANTED", tool=tool.name, details={"permissions": sent})
 
-    def statuses(self, call: Call, names: Iterable[str], server_id: str | None = None) -> dict[str, PermissionStatus]:
+    def list_statuses(
+        self, call: Call, names: Iterable[str], server_id: str | None = None
+    ) -> dict[str, PermissionStatus]:
         """The status of each of these permissions now. `server_id` is the server behind this one that needs them."""
         decided, caller, now = self._find_decisions(call), identify_caller(call), self.clock()
         open_question = OPERATOR_DENIED_STATUS if self._policy == "deny_all" else UNDECIDED_STATUS
@@ -139,7 +141,7 @@ class PermissionSection(Extension):
         callers may use everything until their client denies it. That is no grant, so the answer is `deferred`.
         """
         asked = PermissionRequest.from_wire(params)
-        statuses = self.statuses(
+        statuses = self.list_statuses(
             call, [permission for name in asked.permissions for permission in expand_permission(name)]
         )
         if self._policy is None:
@@ -147,7 +149,7 @@ class PermissionSection(Extension):
             statuses |= {
                 name: UNDECIDED_STATUS for name in statuses if name not in decided and name not in self._granted
             }
-        return asked.answer(statuses)
+        return asked.build_result(statuses)
 
     def grant(self, call: Call, params: Params) -> Params:
         """The client's decision, kept until the session ends. `approved_by` is always the caller, never from params."""
@@ -163,10 +165,10 @@ class PermissionSection(Extension):
             raise LimitExceeded(
                 f"more than {MAX_PERMISSIONS} permissions in one session", data={"limit": "permissions"}
             )
-        before = self.statuses(call, decisions)
+        before = self.list_statuses(call, decisions)
         kept.update(decisions)
         call.session.mark_dirty()
-        after = self.statuses(call, decisions)
+        after = self.list_statuses(call, decisions)
         self._report_changes(call, before, after)
         return ({} if id is None else {"request_id": id}) | build_permission_result(after, sent)
 
@@ -271,7 +273,7 @@ class PermissionSection(Extension):
             }:
                 details["expires_at"] = expiries
             result = "DENIED" if event == "PERMISSION_DENIED" else "SUCCESS"
-            self._audit().report(call, event, result=result, details=details)
+            self._audit().report_call_event(call, event, result=result, details=details)
 
 
 def _is_stateless(call: Call) -> bool:
@@ -332,7 +334,9 @@ async def confirm_call(
         return
     meta = call.params.get("_meta")
     if policy == "auto" and is_object(meta) and meta.get(CONFIRMED_META_KEY) is True:
-        audit.report(call, "dev.defserve.confirmed_in_front", tool=tool.name, details={"by": "the client's user"})
+        audit.report_call_event(
+            call, "dev.defserve.confirmed_in_front", tool=tool.name, details={"by": "the client's user"}
+        )
         return
     if client_requests.can_ask_client(call, "elicitation"):
         asked = format_confirmation_question(
@@ -346,7 +350,9 @@ async def confirm_call(
         raise NotConfirmed(
             f"{tool.name} has to be confirmed, and this client cannot be asked: {FIX}", data={"fix": FIX}
         )
-    audit.report(call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"})
+    audit.report_call_event(
+        call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"}
+    )
 
 
 def _is_shown(call: Call, tool: Tool) -> bool:

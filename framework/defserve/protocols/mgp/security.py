@@ -79,7 +79,7 @@ class Security:
         """What `confirm` says. If it is None, whether the tool is dangerous."""
         return self.risk_level == "dangerous" if self.confirm is None else self.confirm
 
-    def wire(self) -> Params:
+    def to_wire(self) -> Params:
         """The `security` object of a listed tool."""
         named = (v if isinstance(v, str) else v.name for v in self.validators)
         block: Params = {
@@ -241,7 +241,7 @@ class Validator:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
-    async def judge(self, arguments: dict[str, Any]) -> None:
+    async def judge_arguments(self, arguments: dict[str, Any]) -> None:
         """Run the function on the arguments. Raises Rejected if it refuses them."""
         wanted = inspect.signature(self.function).parameters
         takes_all = any(p.kind is p.VAR_KEYWORD for p in wanted.values())
@@ -304,7 +304,7 @@ class ToolSecurity:
         self.notes_urls = check_noted_urls in checks
 
     @classmethod
-    def of(cls, tool: Tool) -> ToolSecurity | None:
+    def from_tool(cls, tool: Tool) -> ToolSecurity | None:
         """Read a tool. None for one that declares nothing; raises UsageError for one that contradicts itself."""
         function = tool.function.signature.function
         given: Any = tool.options.security
@@ -328,12 +328,12 @@ class ToolSecurity:
         tool.options = replace(tool.options, annotations=_annotations(tool, security))
         return cls(security, argument_checks(tool, declared, security, found))
 
-    def begin(self) -> None:
+    def start_url_tracking(self) -> None:
         """The arguments of a call are going to be validated."""
         if self.notes_urls:
             VALIDATED_URLS.set([])
 
-    async def judge(self, egress: Egress | None, arguments: dict[str, Any]) -> None:
+    async def judge_arguments(self, egress: Egress | None, arguments: dict[str, Any]) -> None:
         """Run every check on the validated arguments. `egress` is the server's. Raises Rejected."""
         for check in self._checks:
             await check(egress, arguments)
@@ -373,7 +373,7 @@ def _in_effect(tool: Tool, declared: Security | None, found: Mapping[str, list[A
     if code is not None and security.code_safety is None:
         from defserve.guard.code.policy import CodePolicy
 
-        declaration = CodePolicy.of(code.level, code.allow, code.block, code.max_bytes, ()).declaration()
+        declaration = CodePolicy.from_options(code.level, code.allow, code.block, code.max_bytes, ()).make_declaration()
         # §7.3, as `tools/list` shows it.
         security = replace(security, code_safety={"level": code.level, "language": "python", **declaration})
     _warn_unguarded(tool, security, found)
@@ -435,7 +435,7 @@ def _own_check(tool: Tool, validator: Validator) -> ArgumentCheck:
             )
 
     async def check(egress: Egress | None, arguments: dict[str, Any]) -> None:
-        await validator.judge({**defaults, **arguments})
+        await validator.judge_arguments({**defaults, **arguments})
 
     return check
 

@@ -59,7 +59,7 @@ class KnownServer:
             and wanted.permissions.issubset(self.permissions)
         )
 
-    def wire(self) -> Params:
+    def to_wire(self) -> Params:
         told: Params = {
             "id": self.id,
             "status": self.status,
@@ -86,12 +86,12 @@ class DiscoverySection(Extension):
         }
 
     async def list(self, call: Call, params: Params) -> Params:
-        wanted = ServerFilter.of(params)
-        return {"servers": [one.wire() for one in self.directory.servers(call) if one.is_match(wanted)]}
+        wanted = ServerFilter.from_params(params)
+        return {"servers": [one.to_wire() for one in self.directory.servers(call) if one.is_match(wanted)]}
 
     async def register(self, call: Call, params: Params) -> Params:
         self.directory.check(call)
-        wanted = ServerRegistration.of(params)
+        wanted = ServerRegistration.from_params(params)
         status, message = await self.directory.register(call, wanted)
         return {"id": wanted.id, "status": status, "message": message}
 
@@ -219,7 +219,7 @@ def make_method_tool(
         annotations={"destructiveHint": True} if spec.changes else {"readOnlyHint": True},
         meta={SOURCE_META_KEY: "kernel"},
     )
-    arguments = ExplicitArgumentsSchema.of_our_own(spec.schema)
+    arguments = ExplicitArgumentsSchema.from_trusted_schema(spec.schema)
     function = Function(run, lambda annotation: (lambda call: call) if annotation is Call else None, schema=arguments)
     return kind(name, options, function, ResultPacker(pack), owner)
 
@@ -270,7 +270,7 @@ class ServerFilter:
     status: str | None = None
 
     @classmethod
-    def of(cls, params: Params) -> ServerFilter:
+    def from_params(cls, params: Params) -> ServerFilter:
         """Raises InvalidParams."""
         given = read_optional_object_param(params, "filter") or {}
         _only(given, ("extensions", "permissions", "status"), "filter.")
@@ -295,7 +295,7 @@ class ServerRegistration:
     keep: bool = False
 
     @classmethod
-    def of(cls, params: Params) -> ServerRegistration:
+    def from_params(cls, params: Params) -> ServerRegistration:
         """Raises InvalidParams."""
         _only(params, REGISTER_MEMBERS)
         mgp = read_optional_object_param(params, "mgp") or {}

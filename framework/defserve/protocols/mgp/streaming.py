@@ -51,7 +51,7 @@ class StreamSection(Extension):
         return {"mgp/stream/cancel": self.cancel}
 
     def notifications(self) -> Mapping[str, Listener]:
-        return {"notifications/mgp.stream.pace": self.pace, "notifications/mgp.stream.gap": self.gap}
+        return {"notifications/mgp.stream.pace": self.on_pace, "notifications/mgp.stream.gap": self.on_gap}
 
     # -- calls -------------------------------------------------------------------------------------------
 
@@ -77,16 +77,16 @@ class StreamSection(Extension):
         found.cut(lambda: _with_figures(found, {"content": content, "isError": True}, chunks, cancelled=True))
         return {"cancelled": True, "partial_result": {"content": content}}
 
-    def pace(self, session: Session, params: Params) -> None:
+    def on_pace(self, session: Session, params: Params) -> None:
         """`notifications/mgp.stream.pace`: at most so many chunks a second from here on; 0 pauses."""
         chunks, rate = (
             _chunks_in(session, params),
             read_member(params, "max_chunks_per_second", NUMBER, -1, lenient=True),
         )
         if chunks is not None and rate >= 0:
-            chunks.pace(min(rate, FASTEST))
+            chunks.set_pace(min(rate, FASTEST))
 
-    def gap(self, session: Session, params: Params) -> None:
+    def on_gap(self, session: Session, params: Params) -> None:
         """`notifications/mgp.stream.gap`: send these chunks again, if they are still kept."""
         chunks, missing = _chunks_in(session, params), params.get("missing_indices")
         if chunks is not None and is_array(missing):
@@ -210,33 +210,33 @@ class StreamChunks:
     # -- from the function -------------------------------------------------------------------------------
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether something has to wait for the reader."""
         return bool(self._waiting)
 
     def send_part(self, part: Any) -> None:
         """Take a part. In a worker thread it returns when there is room for more; on the loop, use `room` for that."""
         engine, contents = self.call.engine, [encode(block) for block in encode_part(self.call, part)]
-        if engine.on_loop():
+        if engine.is_on_loop():
             self._queue_contents(contents)
             return
-        engine.post(lambda: self._queue_contents(contents))
+        engine.post_to_loop(lambda: self._queue_contents(contents))
         self._ahead += sum(AROUND_BYTES + len(content) for content in contents)
         if self._ahead > AHEAD_BYTES or self._waiting:
             self._ahead = 0
-            engine.wait_from_thread(self.call, self.room())
+            engine.wait_from_thread(self.call, self.wait_for_room())
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Return when it is no longer full. The call's own timeout is paused meanwhile, as for a question to the peer.
 
         Raises TimedOut when the reader has not caught up after as long as a question may take.
         """
         call, seconds = self.call, self.call.session.composition.limits.question
         while self._waiting and not self._closed:
-            waiter = call.engine.pending()
+            waiter = call.engine.create_future()
             self._waiters.append(waiter)
             try:
-                await call.wait_for_answer(call.engine.wait(waiter, seconds))
+                await call.wait_for_answer(call.engine.wait_for(waiter, seconds))
             except TimeoutError:
                 raise TimedOut(
                     f"nobody read the stream for {seconds:g} s", data={"timeout_ms": int(seconds * 1000)}
@@ -291,9 +291,9 @@ class StreamChunks:
 
     async def wait_until_drained(self) -> None:
         """Return when everything is on its way. The answer comes next and ignores the pace."""
-        self.pace(None)
+        self.set_pace(None)
         self._draining = True
-        await self.room()
+        await self.wait_for_room()
 
     def close(self) -> None:
         """Nothing more is sent."""
@@ -304,7 +304,7 @@ class StreamChunks:
 
     # -- pace (§12.8) ------------------------------------------------------------------------------------
 
-    def pace(self, rate: float | None) -> None:
+    def set_pace(self, rate: float | None) -> None:
         """At most `rate` chunks a second; 0 pauses, None is as fast as it goes. The function waits meanwhile."""
         if self._draining:
             return  # the function is done, and its answer must not wait
@@ -326,7 +326,7 @@ class StreamChunks:
 
     async def _later(self, seconds: float) -> None:
         try:
-            await self.call.engine.wait(self.call.engine.pending(), seconds)
+            await self.call.engine.wait_for(self.call.engine.create_future(), seconds)
         except TimeoutError:
             self._alarm = None
             self._advance()

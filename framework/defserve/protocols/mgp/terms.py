@@ -175,7 +175,7 @@ class SecurityOptions:
         self.server_id, self.trust_level, self.egress = server_id, trust_level, egress
 
     @property
-    def acts(self) -> list[str]:
+    def list_protections(self) -> list[str]:
         """What the author set that changes how tools are protected."""
         found = [name for name in ("permissions", "granted", "access", "audit") if getattr(self, name)]
         return found if self.confirm == "auto" else [*found, "confirm"]

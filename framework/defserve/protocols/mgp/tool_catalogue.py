@@ -62,11 +62,11 @@ class SearchableToolCatalogue:
         composition, asker = call.session.composition, make_search_call(call)
         return [entry for tool, entry in self._refresh_entries().items() if composition.visible(asker, tool)]
 
-    def all(self) -> Sequence[ToolEntry]:
+    def list_all_tools(self) -> Sequence[ToolEntry]:
         """Every tool but the meta-tools, for the operator of the server."""
         return list(self._refresh_entries().values())
 
-    def about(self, entry: ToolEntry) -> Params | None:
+    def describe_tool(self, entry: ToolEntry) -> Params | None:
         """What a search tells of a tool: its name, description, schema and security. None if it is gone."""
         entries, tool = self._refresh_entries(), self._by_name.get(entry.name)
         if tool is None or entries.get(tool) is not entry:
@@ -84,15 +84,15 @@ class SearchableToolCatalogue:
                 found[optional] = described[optional]
         return found if entry.status == "connected" else {**found, "status": entry.status}
 
-    def missing(self, call: Call, entry: ToolEntry) -> Mapping[str, str]:
+    def find_missing_permissions(self, call: Call, entry: ToolEntry) -> Mapping[str, str]:
         """The permissions that the tool needs and this caller does not have, each `denied` or `deferred`."""
         return self._missing(call, entry.permissions, entry.server_id) if entry.permissions else {}
 
-    def by_name(self, name: str) -> ToolEntry | None:
+    def find_by_name(self, name: str) -> ToolEntry | None:
         entries, tool = self._refresh_entries(), self._by_name.get(name)
         return entries.get(tool) if tool is not None else None
 
-    def by_digest(self, digest: bytes) -> ToolEntry | None:
+    def find_by_digest(self, digest: bytes) -> ToolEntry | None:
         """The tool with this digest of its name, if there is one."""
         self._refresh_entries()
         return self._by_digest.get(digest)
@@ -170,7 +170,7 @@ def _status(tool: Tool) -> str:
 
 def _security(tool: Tool) -> dict[str, Any]:
     found = get_tool_security(tool)
-    return found.security.wire() if found is not None else derive_security(tool.options.annotations)
+    return found.security.to_wire() if found is not None else derive_security(tool.options.annotations)
 
 
 # -- The names of the meta-tools, in every spelling that is taken.

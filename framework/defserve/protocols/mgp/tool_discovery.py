@@ -104,7 +104,7 @@ class ToolDiscovery(Extension):
             if spent + entry.tokens > self.options.budget.discovery_reserve:
                 cut += 1
                 continue
-            if (about := self.catalogue.about(entry)) is not None:
+            if (about := self.catalogue.describe_tool(entry)) is not None:
                 spent += entry.tokens
                 results.append({**about, "relevance_score": round(score, 3)})
         answer: Params = {
@@ -131,7 +131,7 @@ class ToolDiscovery(Extension):
         before, chosen, open_needs = frozenset(loaded.names), dict[ToolEntry, None](), list[Params]()
         for need in asked.needs.capabilities or (asked.context,):
             hits = await self._matching(call, visible, loaded, need, asked)
-            usable = [entry for entry, _ in hits if not self.catalogue.missing(call, entry)]
+            usable = [entry for entry, _ in hits if not self.catalogue.find_missing_permissions(call, entry)]
             chosen |= dict.fromkeys(usable)
             if not hits:
                 open_needs.append({"capability": need, "reason": "no tool of this server does it"})
@@ -141,11 +141,11 @@ class ToolDiscovery(Extension):
                     loaded.waiting.add(hits[0].entry.name)
         limit, added = self.options.budget.cache_limit, 0
         for entry in chosen:
-            if entry.name not in self.options.pinned and loaded.load(entry.name, entry.tokens, limit):
+            if entry.name not in self.options.pinned and loaded.load_tool(entry.name, entry.tokens, limit):
                 added += entry.tokens if entry.name not in before else 0
         answer: Params = {
             "status": _status(chosen, open_needs),
-            "tools_loaded": [about for entry in chosen if (about := self.catalogue.about(entry)) is not None],
+            "tools_loaded": [about for entry in chosen if (about := self.catalogue.describe_tool(entry)) is not None],
             "tools_unavailable": open_needs,
             "session_tools_count": len(self._select_pinned(visible)) + sum(entry.name in loaded for entry in visible),
             "context_tokens_added": added,
@@ -180,19 +180,19 @@ class ToolDiscovery(Extension):
 
     # -- for the operator --------------------------------------------------------------------------------
 
-    async def find(
+    async def search_tools(
         self, query: str, most: int, in_thread: Callable[[Callable[[], SearchResult]], Awaitable[SearchResult]]
     ) -> list[Params]:
         """The tools that fit a query, best first, whoever may use them. Raises InvalidParams."""
         wanted = {"query": query, "max_results": most, "strategy": self.options.strategy}
-        asked, entries = ToolQuery.from_wire(wanted), self.catalogue.all()
+        asked, entries = ToolQuery.from_wire(wanted), self.catalogue.list_all_tools()
         self.warm_up()
 
         def search() -> SearchResult:
             return self._index(tuple(entries)).search(asked.query, asked.strategy, asked.wanted, lambda _: 0)
 
         hits = (await in_thread(search)).hits[:most]
-        found = ((self.catalogue.about(entry), score) for entry, score in hits)
+        found = ((self.catalogue.describe_tool(entry), score) for entry, score in hits)
         return [{**about, "relevance_score": round(score, 3)} for about, score in found if about is not None]
 
     # -- for the list and for calls ----------------------------------------------------------------------
@@ -203,7 +203,7 @@ class ToolDiscovery(Extension):
         level = self.options.level
         return level == "L0" or (level == "auto" and self.catalogue.tokens <= self.options.budget.max_tokens)
 
-    def list_level(self, call: Call) -> ListLevel:
+    def find_list_level(self, call: Call) -> ListLevel:
         """Which level a caller's list has."""
         level, offer = self.options.level, call.terms.offer
         if self.never_searched or (offer is not None and offer.info.get("name") in self._whole_list_for):
@@ -217,24 +217,26 @@ class ToolDiscovery(Extension):
         """What this call's conversation has loaded, without tools that are gone."""
         loaded = find_loaded_tools(call, self.catalogue, self.options.budget.cache_limit)
         for name in loaded.waiting.copy():
-            entry = self.catalogue.by_name(name)
-            if entry is None or not self.catalogue.missing(call, entry):  # it is gone, or approved by now
+            entry = self.catalogue.find_by_name(name)
+            if entry is None or not self.catalogue.find_missing_permissions(
+                call, entry
+            ):  # it is gone, or approved by now
                 loaded.waiting.discard(name)
                 self.mark_used(loaded, name)
         if loaded:
-            loaded.retain_known(lambda name: self.catalogue.by_name(name) is not None)
+            loaded.retain_known(lambda name: self.catalogue.find_by_name(name) is not None)
         return loaded
 
     def mark_used(self, loaded: LoadedTools, name: str) -> None:
         """A tool was called: it is loaded, or moves to the end of those that leave next."""
-        entry = self.catalogue.by_name(name)
+        entry = self.catalogue.find_by_name(name)
         if entry is not None and name not in self.options.pinned:
-            loaded.load(name, entry.tokens, self.options.budget.cache_limit)
+            loaded.load_tool(name, entry.tokens, self.options.budget.cache_limit)
 
     def warm_up(self) -> None:
         """Begin to load what search by meaning needs."""
         if self.options.strategy != "keyword":
-            self._vectors.begin()
+            self._vectors.start_loading()
 
     def _select_pinned(self, visible: Sequence[ToolEntry]) -> list[ToolEntry]:
         by_name = {entry.name: entry for entry in visible}
@@ -252,7 +254,7 @@ class ToolDiscovery(Extension):
         wanted: EntryFilter,
     ) -> SearchResult:
         if strategy in ("semantic", "hybrid"):
-            self._vectors.begin()
+            self._vectors.start_loading()
         used = frozenset(loaded.names)
 
         def preference(entry: ToolEntry) -> int:
@@ -297,12 +299,14 @@ class ToolDiscovery(Extension):
 
     def _explain_blocked(self, call: Call, need: str, entry: ToolEntry) -> Params:
         """Why a tool that was found is not loaded."""
-        missing = self.catalogue.missing(call, entry)
+        missing = self.catalogue.find_missing_permissions(call, entry)
         denied = [name for name, decision in missing.items() if decision == "denied"]
         if denied:
             return {"capability": need, "reason": f"{entry.name} does it, but {', '.join(denied)} is denied"}
         names = list(missing)
-        self._audit().report(call, PENDING, tool=entry.name, result="BLOCKED", details={"permissions": names})
+        self._audit().report_call_event(
+            call, PENDING, tool=entry.name, result="BLOCKED", details={"permissions": names}
+        )
         reason = f"{entry.name} does it, and needs approval of {', '.join(names)}"
         return {"capability": need, "name": entry.name, "permissions_missing": names, "reason": reason}
 
@@ -432,8 +436,8 @@ def find_loaded_tools(call: Call, catalogue: SearchableToolCatalogue, limit: int
     if (known := call.peek(LoadedTools)) is None:
         known = call.local(LoadedTools)
         for each in _digests(read_meta(call.params).get(HANDLE_KEY)):
-            if (entry := catalogue.by_digest(each)) is not None:
-                known.load(entry.name, entry.tokens, limit)
+            if (entry := catalogue.find_by_digest(each)) is not None:
+                known.load_tool(entry.name, entry.tokens, limit)
     return known
 
 
@@ -512,7 +516,7 @@ class SearchedToolList(Extension):
         """The names that are shown. Called before `visible`, for every list."""
         if call.method != LIST:
             return None
-        section, level = self._section, self._section.list_level(call)
+        section, level = self._section, self._section.find_list_level(call)
         if not get_dialect(call).stateless:  # without a session nobody is told of changes
             call.session.local(LastList).level = level
         if level == "L0":

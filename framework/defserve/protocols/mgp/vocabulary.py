@@ -190,7 +190,7 @@ class PermissionRequest(WireShape):
     def check_members(self) -> None:
         check_permission_names(self.permissions)
 
-    def answer(self, statuses: Mapping[str, PermissionStatus]) -> Params:
+    def build_result(self, statuses: Mapping[str, PermissionStatus]) -> Params:
         """The result, as for grants."""
         return {"request_id": self.request_id, **build_permission_result(statuses, self.permissions)}
 

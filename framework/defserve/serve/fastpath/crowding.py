@@ -35,7 +35,7 @@ class OpenConnections:
         if not same:
             self._by_network.pop(network, None)
 
-    def end_one(self) -> EvictableConnection | None:
+    def close_oldest_idle(self) -> EvictableConnection | None:
         """Cut off the oldest idle connection of the network that has the most. None if there is no idle one."""
         for same in sorted(self._by_network.values(), key=len, reverse=True):
             for connection in same:

@@ -86,7 +86,9 @@ class RequestHeadDeadline(StallGuard, ABC):
         super().connection_made(transport)
         self.flow = self.flow_kind(self.transport)
         if len(self.connections) > self.limits.connections:
-            self.connections.discard(self.crowd.end_one())  # now, because a request may come before it has ended
+            self.connections.discard(
+                self.crowd.close_oldest_idle()
+            )  # now, because a request may come before it has ended
         self.crowd.add(self._address, self)
         self._await_head()
 
@@ -153,9 +155,9 @@ class RequestHeadDeadline(StallGuard, ABC):
         if not is_head and not (cycle.response_started or getattr(self, "pipeline", None)):
             cycle.disconnected = True
             cycle.message_event.set()
-            self.turn_away(refusal)
+            self.refuse_connection(refusal)
         elif is_head and self._is_between:
-            self.turn_away(refusal)
+            self.refuse_connection(refusal)
         else:
             self.transport.abort()  # in the middle of a response no refusal can be sent
 
@@ -196,7 +198,7 @@ class RequestHeadDeadline(StallGuard, ABC):
         self.cycle.message_event.set()
 
     @classmethod
-    def retire(cls) -> None:
+    def retire_connections(cls) -> None:
         """On each connection the next response is the last. None is closed: its client must be told first."""
         cls._is_leaving = True
 
@@ -221,9 +223,9 @@ class RequestHeadDeadline(StallGuard, ABC):
         self._is_handed_over = True
         self.crowd.discard(self._address, self)
         if (request[0].method if request else self.scope["method"].encode()) != b"GET":
-            self.turn_away(BAD_REQUEST)  # the other protocol would not answer
+            self.refuse_connection(BAD_REQUEST)  # the other protocol would not answer
         elif len(self.connections) > self.limits.connections:
-            self.turn_away(UNAVAILABLE)
+            self.refuse_connection(UNAVAILABLE)
         else:
             cast(Any, super()).handle_websocket_upgrade(*request)
 
@@ -267,11 +269,11 @@ class RequestHeadDeadline(StallGuard, ABC):
         if self.cycle is not self._awaited_behind:
             self._head_bytes = 0  # it came, but an earlier request had to be answered first
         elif self._is_between:
-            self.turn_away(TIMEOUT)
+            self.refuse_connection(TIMEOUT)
         else:
             self._await_head()
 
-    def turn_away(self, refusal: tuple[bytes, str]) -> None:
+    def refuse_connection(self, refusal: tuple[bytes, str]) -> None:
         """Refuse before a request was read, and close the connection."""
         status, text = refusal
         body = encode({"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": text}})

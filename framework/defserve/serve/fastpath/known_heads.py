@@ -71,7 +71,7 @@ class RequestHeadCache:
         self.looked_for, length, body = _split_request(data)
         return self._known.get(self.looked_for), length, body
 
-    def learn(self, data: bytes, scope: Mapping[str, Any]) -> CachedRequestHead | None:
+    def add_head(self, data: bytes, scope: Mapping[str, Any]) -> CachedRequestHead | None:
         """Remember the head of a request that was parsed, if `data` was that request and nothing else."""
         raw, length, _ = _split_request(data)
         headers: list[tuple[bytes, bytes]] = scope["headers"]

@@ -81,7 +81,7 @@ class FastHttptoolsProtocol(BoundedHttptoolsProtocol):
         if is_fresh and cycle is not before and self._is_read and cycle.keep_alive:
             if self._lessons or self._unknown == self.heads.looked_for != b"":
                 self._lessons = max(self._lessons - 1, 0)
-                cycle.head = self.heads.learn(data, cycle.scope)
+                cycle.head = self.heads.add_head(data, cycle.scope)
             self._unknown = self.heads.looked_for
 
     def _begin(self, head: CachedRequestHead, length: bytes, body: bytes) -> None:

@@ -192,7 +192,7 @@ class HttpApp:
         """The path of the site that is asked for: by the whole path, or by what is below the path of this app."""
         if has_needless_encoding(scope):
             return None
-        return next((path for path in (scope["path"], self._path(scope)) if site.serves(path)), None)
+        return next((path for path in (scope["path"], self._path(scope)) if site.is_site_path(path)), None)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # "websocket.connect"
@@ -246,7 +246,7 @@ class HttpApp:
         if isinstance(found, Principal):
             exchange.principal = found
             return True
-        if not given and self._is_page(exchange, scope) and self.page.is_shown(exchange):
+        if not given and self._is_page(exchange, scope) and self.page.is_page_allowed(exchange):
             await self._show(exchange, scope)
             return False
         # A token that is good, but not good enough, is no guess. Nor is one that could not be checked.
@@ -260,7 +260,7 @@ class HttpApp:
     def _count_failure(self, scope: Scope) -> float:
         client, headers = scope.get("client"), scope["headers"]
         forwarded_for = (value for name, value in headers if name == b"x-forwarded-for")
-        return self._failures.count(client[0] if client else "", forwarded_for)
+        return self._failures.count_failure(client[0] if client else "", forwarded_for)
 
     async def _ask_for_scopes(self, exchange: Exchange, scopes: Sequence[str]) -> None:
         assert self.auth is not None
@@ -272,7 +272,9 @@ class HttpApp:
         resource = self.auth.resource if self.auth is not None else None
         if resource is not None and (root := self._root(scope)):
             # The paths of the standard belong to the app in which this one is mounted.
-            denied = denied.naming(resource.metadata_url, f"{resource.origin}{root}{RESOURCE_METADATA_PATH}")
+            denied = denied.with_metadata_address(
+                resource.metadata_url, f"{resource.origin}{root}{RESOURCE_METADATA_PATH}"
+            )
         said = [("www-authenticate", denied.challenge), *denied.more]
         headers = [(name.encode(), value.encode("latin-1")) for name, value in said if value]
         await exchange.refuse(denied.status, denied.text, headers)
@@ -296,7 +298,7 @@ class HttpApp:
         if probe is not None:
             await _refuse_method(exchange, ("GET",))
             return
-        if self._path(scope) in self.page.paths and self.page.is_asked(exchange, scope):
+        if self._path(scope) in self.page.paths and self.page.is_page_request(exchange, scope):
             await self._show(exchange, scope, status=404)
             return
         resource = self.auth.resource if self.auth is not None else None
@@ -312,7 +314,7 @@ class HttpApp:
             await exchange.refuse(404, NOT_FOUND)
 
     def _get(self, exchange: Exchange, scope: Scope) -> Awaitable[None]:
-        if self.page.is_asked(exchange, scope):
+        if self.page.is_page_request(exchange, scope):
             return self._show(exchange, scope)
         return self.streamable.get(exchange)
 
@@ -325,16 +327,16 @@ class HttpApp:
 
     def _is_page(self, exchange: Exchange, scope: Scope) -> bool:
         """Whether a browser asks for the endpoint itself."""
-        return self.page.is_asked(exchange, scope) and self._path(scope) == self.endpoint
+        return self.page.is_page_request(exchange, scope) and self._path(scope) == self.endpoint
 
     async def _show(self, exchange: Exchange, scope: Scope, status: int = 406) -> None:
         """The page, or the sentence that there is none, with this status."""
-        if not self.page.is_shown(exchange):
+        if not self.page.is_page_allowed(exchange):
             await self.page.refuse(exchange, status)
             return
         is_admitted = self._admits_all()
         start = partial(self.provider.start, self.close)
-        await self.page.show(exchange, scope, self._endpoint_path(scope), start, is_admitted=is_admitted)
+        await self.page.send_page(exchange, scope, self._endpoint_path(scope), start, is_admitted=is_admitted)
 
     def _admits_all(self) -> bool:
         return self.auth is None or self.auth.admits_strangers
@@ -374,7 +376,7 @@ class HttpApp:
 
     def _post(self, exchange: Exchange, scope: Scope) -> Awaitable[None] | None:
         if exchange.prefers_events is not None:
-            body = exchange.body_at_hand(self.provider.limits.message)
+            body = exchange.get_buffered_body(self.provider.limits.message)
             if body is not None:
                 return self.streamable.post(exchange, body)
         return self._post_in_steps(exchange)
@@ -423,7 +425,7 @@ class HttpApp:
         """The request's body. None: it was refused, or its client left."""
         limits = self.provider.limits
         try:
-            body = await exchange.body(limits.message, limits.body)
+            body = await exchange.read_body(limits.message, limits.body)
         except TimeoutError:
             text = "Request timeout: the body did not arrive in time"
             await send_jsonrpc_error(exchange, 408, INVALID_REQUEST, text, headers=CONNECTION_CLOSE_HEADERS)
@@ -491,7 +493,7 @@ class SseSession:
         self.exchange, self.draining = exchange, False
         self.heard = self._opened = time.monotonic()
         self._credentials: dict[str, BearerCredential] = {}
-        self.note(exchange)
+        self.add_credential(exchange)
 
     def push(self, message: WritableMessage) -> None:
         """A message for the peer. This stream does not end with an answer."""
@@ -501,32 +503,32 @@ class SseSession:
             return
         self.exchange.add_message(message)
         self._finish_if_drained()
-        self.exchange.rouse()
+        self.exchange.wake_writer()
 
     def drain(self) -> None:
         self.draining = True
         self._finish_if_drained()
-        self.exchange.rouse()
+        self.exchange.wake_writer()
 
     def _finish_if_drained(self) -> None:
         if self.draining and not self.conversation.in_flight:
             self.exchange.finished = True
 
-    def idle(self) -> tuple[bool, float] | None:
+    def get_idle_seconds(self) -> tuple[bool, float] | None:
         """As a `SessionHolder`: whether its client was never heard, and for how long it is silent."""
         return None if self.conversation.in_flight else (self.heard == self._opened, time.monotonic() - self.heard)
 
     def evict(self) -> None:
         """Its session ends at once, because another one takes its place."""
         self.conversation.close()
-        self.exchange.drop()
+        self.exchange.end_without_answer()
 
     def on_disconnect(self) -> None:
         """Nothing to do: the end of the stream ends the session."""
 
     # -- credentials -------------------------------------------------------------------------------------
 
-    def note(self, exchange: Exchange) -> None:
+    def add_credential(self, exchange: Exchange) -> None:
         """A message with this credential belongs to the session."""
         for shown in exchange.list_credentials() if exchange.principal.credential not in self._credentials else ():
             self._credentials[shown.key] = shown
@@ -541,7 +543,7 @@ class SseSession:
         self._credentials.pop(key, None)
         self.conversation.end_credential(key)
         if key == self.exchange.principal.credential:
-            self.exchange.drop()
+            self.exchange.end_without_answer()
 
 
 class LegacySse:
@@ -567,7 +569,7 @@ class LegacySse:
         self.feeds[id] = feed
         if exchange.live is not None:
             exchange.live.watch_holder(feed)
-        watch = asyncio.create_task(exchange.watch(feed.on_disconnect))
+        watch = asyncio.create_task(exchange.watch_client(feed.on_disconnect))
         try:
             target = f"{root}{self.base}{MESSAGES}?session_id={id}"
             await exchange.start_events(format_sse_event(target.encode(), name="endpoint"))
@@ -579,7 +581,7 @@ class LegacySse:
             feed.conversation.close()
             feed.conversation.holder = None
             if exchange.live is not None:
-                exchange.live.release(feed)
+                exchange.live.unwatch_holder(feed)
 
     async def find(self, exchange: Exchange, scope: Scope) -> SseSession | None:
         """The session that a POST is for. None: it was refused."""
@@ -595,7 +597,7 @@ class LegacySse:
             text = "Forbidden: the stream of this session was opened with fewer rights; open another one"
             await send_jsonrpc_error(exchange, 403, INVALID_REQUEST, text)
             return None
-        if feed.exchange.full:
+        if feed.exchange.is_full:
             text = "Too many answers of this session are unread"
             await send_jsonrpc_error(exchange, 503, INTERNAL_ERROR, text, headers=RETRY_AFTER_HEADERS)
             return None
@@ -604,7 +606,7 @@ class LegacySse:
                 "Too many calls of this session wait",
                 {"error_type": "limit_exceeded", "retry_after_ms": 1000},
             )
-            await exchange.respond(429, exchange.error(INTERNAL_ERROR, text, about=about), RETRY_AFTER_HEADERS)
+            await exchange.respond(429, exchange.encode_error(INTERNAL_ERROR, text, about=about), RETRY_AFTER_HEADERS)
             return None
         return feed
 
@@ -615,7 +617,7 @@ class LegacySse:
         if isinstance(message, MalformedMessage) and message.notification is None:
             await send_jsonrpc_error(exchange, 400, message.code, message.message, message.id)
             return
-        feed.note(exchange)
+        feed.add_credential(exchange)
         feed.heard = time.monotonic()
         feed.conversation.feed_message(message, feed, exchange.principal)
         await exchange.respond(202)

@@ -75,7 +75,7 @@ class UnreadMessage:
     def __init__(self, message: WritableMessage, id: str | None) -> None:
         self.message, self.id = message, id
 
-    def leave(self) -> None:
+    def release_message(self) -> None:
         """The message was written, or was dropped."""
         if self.message.taken is not None:
             self.message.taken()
@@ -109,7 +109,7 @@ class UnreadMessages:
         if message.replaces is not None and len(self.unread) >= SLOW:
             self._drop_first(lambda item: item.message.replaces == message.replaces)
         if self.gone or not message.data:
-            UnreadMessage(message, id).leave()
+            UnreadMessage(message, id).release_message()
             return
         if message.bulk or not self.unread:  # the sender of bulk limits itself
             self.unread.append(UnreadMessage(message, id))
@@ -131,7 +131,7 @@ class UnreadMessages:
         """Take out all unread messages."""
         taken, self.unread = self.unread, []
         for item in taken:
-            item.leave()
+            item.release_message()
         return taken
 
     def abandon(self) -> None:
@@ -140,7 +140,7 @@ class UnreadMessages:
         self.take_unread()
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether so much waits that nothing more should be read from this client."""
         return self._has_no_room(0)
 
@@ -148,7 +148,7 @@ class UnreadMessages:
         waiting = [len(item.message.data) for item in self.unread if not item.message.bulk]
         return len(waiting) >= MAX_UNREAD_MESSAGES or sum(waiting) + size > MAX_UNREAD_MESSAGE_BYTES
 
-    def rouse(self) -> None:
+    def wake_writer(self) -> None:
         """Wake up `wait`."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(True)
@@ -175,7 +175,7 @@ class UnreadMessages:
         found = next((item for item in self.unread if is_needless(item)), None)
         if found is not None:
             self.unread.remove(found)
-            found.leave()
+            found.release_message()
         return found is not None
 
 
@@ -254,22 +254,22 @@ class Exchange(UnreadMessages):
             return
         self.add_message(message, id)
         self.finished = message.answers
-        self.rouse()
+        self.wake_writer()
 
-    def drop(self) -> None:
+    def end_without_answer(self) -> None:
         """End the response without an answer. A client may resume it to get the rest."""
         self.finished = True
-        self.rouse()
+        self.wake_writer()
 
     # -- from the client ---------------------------------------------------------------------------------
 
-    def body_at_hand(self, limit: int) -> bytes | None:
+    def get_buffered_body(self, limit: int) -> bytes | None:
         """The request's body, if it is there already. Otherwise `body` waits for it."""
         body = self._whole.take_body(limit) if self._whole is not None else None
         self._is_read = body is not None
         return body
 
-    async def body(self, limit: int, seconds: float) -> bytes | None:
+    async def read_body(self, limit: int, seconds: float) -> bytes | None:
         """The request's body. None: it is larger than `limit`, or its client left half-way.
 
         Raises TimeoutError if it is not there in time.
@@ -313,7 +313,7 @@ class Exchange(UnreadMessages):
         self._is_read = True
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    async def watch(self, left: Callable[[], None]) -> None:
+    async def watch_client(self, left: Callable[[], None]) -> None:
         """Wait for the client to go away, then call `left`.
 
         Our own server says `http.request` again when the client has closed its side. It may read or be gone.
@@ -321,19 +321,19 @@ class Exchange(UnreadMessages):
         while (message := await self._receive())["type"] != "http.disconnect":
             if self._is_read:
                 self.is_doubted = True
-                self.rouse()
+                self.wake_writer()
             self._is_read = not message.get("more_body", False)
-        self.leave(left)
+        self.on_client_left(left)
 
-    def leave(self, left: Callable[[], None]) -> None:
+    def on_client_left(self, left: Callable[[], None]) -> None:
         if not self.gone:
             self.gone = True
-            self.rouse()
+            self.wake_writer()
             left()
 
     # -- to the client -----------------------------------------------------------------------------------
 
-    def answer(self, status: int, body: bytes) -> Awaitable[None] | None:
+    def respond_json(self, status: int, body: bytes) -> Awaitable[None] | None:
         """Send one complete response of JSON. Returns the rest to await, or None."""
         if self._whole is not None and self._whole.respond(status, body):
             return None
@@ -342,11 +342,13 @@ class Exchange(UnreadMessages):
     async def refuse(self, status: int, text: str, headers: HeaderList = (), code: int = INVALID_REQUEST) -> None:
         """Send a refusal: a JSON-RPC error to who asks for JSON or sends it, otherwise the text alone."""
         if is_json_requested(self.headers.get("accept")) or is_json_content_type(self.headers.get("content-type")):
-            await self.respond(status, self.error(code, text), headers)
+            await self.respond(status, self.encode_error(code, text), headers)
         else:
             await self.respond(status, truncate_text(text).encode(), headers, plain=True)
 
-    def error(self, code: int, text: str, id: RequestId | None = None, about: Mapping[str, Any] | None = None) -> bytes:
+    def encode_error(
+        self, code: int, text: str, id: RequestId | None = None, about: Mapping[str, Any] | None = None
+    ) -> bytes:
         """A JSON-RPC error. Clients do not read one without an id, so an unknown id is null. `about` is in its data."""
         text = truncate_text(text)
         data = {**((self.refusal(code, text) if self.refusal is not None else None) or {}), **(about or {})}
@@ -372,7 +374,7 @@ class Exchange(UnreadMessages):
             pass
 
     @property
-    def only(self) -> WritableMessage | None:
+    def single_answer(self) -> WritableMessage | None:
         """The answer, if it is the only message."""
         alone = self.unread[0].message if self.finished and len(self.unread) == 1 else None
         return alone if alone is not None and alone.answers else None
@@ -406,7 +408,7 @@ class Exchange(UnreadMessages):
             async with asyncio.timeout(MAX_STALL_SECONDS):
                 await self._send({"type": "http.response.body", "body": data, "more_body": not last})
         except (TimeoutError, OSError):  # ASGI servers may raise OSError once the client has gone
-            self.leave(left)
+            self.on_client_left(left)
 
 
 # -- Server-sent events as bytes (the WHATWG event stream format). No I/O.

@@ -108,7 +108,7 @@ class WebSocketEndpoint:
             self.open.discard(socket)
             socket.conversation.holder = None
             if live is not None:
-                live.release(socket)
+                live.unwatch_holder(socket)
 
     def drain(self) -> None:
         """Close every socket as soon as its calls are answered."""
@@ -141,7 +141,7 @@ class WebSocket(UnreadMessages):
         """A message for the peer."""
         self.add_message(message)
         self._finish_if_drained()
-        self.rouse()
+        self.wake_writer()
 
     def read_on(self) -> None:
         """There may be room for more of the client's calls."""
@@ -150,7 +150,7 @@ class WebSocket(UnreadMessages):
     def drain(self) -> None:
         self.draining = True
         self._finish_if_drained()
-        self.rouse()
+        self.wake_writer()
 
     def _finish_if_drained(self) -> None:
         self.finished = self.draining and not self.conversation.in_flight
@@ -161,7 +161,7 @@ class WebSocket(UnreadMessages):
     def credential_ended(self, key: Any) -> None:
         self._end(CREDENTIAL_ENDED)
 
-    def idle(self) -> tuple[bool, float] | None:
+    def get_idle_seconds(self) -> tuple[bool, float] | None:
         """As a `SessionHolder`: whether its client was never heard, and for how long it is silent."""
         if self.conversation.in_flight or not self._tasks:
             return None
@@ -196,7 +196,7 @@ class WebSocket(UnreadMessages):
     async def _read_messages(self) -> CloseReason | None:
         """Hand every message to the session. Returns why the socket must be closed, or None if the client left."""
         while True:
-            while self.full or self.conversation.full:
+            while self.is_full or self.conversation.full:
                 # The client does not read its answers, or has sent more calls than can wait.
                 self._room.clear()
                 await self._room.wait()
@@ -222,7 +222,7 @@ class WebSocket(UnreadMessages):
                         async with asyncio.timeout(MAX_STALL_SECONDS):
                             await self._send({"type": "websocket.send", "text": item.message.data.decode()})
                     finally:
-                        item.leave()
+                        item.release_message()
                     self._room.set()
                 if self.finished:
                     return RESTART
@@ -349,17 +349,17 @@ class RestMount:
     def route(self, path: str, root: str) -> Methods | None:
         """The methods at a path below the app's root. None if the path does not belong to the mount."""
         if path == self.base + DOCUMENT:
-            return {"GET": lambda exchange, scope: self.describe(exchange, root + self.base)}
+            return {"GET": lambda exchange, scope: self.send_openapi_document(exchange, root + self.base)}
         if not (path + "/").startswith(f"{self.base}{TOOLS}/"):
             return None
         name = path.removeprefix(f"{self.base}{TOOLS}").removeprefix("/")
-        return {"POST": lambda exchange, scope: self.call(exchange, name)}
+        return {"POST": lambda exchange, scope: self.call_tool(exchange, name)}
 
-    async def describe(self, exchange: Exchange, below: str) -> None:
+    async def send_openapi_document(self, exchange: Exchange, below: str) -> None:
         """The document of the tools that this caller sees."""
         await answer_shaped(self.provider, exchange, self.rules.offer, *self.rules.document(below))
 
-    async def call(self, exchange: Exchange, name: str) -> None:
+    async def call_tool(self, exchange: Exchange, name: str) -> None:
         scopes = self.rules.scopes(name)
         if self.challenge is not None and exchange.principal.missing(scopes):
             await self.challenge(exchange, scopes)
@@ -376,7 +376,7 @@ class RestMount:
         """The body, an object. None: it was refused, or its client left. Raises RestFailure."""
         limits = self.provider.limits
         try:
-            body = await exchange.body(limits.message, limits.body)
+            body = await exchange.read_body(limits.message, limits.body)
         except TimeoutError:
             await _refuse(exchange, 408, "timeout", "the body did not arrive in time")
             return None
@@ -456,16 +456,16 @@ class PageMount:
         base = path.rstrip("/").rpartition("/")[0]
         self.paths = frozenset((base, f"{base}/", base + DOCS, *(("",) if path else ())))
 
-    def is_asked(self, exchange: Exchange, scope: Scope) -> bool:
+    def is_page_request(self, exchange: Exchange, scope: Scope) -> bool:
         """Whether a request is that of a browser that wants to show something to a person."""
         is_client = exchange.version is not None
         return scope.get("method") in VERBS and not is_client and wants_html_page(exchange.headers.get("accept"))
 
-    def is_shown(self, exchange: Exchange) -> bool:
+    def is_page_allowed(self, exchange: Exchange) -> bool:
         """Whether this browser gets the page."""
         return self.rules is not None and (self.rules.everywhere or _is_direct(exchange.headers))
 
-    async def show(
+    async def send_page(
         self, exchange: Exchange, scope: Scope, path: str, start: Callable[[], Awaitable[None]], *, is_admitted: bool
     ) -> None:
         """Send the page of the endpoint at `path`. `is_admitted`: who shows no token may ask this server something."""
@@ -509,7 +509,7 @@ async def answer_shaped(
     provider: SessionOpener, exchange: Exchange, offer: Offer, request: Request, reply: ReplyEncoder
 ) -> None:
     """Run a single request for the caller of an exchange, and send its outcome as `reply` encodes it."""
-    conversation = provider.open_shaped(route_message, principal=exchange.principal, shape=reply)
+    conversation = provider.open_for_one_request(route_message, principal=exchange.principal, shape=reply)
     route = SingleResponse(provider, conversation, exchange, request.id)
     try:
         begun = conversation.start_call(request, route, offer)
@@ -545,7 +545,7 @@ async def answer_site_request(
         await exchange.refuse(refusal.status, refusal.text)
         return
     try:
-        body = await exchange.body(MAX_BODY_BYTES, seconds) if scope["method"] == "POST" else b""
+        body = await exchange.read_body(MAX_BODY_BYTES, seconds) if scope["method"] == "POST" else b""
     except TimeoutError:
         body = None
     if body is None:
@@ -560,7 +560,7 @@ async def answer_site_request(
         headers[key] = text if key not in headers else f"{headers[key]}{'; ' if key == 'cookie' else ', '}{text}"
     query = scope.get("query_string", b"").decode("latin-1")
     asked = SiteRequest(scope["method"], path, query, headers, body, get_client_network(client[0]) if client else "")
-    answer = await site.answer(asked)
+    answer = await site.answer_request(asked)
     sent = [(name.encode(), value.encode("latin-1", "replace")) for name, value in answer.headers]
     kinds = [one for one in sent if one[0] == b"content-type"]
     others = [one for one in sent if one[0] != b"content-type"]

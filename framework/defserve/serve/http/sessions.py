@@ -66,7 +66,7 @@ class HttpSession:
     def resume(self, event_id: str, exchange: Exchange) -> tuple[ResponseStream, bytes] | None:
         """The stream that a client continues, and the events it has missed. None for an unknown id."""
         try:
-            found = self.events.after(event_id)
+            found = self.events.list_events_after(event_id)
         except EventGap as gap:
             # Answers and questions are never dropped, so the rest is still useful.
             found = (gap.stream, gap.left) if gap.stream is not None else None
@@ -101,11 +101,11 @@ class HttpSession:
         if len(self._unread) > MAX_UNREAD_MESSAGES:
             oldest = next(iter(self._unread))
             del self._unread[oldest]
-            self.events.finish(oldest)
+            self.events.finish_stream(oldest)
 
     # -- credentials -------------------------------------------------------------------------------------
 
-    def note(self, exchange: Exchange) -> None:
+    def add_credential(self, exchange: Exchange) -> None:
         """A request with this credential belongs to the session."""
         if exchange.live is None or exchange.principal.credential in self._credentials:
             return
@@ -142,7 +142,7 @@ class HttpSession:
     def evict(self) -> None:
         self.end()
 
-    def idle(self) -> tuple[bool, float] | None:
+    def get_idle_seconds(self) -> tuple[bool, float] | None:
         """As a `SessionHolder`: whether it was never used since it was opened, and for how long it is idle."""
         if self.readers or self.streams or self.conversation.in_flight:
             return None
@@ -155,7 +155,7 @@ class HttpSession:
         self.conversation.close()
         self.events.drop_events()
         if self._live is not None:
-            self._live.release(self)
+            self._live.unwatch_holder(self)
 
 
 class ResponseStream:
@@ -206,14 +206,14 @@ class ResponseStream:
             self.name, message.data, kind=kind, key=message.replaces, audience=self._audience_kept(message)
         )
         if kind == "request":
-            message.release = partial(events.release, id)
+            message.release = partial(events.release_request, id)
         return id
 
     def _audience_kept(self, message: WritableMessage) -> object:
         """Who may read an event later, where that is not the same for the whole stream."""
         return None
 
-    def start(self) -> bytes:
+    def start_events(self) -> bytes:
         """The response becomes a stream that can be resumed. Returns its first event, which may have no data."""
         if not self.name:
             self._take_name()
@@ -226,11 +226,11 @@ class ResponseStream:
         if not self.answered:
             self.session.streams[self.name] = self
         if self.session.primed:
-            self._first = format_sse_event(b"", id=self.session.events.mark(self.name), retry=SSE_RETRY_MS)
+            self._first = format_sse_event(b"", id=self.session.events.make_position_id(self.name), retry=SSE_RETRY_MS)
         for item in self.exchange.unread:
             item.id = self._store_event(item.message)
 
-    def may_start(self, seconds: float) -> bool:
+    def can_start_events(self, seconds: float) -> bool:
         """Soon, so that its client can come back for the rest. A call without room may still be refused (429)."""
         return not self.session.conversation.waits_for_room(self)
 
@@ -250,12 +250,12 @@ class ResponseStream:
         if not self.name:
             self._take_name()
         assert self.exchange is not None
-        self.exchange.drop()
+        self.exchange.end_without_answer()
 
     def drop(self) -> None:
         """End the open response, if there is one."""
         if self.exchange is not None:
-            self.exchange.drop()
+            self.exchange.end_without_answer()
 
     def resume(self, exchange: Exchange) -> None:
         """A client continues this stream. It gets the events it missed."""
@@ -263,7 +263,7 @@ class ResponseStream:
             self.drop()
         self.exchange = exchange
         if self.answered:
-            exchange.drop()
+            exchange.end_without_answer()
 
     def on_disconnect(self) -> None:
         """The client went away. With a session the call continues, and its result is kept."""
@@ -282,7 +282,7 @@ class ResponseStream:
                 self.session.on_unread_answer(self.name)
             else:
                 self.session.streams.pop(self.name, None)
-                self.session.events.finish(self.name)
+                self.session.events.finish_stream(self.name)
 
     def finish(self) -> None:
         """Nothing to end: a stream outlives its request."""
@@ -324,7 +324,7 @@ class StandaloneStream(ResponseStream):
             self._waiting = UnreadMessages()
         self._waiting.add_message(message, id)
 
-    def is_taken(self, reader: Principal) -> bool:
+    def is_read_by_other(self, reader: Principal) -> bool:
         """Whether another client reads, and `reader` may not take its place: it may see no more than that one."""
         if self.exchange is None or not self.is_read:
             return False
@@ -340,7 +340,9 @@ class StandaloneStream(ResponseStream):
         """A client continues to read. Returns those of the events it missed that it may see."""
         self._take_over(exchange)
         events = self.session.events
-        mine = [event for event in missed if self._is_for(cast("tuple[Any, ...] | None", events.audience(event[0])))]
+        mine = [
+            event for event in missed if self._is_for(cast("tuple[Any, ...] | None", events.get_audience(event[0])))
+        ]
         self._read_waiting({id for id, _ in mine})
         return _encode_events(mine)
 
@@ -358,7 +360,7 @@ class StandaloneStream(ResponseStream):
             if not self._is_for(item.message.audience):
                 self._handle_unread(item.message, item.id)
             elif item.id in known:
-                item.leave()
+                item.release_message()
             else:
                 self.exchange.push(item.message, item.id)
 
@@ -407,13 +409,13 @@ class HttpSessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def new(self, id: str, opener: Principal) -> HttpSession:
+    def make_session(self, id: str, opener: Principal) -> HttpSession:
         """A session that is not listed yet."""
         return HttpSession(id, opener, self._budget)
 
     def add(self, session: HttpSession) -> None:
         self._open[session.id] = session
-        session.end = partial(self.end, session)
+        session.end = partial(self.end_session, session)
         session.conversation.holder = session
         self._look_later()
 
@@ -425,12 +427,12 @@ class HttpSessions:
             return None
         now = time.monotonic()
         if now - session.used > self.idle and session.is_idle(self.idle):
-            self.end(session)
+            self.end_session(session)
             return None
         session.used = now
         return session
 
-    def end(self, session: HttpSession) -> None:
+    def end_session(self, session: HttpSession) -> None:
         """Forget a session and everything that was kept for it."""
         if self._open.pop(session.id, None) is not None:
             session.close()
@@ -439,7 +441,7 @@ class HttpSessions:
         """End the sessions whose client has been silent for too long."""
         for session in self:
             if session.is_idle(self.idle):
-                self.end(session)
+                self.end_session(session)
 
     def close(self) -> None:
         """End every session."""
@@ -447,7 +449,7 @@ class HttpSessions:
             self._look.cancel()
             self._look = None
         for session in self:
-            self.end(session)
+            self.end_session(session)
 
     def _look_later(self) -> None:
         if self._look is None:

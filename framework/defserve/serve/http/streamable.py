@@ -109,11 +109,11 @@ class ResponseRoute(Protocol):
         """Whether even a single answer must be sent as an event."""
         ...
 
-    def may_start(self, seconds: float) -> bool:
+    def can_start_events(self, seconds: float) -> bool:
         """Whether the response becomes a stream of events after so many seconds without a message."""
         ...
 
-    def start(self) -> bytes:
+    def start_events(self) -> bytes:
         """The response becomes a stream of events. Returns the first of them."""
         ...
 
@@ -149,7 +149,7 @@ def _respond(exchange: Exchange, route: ResponseRoute, data: bytes, code: int | 
     """Send the answer as the whole response. Returns the rest to await, or None."""
     if code == TOO_MANY_CALLS:
         return exchange.respond(429, data, RETRY_AFTER_HEADERS)
-    return exchange.answer(route.statuses.get(code, 200) if code else 200, data)
+    return exchange.respond_json(route.statuses.get(code, 200) if code else 200, data)
 
 
 async def _go_on(exchange: Exchange, route: ResponseRoute, call: WaitingCall) -> None:
@@ -166,11 +166,11 @@ async def _go_on(exchange: Exchange, route: ResponseRoute, call: WaitingCall) ->
             await absorb_cancellation()
         reply = call.reply
         if late.task or reply is None or not reply[0] or exchange.finished or route.wants_events(exchange):
-            await late.begin()
+            await late.start_answering()
         elif left := _respond(exchange, route, *reply):
             await left
     finally:
-        late.end()
+        late.finish()
         route.finish()
 
 
@@ -197,14 +197,14 @@ async def _answer_watched(exchange: Exchange, route: ResponseRoute, attached: Cl
     attached.watch()
     while not await exchange.wait(HEAD_SECONDS):
         silent += HEAD_SECONDS
-        if route.may_start(silent):
+        if route.can_start_events(silent):
             break
     if exchange.gone:
         await exchange.respond(CLIENT_LEFT_STATUS)  # nobody reads it, but some middleware needs a response
         return
     if exchange.finished and await _answer_at_once(exchange, route):
         return
-    await stream_events(exchange, route, route.start())
+    await stream_events(exchange, route, route.start_events())
 
 
 async def stream_events(exchange: Exchange, route: ResponseRoute, first: bytes) -> None:
@@ -220,7 +220,7 @@ async def _answer_at_once(exchange: Exchange, route: ResponseRoute) -> bool:
     if not exchange.unread:
         await exchange.respond(202)
         return True
-    reply = exchange.only
+    reply = exchange.single_answer
     if reply is None:
         return False
     exchange.take_unread()
@@ -240,18 +240,18 @@ class LateAnswer:
         self.task: asyncio.Task[None] | None = None
         route.on_response_started()
         exchange.set_waker(self)
-        self._timer = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, self.begin)
+        self._timer = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, self.start_answering)
         if exchange.unread:
-            self.begin()
+            self.start_answering()
 
     def done(self) -> bool:
         """Whether it need not be woken."""
         return self._exchange.finished
 
     def set_result(self, result: bool) -> None:
-        self.begin()
+        self.start_answering()
 
-    def begin(self) -> asyncio.Task[None]:
+    def start_answering(self) -> asyncio.Task[None]:
         if self.task is None:
             self._timer.cancel()
             self.task = asyncio.create_task(self._answer())
@@ -265,7 +265,7 @@ class LateAnswer:
         finally:
             attached.__exit__()
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """The call is over, and answered if nobody else does that."""
         if self.task is None:
             self._timer.cancel()
@@ -294,7 +294,7 @@ class ClientWatch:
 
     def watch(self) -> None:
         """Watch the client until the block ends."""
-        self._watch = asyncio.create_task(self._exchange.watch(self._route.on_disconnect))
+        self._watch = asyncio.create_task(self._exchange.watch_client(self._route.on_disconnect))
 
 
 async def absorb_cancellation() -> None:
@@ -447,7 +447,7 @@ class StreamableEndpoint:
         if self.rules.no_sessions:
             await send_jsonrpc_error(exchange, 400, INVALID_REQUEST, self.rules.no_sessions, request.id)
             return
-        session = self.sessions.new(secrets.token_urlsafe(24), exchange.principal)
+        session = self.sessions.make_session(secrets.token_urlsafe(24), exchange.principal)
         try:
             session.conversation = self._conversation(session, exchange.principal)
         except LimitExceeded as error:
@@ -461,16 +461,16 @@ class StreamableEndpoint:
                 unread = exchange.take_unread()
                 exchange.unread.extend(item for item in unread if item.message.answers)
         finally:
-            accepted = exchange.only is not None and exchange.only.code is None
+            accepted = exchange.single_answer is not None and exchange.single_answer.code is None
             if not accepted:
                 session.conversation.close()
-        reply = exchange.only
+        reply = exchange.single_answer
         if reply is None or not accepted:
             await exchange.respond(400, reply.data if reply is not None else b"")
             return
         session.primed = session.conversation.version in self.rules.priming_event_versions
         if await self._list(session, exchange, request):
-            session.note(exchange)
+            session.add_credential(exchange)
             await exchange.respond(200, reply.data, [(b"mcp-session-id", session.id.encode())])
 
     async def _list(self, session: HttpSession, exchange: Exchange, request: Request) -> bool:
@@ -500,7 +500,7 @@ class StreamableEndpoint:
         if version is not None and version not in self.rules.handshake_versions:
             return send_jsonrpc_error(exchange, 400, INVALID_REQUEST, _format_unsupported(version))
         if exchange.live is not None:
-            session.note(exchange)
+            session.add_credential(exchange)
         return session
 
     # -- GET and DELETE ----------------------------------------------------------------------------------
@@ -532,7 +532,7 @@ class StreamableEndpoint:
                 missed = format_sse_event(b"", id=last)
         else:
             route, missed = session.standalone, b""
-            if session.standalone.is_taken(exchange.principal):
+            if session.standalone.is_read_by_other(exchange.principal):
                 await send_jsonrpc_error(exchange, 409, INVALID_REQUEST, STREAM_ALREADY_OPEN)
                 return
             session.standalone.attach(exchange)
@@ -556,7 +556,7 @@ class StreamableEndpoint:
         await self._end(exchange, session)
 
     async def _end(self, exchange: Exchange, session: HttpSession) -> None:
-        self.sessions.end(session)
+        self.sessions.end_session(session)
         await exchange.respond(204)
 
     def drain(self) -> None:
@@ -577,7 +577,7 @@ async def send_jsonrpc_error(
     exchange: Exchange, status: int, code: int, text: str, id: RequestId | None = None, headers: HeaderList = ()
 ) -> None:
     """Send a JSON-RPC error with an HTTP status."""
-    await exchange.respond(status, exchange.error(code, text, id), headers)
+    await exchange.respond(status, exchange.encode_error(code, text, id), headers)
 
 
 # Error code, or TOO_MANY_CALLS → HTTP status, in the stateless era. Any other error is a 200 with the error inside.
@@ -609,11 +609,11 @@ class SingleResponse:
     def wants_events(self, exchange: Exchange) -> bool:
         return False
 
-    def may_start(self, seconds: float) -> bool:
+    def can_start_events(self, seconds: float) -> bool:
         """Late: it cannot be resumed, and the HTTP status of an error is lost when it has begun."""
         return seconds >= MAX_SILENCE_SECONDS
 
-    def start(self) -> bytes:
+    def start_events(self) -> bytes:
         return b""
 
     def on_response_started(self) -> None:
@@ -640,12 +640,12 @@ class SingleResponse:
     def detach(self, exchange: Exchange) -> None:
         """The response has ended, and cannot be resumed."""
         if exchange.live is not None:
-            exchange.live.release(self)
+            exchange.live.unwatch_holder(self)
 
     def finish(self) -> None:
         if self.exchange.unread:
             self.exchange.abandon()
-        self.provider.end(self.conversation)
+        self.provider.release_session(self.conversation)
 
 
 def route_message(message: Any) -> None:

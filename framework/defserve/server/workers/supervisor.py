@@ -80,12 +80,12 @@ class Supervisor:
     async def _answer_worker(self, worker: WorkerProcess, what: str, about: Any) -> Any:
         match what:
             case "ready":
-                worker.ready(float(about))
+                worker.mark_ready(float(about))
             case "ended":
                 self.say(f"{worker} was ended by a client; the others end too")
                 self.stop(0)
             case _:
-                return await self._gathering.answer(what)
+                return await self._gathering.answer_worker(what)
         return None
 
     # -- its life ----------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Supervisor:
             return f"worker {number} cannot be started: {error}"
         self.running.add(worker)
         worker.exited.add_done_callback(lambda _: self.running.discard(worker))
-        problem = await worker.until_ready(self.timing.start)
+        problem = await worker.wait_until_ready(self.timing.start)
         if problem is None:
             return worker
         await worker.kill()
@@ -206,7 +206,7 @@ class Supervisor:
 
     async def _retire(self, worker: WorkerProcess) -> None:
         worker.link.send("leave")
-        if not await worker.end(worker.drain_seconds + self.timing.kill_after):
+        if not await worker.wait_or_kill(worker.drain_seconds + self.timing.kill_after):
             self.say(f"{worker} did not leave in time and was killed")
 
     async def _end_all(self) -> None:
@@ -225,7 +225,9 @@ class Supervisor:
     async def _end(self, worker: WorkerProcess) -> None:
         if not worker.is_ready:  # it has no calls to finish, and cannot hear that it should end
             await worker.kill()
-        elif not await worker.end(worker.drain_seconds + self.timing.kill_after) and not self._at_once.is_set():
+        elif (
+            not await worker.wait_or_kill(worker.drain_seconds + self.timing.kill_after) and not self._at_once.is_set()
+        ):
             self.say(f"{worker} did not end in time and was killed")
 
 
@@ -291,7 +293,8 @@ class WorkerProcess:
         try:
             with theirs:
                 worker = cls(
-                    number, await _run(plan, WorkerMembership.of(number, plan.count, theirs, plan.sockets), theirs)
+                    number,
+                    await _run(plan, WorkerMembership.from_sockets(number, plan.count, theirs, plan.sockets), theirs),
                 )
             ours.sendall(plan.secrets.to_json_line())
             ours.setblocking(False)
@@ -311,7 +314,7 @@ class WorkerProcess:
     def is_ready(self) -> bool:
         return self._ready.done() and not self.exited.done()
 
-    def ready(self, drain_seconds: float) -> None:
+    def mark_ready(self, drain_seconds: float) -> None:
         self.drain_seconds = drain_seconds
         if not self._ready.done():
             self._ready.set_result(None)
@@ -320,12 +323,12 @@ class WorkerProcess:
     def age(self) -> float:
         return self._loop.time() - self.began
 
-    async def until_ready(self, seconds: float) -> str | None:
+    async def wait_until_ready(self, seconds: float) -> str | None:
         """None when it serves; otherwise why it does not. It may still run then."""
         await asyncio.wait((self._ready, self.exited), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if self._ready.done():
             return None
-        return self.end_in_words() if self.exited.done() else f"is not ready after {seconds:g} s"
+        return self.describe_end() if self.exited.done() else f"is not ready after {seconds:g} s"
 
     async def wait_for_end(self, timing: SupervisorTiming) -> str:
         """Wait until it has ended, hangs or is replaced. Says how it ended, or that it hangs."""
@@ -340,9 +343,9 @@ class WorkerProcess:
             received = self.link.last_received
             if unanswered * timing.ping >= timing.hang and not self.exited.done():
                 return f"has not answered for {timing.hang:g} s"
-        return self.end_in_words()
+        return self.describe_end()
 
-    def end_in_words(self) -> str:
+    def describe_end(self) -> str:
         code = self.exited.result()
         if code >= 0:
             return f"ended with exit code {code}"
@@ -357,7 +360,7 @@ class WorkerProcess:
         await asyncio.wait((self.exited,), timeout=REPORT_SECONDS)
         await self.kill()
 
-    async def end(self, seconds: float) -> bool:
+    async def wait_or_kill(self, seconds: float) -> bool:
         """Wait so long until it has ended by itself, then kill it. Returns whether it ended by itself."""
         await asyncio.wait((self.exited,), timeout=seconds)
         by_itself = self.exited.done()
@@ -403,7 +406,7 @@ class WorkerQueries:
         self._supervisor = supervisor
         self._underway: dict[str, asyncio.Task[Any]] = {}
 
-    async def answer(self, what: str) -> Any:
+    async def answer_worker(self, what: str) -> Any:
         """The answer to a worker's question about its group."""
         if (task := self._underway.get(what)) is None:
             work = self._metrics() if what == "metrics" else self._state()
@@ -429,7 +432,7 @@ class WorkerQueries:
     async def _from_all(self, what: str, about: Any = None) -> dict[int, Any]:
         """The answers of those that answer in time, by number."""
         workers = [p.worker for p in self._supervisor.places if p.worker is not None and p.worker.is_ready]
-        asked = (worker.link.ask(what, about, seconds=self._supervisor.timing.answer) for worker in workers)
+        asked = (worker.link.send_request(what, about, seconds=self._supervisor.timing.answer) for worker in workers)
         found = await asyncio.gather(*asked, return_exceptions=True)
         for each in found:
             if isinstance(each, BaseException) and not isinstance(each, WorkerLinkLost):

@@ -79,7 +79,7 @@ class Worker:
         limits = self._provider.limits
         link.send("ready", limits.drain + limits.farewell + WORKER_LINGER_SECONDS)
         # If the supervisor was killed, end as if it had asked: accept no more, and finish the running calls.
-        _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self.leave, lambda: self._is_leaving)
+        _on_hang_up(self._control.fileno(), asyncio.get_running_loop(), self.retire_worker, lambda: self._is_leaving)
         await link.run()
 
     async def _answer_supervisor(self, what: str, about: Any) -> Any:
@@ -90,15 +90,15 @@ class Worker:
                 status, word = await self._readiness()
                 return [status, word.decode()]
             case "leave":
-                self.leave()
+                self.retire_worker()
             case "end":
                 self._is_leaving = True
-                self._provider.ask()
+                self._provider.request_stop()
             case _:  # a ping: that this runs is the answer
                 pass
         return None
 
-    def leave(self) -> None:
+    def retire_worker(self) -> None:
         """Others take over: accept no more, tell each client to come back on another connection, and end."""
         if not self._is_leaving:
             self._is_leaving = True
@@ -113,7 +113,7 @@ class Worker:
         # Before calls are refused: who comes too late finds a closed connection, and opens another one elsewhere.
         for connection in list(self._listener.server_state.connections):
             connection.shutdown()
-        self._provider.ask()
+        self._provider.request_stop()
 
     # -- for callers -------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Worker:
     async def _of_group(self, what: str) -> Any:
         with suppress(WorkerLinkLost):
             if self._link is not None:
-                return await self._link.ask(what, seconds=SECONDS)
+                return await self._link.send_request(what, seconds=SECONDS)
         return None
 
 
@@ -219,7 +219,7 @@ class WorkerLink:
         """Ask without waiting for the answer."""
         self._send({"ask": next(self._ids), "what": what, "about": about})
 
-    async def ask(self, what: str, about: Any = None, *, seconds: float) -> Any:
+    async def send_request(self, what: str, about: Any = None, *, seconds: float) -> Any:
         """The answer. Raises Gone if none comes in time."""
         id = next(self._ids)
         waiting = self._waiting[id] = self._loop.create_future()
@@ -290,7 +290,9 @@ class WorkerMembership:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of(cls, number: int, count: int, control: socket.socket, sockets: tuple[int, ...]) -> WorkerMembership:
+    def from_sockets(
+        cls, number: int, count: int, control: socket.socket, sockets: tuple[int, ...]
+    ) -> WorkerMembership:
         return cls(number, count, control.fileno(), os.fstat(control.fileno()).st_ino, sockets)
 
 

@@ -102,13 +102,13 @@ class AuditKeys:
         self._chain = hmac.digest(raw, b"defserve audit chain v1", "sha256")
         self._head = hmac.digest(raw, b"defserve audit head v1", "sha256")
 
-    def line(self, content: str, seq: int, prev: str) -> tuple[bytes, str]:
+    def sign_line(self, content: str, seq: int, prev: str) -> tuple[bytes, str]:
         """The line of a record, and its mac. `content` is `"event":{…}` or `"log":{…}` in canonical JSON."""
         text = f'{{{content},"prev":"{prev}","seq":{seq}'
         mac = hmac.digest(self._chain, f"{text}}}".encode(), "sha256").hex()
         return f'{text},"mac":"{mac}"}}\n'.encode(), mac
 
-    def record(self, line: bytes) -> AuditRecord:
+    def verify_line(self, line: bytes) -> AuditRecord:
         """The record of a complete line. Raises AuditLogBroken unless it is genuine."""
         found = _LINE.fullmatch(line)
         if found is None:
@@ -129,7 +129,7 @@ class AuditKeys:
         signature = hmac.digest(self._head, canonical(said).encode(), "sha256").hex()
         return canonical({**said, "sig": signature}).encode() + b"\n"
 
-    def head(self, path: Path) -> AuditHead | None:
+    def read_head(self, path: Path) -> AuditHead | None:
         """The head in a file; None if there is no such file. Raises AuditLogBroken unless it is genuine."""
         try:
             with path.open("rb") as file:
@@ -138,9 +138,9 @@ class AuditKeys:
             return None
         except (OSError, ValueError) as error:
             raise AuditLogBroken(f"its head cannot be read: {describe_chain_error(error)}") from None
-        return self.head_in(raw)
+        return self.parse_head(raw)
 
-    def head_in(self, raw: bytes, name: str = "its head") -> AuditHead:
+    def parse_head(self, raw: bytes, name: str = "its head") -> AuditHead:
         """The head in these bytes. Raises AuditLogBroken unless it is genuine. The message calls it `name`."""
         said = parse_log_line(raw) or {}
         try:
@@ -176,15 +176,15 @@ def verify_audit_log(
     anchored, problem = _load_anchored_heads(anchors, Path(path), keys)
     check = AuditChainCheck(keys, anchored)
     try:
-        check.signed = keys.head(Path(head) if head is not None else make_head_path(path))
+        check.signed = keys.read_head(Path(head) if head is not None else make_head_path(path))
         with open(path, "rb") as file:
             check.check_lines(iter_numbered_lines(file))
     except AuditLogBroken as bad:
         return check.report(reason=str(bad))
     except (OSError, ValueError) as error:
         reason = f"{UNREADABLE}: {describe_chain_error(error)}"
-        return check.against_anchors(reason) or check.report(reason=reason)
-    report = check.against_anchors() or check.against_head()
+        return check.check_anchors(reason) or check.report(reason=reason)
+    report = check.check_anchors() or check.check_head()
     return check.report(reason=problem) if report.ok and problem else report
 
 
@@ -197,7 +197,7 @@ def _load_anchored_heads(anchors: AuditAnchors, path: Path, keys: AuditKeys) -> 
                 raw = anchor.last()
                 if raw is None:
                     raise AuditLogBroken(f"the anchor {anchor.name} holds no head of this log")
-                found[anchor.name] = keys.head_in(raw, f"the head at {anchor.name}")
+                found[anchor.name] = keys.parse_head(raw, f"the head at {anchor.name}")
             except AuditLogBroken as bad:
                 problem = problem or str(bad)
             except AnchorUnavailable as error:
@@ -240,7 +240,7 @@ class AuditChainCheck:
         for self._line, raw in lines:
             if not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES:
                 break
-            self._follow(self._keys.record(raw))
+            self._follow(self._keys.verify_line(raw))
         self._line = None
 
     def _follow(self, record: AuditRecord) -> None:
@@ -263,7 +263,7 @@ class AuditChainCheck:
         elif record.body.get("type") == "lost":
             self._lost += int(record.body.get("events", 0))
 
-    def against_anchors(self, reason: str = "") -> AuditReport | None:
+    def check_anchors(self, reason: str = "") -> AuditReport | None:
         """What an anchor names and the log does not have. None if nothing is missing and there is no other reason."""
         for name, head in self._anchored.items():
             if self._seq < head.seq:
@@ -272,7 +272,7 @@ class AuditChainCheck:
                 return self.report(reason=reason, truncated=True)
         return self.report(reason=reason) if reason else None
 
-    def against_head(self) -> AuditReport:
+    def check_head(self) -> AuditReport:
         head = self.signed
         if head is None:
             return self.report(reason="its head is missing, so its end may be cut off", truncated=True)
@@ -518,7 +518,7 @@ class LogAnchors:
         self._path, self._keys, self._anchors = path, keys, anchors
         self._last: dict[int, bytes | None] = {}
 
-    def check(self) -> None:
+    def check_anchors(self) -> None:
         """Raises AuditLogBroken if an anchor names a record that the log does not have."""
         for index, anchor in enumerate(self._anchors):
             try:
@@ -549,7 +549,7 @@ class LogAnchors:
         """The last head at an anchor, if the log has its record."""
         raw = anchor.last()
         if raw is not None:
-            head = self._keys.head_in(raw, f"the head at {anchor.name}")
+            head = self._keys.parse_head(raw, f"the head at {anchor.name}")
             if not _has_record(self._path, head):
                 named = f"the anchor {anchor.name} names record {head.seq}, signed {head.time}"
                 raise AuditLogBroken(f"{named}, and the log does not have it")

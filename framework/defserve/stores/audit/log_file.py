@@ -158,7 +158,7 @@ class AuditLog:
         with suppress(AuditUnavailable):
             self.flush()
         try:
-            return self._reader.page(since_seq, since, limit)
+            return self._reader.read_page(since_seq, since, limit)
         except (AuditLogBroken, OSError) as error:
             raise AuditUnavailable(f"The audit log cannot be read: {error}") from None
 
@@ -254,7 +254,7 @@ class AuditLog:
         lines: list[bytes] = []
         for content in contents:
             seq += 1
-            line, mac = self._keys.line(content, seq, mac)
+            line, mac = self._keys.sign_line(content, seq, mac)
             lines.append(line)
         data = b"".join(lines)
         if self._torn:
@@ -353,11 +353,11 @@ class AuditLog:
         self._signed_at = self._sign_again = self._clock()
         self._torn = False
         try:
-            head = self._keys.head(make_head_path(self.path))
+            head = self._keys.read_head(make_head_path(self.path))
             self._seq, self._mac, self._size, torn = chain_end(self._file, self._keys)
             check_head(head, self._seq, self._mac)
             if self._anchoring is not None:
-                self._anchoring.check()
+                self._anchoring.check_anchors()
         except AuditLogBroken as bad:
             fix = f"see `defserve audit verify {self.path}`; for a new log, move it and its .head away and keep them"
             if self._anchoring is not None:
@@ -400,7 +400,7 @@ def chain_end(file: int, keys: AuditKeys) -> tuple[int, str, int, int]:
         if start:
             raise AuditLogBroken("its last line is too long for a record")
         return 0, GENESIS_MAC, 0, torn
-    last = keys.record(lines[0].rpartition(b"\n")[2] + b"\n")
+    last = keys.verify_line(lines[0].rpartition(b"\n")[2] + b"\n")
     return last.seq, last.mac, size - torn, torn
 
 
@@ -459,7 +459,7 @@ class AuditPageBuilder:
             self._bytes += size
         return True
 
-    def page(self) -> AuditPage:
+    def build_page(self) -> AuditPage:
         return AuditPage(self._events, self.next_seq, self._is_full)
 
 
@@ -470,7 +470,7 @@ class LogReader:
         self._path, self._keys = path, keys
         self._places: dict[int, int] = {0: 0}
 
-    def page(self, since_seq: int, since: datetime | None, limit: int) -> AuditPage:
+    def read_page(self, since_seq: int, since: datetime | None, limit: int) -> AuditPage:
         """Raises AuditLogBroken for a record that is not genuine, and OSError."""
         building, begin = AuditPageBuilder(since_seq, since, limit), max(since_seq, 1) // STEP
         place = max(step for step in self._places if step <= begin)
@@ -480,19 +480,19 @@ class LogReader:
             for _, line in iter_numbered_lines(file):
                 if not line.endswith(b"\n"):
                     break  # it is being written
-                record = self._keys.record(line)
+                record = self._keys.verify_line(line)
                 if record.seq % STEP == 0:
                     self._places.setdefault(record.seq // STEP, at)
                 at += len(line)
                 if not building.add_record(record, len(line)):
                     break
-        return building.page()
+        return building.build_page()
 
 
 def add_lines_to_page(lines: Iterable[tuple[int, bytes | None]], keys: AuditKeys, building: AuditPageBuilder) -> bool:
     """Add records that were kept by their numbers. Returns whether there is room for more. Raises AuditLogBroken."""
     for seq, line in iter_present_lines(lines):
-        record = keys.record(line)
+        record = keys.verify_line(line)
         if record.seq != seq:
             raise AuditLogBroken(f"record {record.seq} is in the place of {seq}")
         if not building.add_record(record, len(line)):

@@ -92,7 +92,7 @@ class StoredAuditLog:
         where, _, name = address.partition("#")
         self.name = name or server_log or NAME
         self._may_be_older = not name and server_log is not None
-        self._space = AUDIT_LOG_SPACES.of(self.name)
+        self._space = AUDIT_LOG_SPACES.make_space(self.name)
         self._keys = AuditKeys(load_audit_key(make=True) if key is None else key)
         self._store, self._linger, self._most_pending = open_store(where), linger, most_pending
         self._lock = Lock()
@@ -190,7 +190,7 @@ class StoredAuditLog:
         found = await self._store.get(self._space, [HEAD, _name(1)])
         self._head = found.get(HEAD)
         head = self._head_of(self._head)
-        if self._may_be_older and not found and await self._store.get(AUDIT_LOG_SPACES.of(NAME), [HEAD]):
+        if self._may_be_older and not found and await self._store.get(AUDIT_LOG_SPACES.make_space(NAME), [HEAD]):
             raise UsageError(
                 f"the store has the log {NAME!r}, which is what 0.1.0 called the log of every server",
                 fix=f"to continue that one, put #{NAME} at the end of the address; for a new one, #NAME",
@@ -199,7 +199,7 @@ class StoredAuditLog:
             raise AuditLogBroken("its head is missing, so its end may be cut off")
         if head.seq:
             line = (await self._store.get(self._space, [_name(head.seq)])).get(_name(head.seq))
-            if line is None or self._keys.record(line).mac != head.mac:
+            if line is None or self._keys.verify_line(line).mac != head.mac:
                 raise AuditLogBroken("its head names another last record")
 
     async def _add(self, extra: Sequence[str]) -> None:
@@ -255,7 +255,7 @@ class StoredAuditLog:
             seq, mac, lines = head.seq, head.mac, dict[str, bytes]()
             for content in contents:
                 seq += 1
-                lines[_name(seq)], mac = self._keys.line(content, seq, mac)
+                lines[_name(seq)], mac = self._keys.sign_line(content, seq, mac)
             self._tried = signed = self._keys.sign_head(AuditHead(seq, mac, format_current_time()))
             change = StoreChange(self._space, put={**lines, HEAD: signed}, expect={HEAD: self._head})
             if await self._is_changed(change, signed):
@@ -288,7 +288,7 @@ class StoredAuditLog:
         while building.next_seq <= last:
             if not add_lines_to_page(await self._lines(building.next_seq, last), self._keys, building):
                 break
-        return building.page()
+        return building.build_page()
 
     async def _lines(self, first: int, last: int) -> list[tuple[int, bytes | None]]:
         numbers = range(first, min(first + PAGE, last + 1))
@@ -303,10 +303,10 @@ class StoredAuditLog:
                 check.check_lines(iter_present_lines(await self._lines(first, head.seq)))
         except AuditLogBroken as bad:
             return check.report(reason=str(bad))
-        return check.against_head()
+        return check.check_head()
 
     def _head_of(self, raw: bytes | None) -> AuditHead:
-        return AuditHead() if raw is None else self._keys.head_in(raw)
+        return AuditHead() if raw is None else self._keys.parse_head(raw)
 
     # -- the thread --------------------------------------------------------------------------------------------
 

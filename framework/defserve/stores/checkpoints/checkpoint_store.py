@@ -173,7 +173,7 @@ class CheckpointStore:
         self._max_bytes, self._max_depth = max_bytes, max_depth
         self._known, self._random = CheckpointCache(CACHED), RandomBytesPool()
 
-    async def load(self, key: TreeKey) -> CheckpointTree:
+    async def load_tree(self, key: TreeKey) -> CheckpointTree:
         """The tree as it is now; an empty one if nothing was ever committed."""
         return (await self._load(key))[1]
 
@@ -198,7 +198,7 @@ class CheckpointStore:
             return None
         return held if held.verified and held.before is not None and held.before.encoded == content else None
 
-    async def adopt(self, key: TreeKey, content: Any, *, checkpoint: str | None = None) -> HeldCheckpoint:
+    async def adopt_content(self, key: TreeKey, content: Any, *, checkpoint: str | None = None) -> HeldCheckpoint:
         """Start from a content that comes from elsewhere, and the checkpoint that it claims to be.
 
         The checkpoint may have been pruned: its id says whether it is proved. Raises StateTampered if the two do not
@@ -215,7 +215,7 @@ class CheckpointStore:
         record = await self._record(key, checkpoint)
         return HeldCheckpoint(key, tree, checkpoint, proved, before=before, record=record, seen=seen)
 
-    def draft(self, held: HeldCheckpoint, content: Any) -> CheckpointDraft:
+    def draft_commit(self, held: HeldCheckpoint, content: Any) -> CheckpointDraft:
         """What a commit would store for a JSON value, or for the text of one in bytes. No I/O.
 
         Raises LimitExceeded or ValueError for a content that cannot be kept.
@@ -238,7 +238,7 @@ class CheckpointStore:
             if isinstance(content, CheckpointDraft)
             else None
             if content is OPAQUE
-            else self.draft(held, content)
+            else self.draft_commit(held, content)
         )
         key, encoded = held.key, made.content.encoded if made is not None else b""
         proved, random = held.verified, self._random.take_bytes()
@@ -274,9 +274,9 @@ class CheckpointStore:
     async def rollback(self, key: TreeKey, to: str) -> Checkpoint:
         """Make a checkpoint the head. Raises CheckpointGone."""
         held = await self.load_checkpoint(key, to)
-        return held.checkpoint if held.checkpoint and held.tree.head == to else await self.return_to(held)
+        return held.checkpoint if held.checkpoint and held.tree.head == to else await self.restore_as_head(held)
 
-    async def return_to(self, held: HeldCheckpoint) -> Checkpoint:
+    async def restore_as_head(self, held: HeldCheckpoint) -> Checkpoint:
         """Make the checkpoint that is held the head, even if it is no longer retained, or was pruned since.
 
         Raises CheckpointGone if the whole tree was forgotten.
@@ -295,39 +295,41 @@ class CheckpointStore:
                 return record.checkpoint
             lost = {}
             if await self._record(key, record.id) is None:
-                if seen is None or not tree.follows(held.tree):
+                if seen is None or not tree.is_later_version_of(held.tree):
                     raise CheckpointGone(record.id)
-                lost[record.id] = (record.alone(held.before.encoded) if held.before is not None else record).encode()
+                lost[record.id] = (
+                    record.as_snapshot(held.before.encoded) if held.before is not None else record
+                ).encode()
         raise _make_contention_error()
 
-    async def get(self, key: TreeKey, id: str) -> Checkpoint:
+    async def get_checkpoint(self, key: TreeKey, id: str) -> Checkpoint:
         """Raises CheckpointGone."""
-        return (await self._find(key, await self.load(key), id))[0].checkpoint
+        return (await self._find(key, await self.load_tree(key), id))[0].checkpoint
 
-    async def content(self, key: TreeKey, id: str) -> Any:
+    async def load_content(self, key: TreeKey, id: str) -> Any:
         """A copy of a checkpoint's content; None if it has none. Raises CheckpointGone."""
         return (await self.load_checkpoint(key, id)).content()
 
     async def diff(self, key: TreeKey, a: str, b: str) -> list[PatchOperation]:
         """The patch from one checkpoint's content to another's, anywhere in the tree. Raises CheckpointGone."""
-        return diff_json_values(await self.content(key, a), await self.content(key, b))
+        return diff_json_values(await self.load_content(key, a), await self.load_content(key, b))
 
-    async def checkpoints(self, key: TreeKey) -> list[Checkpoint]:
+    async def list_checkpoints(self, key: TreeKey) -> list[Checkpoint]:
         """All checkpoints that can be asked for, the oldest first. Reads the whole tree."""
         tree, records, _ = await self._scan(key)
         now = self._clock()
         found = (record.checkpoint for record in records.values())
-        return sorted((at for at in found if self.retention.holds(at, tree, now)), key=lambda at: at.number)
+        return sorted((at for at in found if self.retention.is_retained(at, tree, now)), key=lambda at: at.number)
 
-    async def branches(self, key: TreeKey) -> list[Checkpoint]:
+    async def list_branches(self, key: TreeKey) -> list[Checkpoint]:
         """The checkpoints without children. Reads the whole tree."""
-        return list_branches(await self.checkpoints(key))
+        return list_branches(await self.list_checkpoints(key))
 
-    async def history(self, key: TreeKey, id: str | None = None) -> list[Checkpoint]:
+    async def list_ancestors(self, key: TreeKey, id: str | None = None) -> list[Checkpoint]:
         """A checkpoint, or the head, and its ancestors up to the root. Reads the whole tree. Raises CheckpointGone."""
-        start = await self.get(key, id) if id is not None else None
-        end = start.id if start is not None else (await self.load(key)).head
-        return list_ancestors(await self.checkpoints(key), end) if end is not None else []
+        start = await self.get_checkpoint(key, id) if id is not None else None
+        end = start.id if start is not None else (await self.load_tree(key)).head
+        return list_ancestors(await self.list_checkpoints(key), end) if end is not None else []
 
     async def prune(self, key: TreeKey, retention: Retention | None = None) -> int:
         """Drop the checkpoints that are not retained, and return their number. Nothing else changes for callers."""
@@ -355,13 +357,13 @@ class CheckpointStore:
         raise _make_contention_error()
 
     async def list_trees(self) -> list[TreeKey]:
-        return sorted([TreeKey.of(space) async for space in self._store.spaces(CHECKPOINT_SPACES)])
+        return sorted([TreeKey.from_space(space) async for space in self._store.spaces(CHECKPOINT_SPACES)])
 
     async def export(self, key: TreeKey) -> AsyncIterator[dict[str, Any]]:
         """Every checkpoint with its content, as JSON, the oldest first."""
-        tree = await self.load(key)
-        for at in await self.checkpoints(key):
-            yield {**at._asdict(), "head": at.id == tree.head, "content": await self.content(key, at.id)}
+        tree = await self.load_tree(key)
+        for at in await self.list_checkpoints(key):
+            yield {**at._asdict(), "head": at.id == tree.head, "content": await self.load_content(key, at.id)}
 
     async def verify(self, key: TreeKey) -> list[str]:
         """The problems of a tree, a line each: lost or unreadable checkpoints, contents that do not match their ids."""
@@ -423,7 +425,7 @@ class CheckpointStore:
         """A checkpoint that is retained, and its content. Raises CheckpointGone."""
         known = self._known.find(key, tree, id)
         found = known or await self._read_checkpoint(key, id)
-        if found is None or not self.retention.holds(found[0].checkpoint, tree, self._clock()):
+        if found is None or not self.retention.is_retained(found[0].checkpoint, tree, self._clock()):
             raise CheckpointGone(id)
         if known is None:
             self._known.store_checkpoint(key, tree, *found)
@@ -463,7 +465,7 @@ def _content_of(record: CheckpointRecord, records: dict[str, CheckpointRecord]) 
     if record.form == "opaque":
         return None
     value = restore_content(record, records)
-    return CheckpointContent(record.body, value) if record.form == "snapshot" else CheckpointContent.of(value)
+    return CheckpointContent(record.body, value) if record.form == "snapshot" else CheckpointContent.from_value(value)
 
 
 def _get_encoded_content(record: CheckpointRecord, records: dict[str, CheckpointRecord]) -> bytes:

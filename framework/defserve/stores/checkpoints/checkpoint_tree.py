@@ -34,7 +34,7 @@ from defserve.stores.checkpoints.json_patches import (
     apply_own_patch,
     diff_json_values,
     may_have_booleans,
-    merge_json_values,
+    reuse_unchanged_parts,
 )
 from defserve.stores.store import CHECKPOINT_SPACES, Space, StoreCorrupt
 
@@ -65,14 +65,14 @@ class TreeKey(NamedTuple):
         return _space(self)
 
     @classmethod
-    def of(cls, space: str) -> TreeKey:
+    def from_space(cls, space: str) -> TreeKey:
         feature_set, owner = from_json(space.removeprefix(CHECKPOINT_SPACES))
         return cls(feature_set, owner)
 
 
 @lru_cache(maxsize=4096)
 def _space(key: TreeKey) -> Space:
-    return CHECKPOINT_SPACES.of(to_json([key.feature_set, key.owner]).decode())
+    return CHECKPOINT_SPACES.make_space(to_json([key.feature_set, key.owner]).decode())
 
 
 class Checkpoint(NamedTuple):
@@ -102,7 +102,7 @@ class CheckpointTree(NamedTuple):
     kept: int = 0
     epoch: int = 0
 
-    def follows(self, earlier: CheckpointTree) -> bool:
+    def is_later_version_of(self, earlier: CheckpointTree) -> bool:
         """Whether it is that tree at a later time, and not one that was begun after that one was forgotten."""
         # Each pruning adds one to the epoch, and a new tree begins with a random one of 32 bits.
         return 0 <= self.epoch - earlier.epoch < 1 << 16
@@ -132,7 +132,7 @@ class CheckpointRecord(NamedTuple):
     def id(self) -> str:
         return self.checkpoint.id
 
-    def alone(self, content: bytes) -> CheckpointRecord:
+    def as_snapshot(self, content: bytes) -> CheckpointRecord:
         """The same checkpoint with its whole content, so that it needs no other record."""
         return self._replace(form="snapshot", chain=(), body=content)
 
@@ -198,7 +198,7 @@ class Retention:
         if (self.keep is not None and self.keep < 1) or (self.ttl is not None and not self.ttl > 0):
             raise UsageError(f"keep={self.keep}, ttl={self.ttl}: both must be positive", fix="leave out to keep all")
 
-    def holds(self, at: Checkpoint, tree: CheckpointTree, now: float) -> bool:
+    def is_retained(self, at: Checkpoint, tree: CheckpointTree, now: float) -> bool:
         """Whether callers can still get it. A checkpoint that they cannot get may still be in the store."""
         return at.id == tree.head or (
             (self.keep is None or at.number > tree.last - self.keep) and (self.ttl is None or at.time >= now - self.ttl)
@@ -221,7 +221,7 @@ def plan_pruning(
     records: Mapping[str, CheckpointRecord], tree: CheckpointTree, retention: Retention, now: float
 ) -> PruningPlan:
     """What to do so that only the retained checkpoints are kept. Raises StoreCorrupt."""
-    kept = {id: record for id, record in records.items() if retention.holds(record.checkpoint, tree, now)}
+    kept = {id: record for id, record in records.items() if retention.is_retained(record.checkpoint, tree, now)}
     rewritten: dict[str, CheckpointRecord] = {}
     if len(kept) == len(records):
         return PruningPlan((), ())
@@ -231,7 +231,7 @@ def plan_pruning(
             continue
         parent_id = record.chain[-1]
         if parent_id not in kept:
-            rewritten[record.id] = record.alone(canonical(restore_content(record, records)))
+            rewritten[record.id] = record.as_snapshot(canonical(restore_content(record, records)))
             continue
         chain = (*rewritten.get(parent_id, kept[parent_id]).chain, parent_id)
         if chain != record.chain:
@@ -308,7 +308,7 @@ class CheckpointContent:
         self.encoded, self._value, self._has_booleans = encoded, value, may_have_booleans
 
     @classmethod
-    def of(cls, value: Any) -> CheckpointContent:
+    def from_value(cls, value: Any) -> CheckpointContent:
         """Raises ValueError if it is not a JSON value."""
         return cls(canonical(value))
 
@@ -379,7 +379,7 @@ def _draft_anew(value: Any, before: CheckpointContent | None, depth: int) -> Che
 def _draft_by_merging(value: Any, has_booleans: bool, before: CheckpointContent, depth: int) -> CheckpointDraft:
     """For a long content: it shares all unchanged parts with the one before it."""
     try:
-        value, ops = merge_json_values(
+        value, ops = reuse_unchanged_parts(
             before.value,
             value,
             lambda new, level: _fresh(new, depth - level),

@@ -29,10 +29,10 @@ def diff_json_values(before: Any, after: Any, *, has_booleans: bool = True) -> l
 
     Their values are taken from `after`, not copied. `has_booleans` as for `merge`.
     """
-    return merge_json_values(before, after, lambda value, _: value, has_booleans=has_booleans)[1]
+    return reuse_unchanged_parts(before, after, lambda value, _: value, has_booleans=has_booleans)[1]
 
 
-def merge_json_values(
+def reuse_unchanged_parts(
     before: Any, after: Any, fresh: Fresh, *, has_booleans: bool = True
 ) -> tuple[Any, list[PatchOperation]]:
     """`after`, built from the unchanged parts of `before` and from `fresh` copies of the others; and the patch.

@@ -69,7 +69,7 @@ class SharedTable:
         self._unsent: dict[str, _Put] = {}
         self._written: dict[str, str] = {}
         self._reads = self._last_read = 0
-        link.receive(CHANGED, self._on_change)
+        link.set_receiver(CHANGED, self._on_change)
         link.caught_up.append(self._load)
 
     def set_value(
@@ -89,7 +89,7 @@ class SharedTable:
             raise StoreUnavailable("The store cannot be reached")
         elif self._link.is_on_loop:
             self._written[name] = value
-            self._link.write(PUT_ENTRY, *self._arguments(put), done=partial(self._on_put_done, put))
+            self._link.queue_script(PUT_ENTRY, *self._arguments(put), done=partial(self._on_put_done, put))
         else:
             waiting = asyncio.run_coroutine_threadsafe(self._write_value(put), loop)
             try:
@@ -103,7 +103,7 @@ class SharedTable:
         self.values = _merge_values(self.values, {name: value})
 
     async def _write_value(self, put: _Put) -> bool:
-        has_room = bool(await self._link.run(PUT_ENTRY, *self._arguments(put)))
+        has_room = bool(await self._link.run_script(PUT_ENTRY, *self._arguments(put)))
         # Another process may have changed it since.
         await self._load_values()
         return has_room
@@ -114,7 +114,7 @@ class SharedTable:
             if put.is_restrictive:
                 self._written[put.name] = put.value
                 return
-            self._link.write(READ_TABLE, self._name, done=partial(self._reread, self._next_read()))
+            self._link.queue_script(READ_TABLE, self._name, done=partial(self._reread, self._next_read()))
         # Not the same text but the same object: another put may be on its way.
         if self._written.get(put.name) is put.value:
             del self._written[put.name]
@@ -130,7 +130,7 @@ class SharedTable:
 
     async def _load(self) -> None:
         for put in self._unsent.values():
-            self._on_put_done(put, await self._link.run(PUT_ENTRY, *self._arguments(put)))
+            self._on_put_done(put, await self._link.run_script(PUT_ENTRY, *self._arguments(put)))
         self._unsent.clear()
         await self._load_values()
         self._changed()
@@ -140,7 +140,7 @@ class SharedTable:
         return self._reads
 
     async def _load_values(self) -> None:
-        self._apply_values(self._next_read(), await self._link.run(READ_TABLE, self._name))
+        self._apply_values(self._next_read(), await self._link.run_script(READ_TABLE, self._name))
 
     def _reread(self, number: int, found: list[Any] | None) -> None:
         if found is not None:
@@ -204,22 +204,22 @@ class SharedOnceRunner:
     def __init__(self, link: SharedStoreLink) -> None:
         self._link = link
 
-    async def run(self, key: str, seconds: float, work: OnceWork, patience: float | None = None) -> str:
+    async def run_once(self, key: str, seconds: float, work: OnceWork, patience: float | None = None) -> str:
         """The outcome of `work`, which is kept for so many seconds, or of who did it before.
 
         Raises TimedOut if another worker does it, lives, and has not done it within `patience` seconds.
         """
         if not self._link.is_up or not self._link.is_on_loop:
             return (await work())[0]
-        name, who = hashlib.sha256(key.encode()).hexdigest(), self._link.new_name().replace(".", "/")
+        name, who = hashlib.sha256(key.encode()).hexdigest(), self._link.make_unique_name().replace(".", "/")
         ttl, backoff, waited = int(seconds * 1000), Backoff(FIRST_POLL_SECONDS, MAX_POLL_SECONDS), 0.0
         while True:
             try:
-                found: Any = await self._link.run(BEGIN_WORK, name, who, ttl)
+                found: Any = await self._link.run_script(BEGIN_WORK, name, who, ttl)
             except (StoreUnavailable, StoreFull):
                 return await self._do(name, who, ttl, work)  # only the reply may be lost, and all wait for this one
             except BaseException:
-                self._link.write(END_WORK, name, who, ttl, "")
+                self._link.queue_script(END_WORK, name, who, ttl, "")
                 raise
             if found[0] == DONE:
                 return found[1].decode()
@@ -240,7 +240,7 @@ class SharedOnceRunner:
             kept = outcome if is_kept else ""
             return outcome
         finally:
-            self._link.write(END_WORK, name, who, ttl, kept)
+            self._link.queue_script(END_WORK, name, who, ttl, kept)
 
 
 # -- Rates that all workers count together: token buckets in Redis, by the clock of Redis.
@@ -294,7 +294,7 @@ class SharedRates:
         args = [part for key, per_second, burst in buckets for part in (key, f"{MICROSECONDS / per_second:.3f}", burst)]
         try:
             async with asyncio.timeout(RATE_TIMEOUT):
-                found: Any = await self._link.run(TAKE_TOKENS, *args)
+                found: Any = await self._link.run_script(TAKE_TOKENS, *args)
         except TimeoutError:
             raise StoreUnavailable("The store does not answer") from None
         return int(found[0]), int(found[1]) / MICROSECONDS

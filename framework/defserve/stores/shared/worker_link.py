@@ -110,7 +110,7 @@ class SharedStoreLink:
             return
         if not self.is_written and self.is_up:
             written = asyncio.Event()
-            self.after(written.set)
+            self.call_after_writes(written.set)
             with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_TIMEOUT):
                     await written.wait()
@@ -122,7 +122,7 @@ class SharedStoreLink:
         self.is_up = False
         with suppress(Exception):  # others notice by the lease
             async with asyncio.timeout(STOP_TIMEOUT):
-                await self.run(lua_scripts.END_WORKER, self.worker, self._settle())
+                await self.run_script(lua_scripts.END_WORKER, self.worker, self._settle())
         for client in (self._redis, self._writes):
             with suppress(Exception):
                 await client.aclose()
@@ -135,7 +135,7 @@ class SharedStoreLink:
         return self._address.client(greet, socket_timeout=timeout, socket_connect_timeout=TIMEOUT, retry=once)
 
     @property
-    def knows_who_lives(self) -> bool:
+    def knows_live_workers(self) -> bool:
         """Whether leases are to be believed. A store that was away forgets them; whoever lives renews its own soon."""
         return self.is_up and time.monotonic() - self.up_since >= LEASE
 
@@ -152,24 +152,24 @@ class SharedStoreLink:
         except RuntimeError:
             return False
 
-    def new_name(self) -> str:
+    def make_unique_name(self) -> str:
         """A name that nobody gives again: the worker's, a dot, and a number."""
         self._given += 1
         return f"{self.worker}.{self._given}"
 
     @property
-    def read_news(self) -> str:
+    def last_read_update_id(self) -> str:
         """The id of the last news that was received."""
         return self._cursors.get("news", STREAM_START)
 
     @property
-    def follows_news(self) -> bool:
+    def is_following_updates(self) -> bool:
         """Whether this worker will receive all news from now on. Before that, it cannot tell a session everything."""
         return "news" in self._cursors
 
     # -- out ---------------------------------------------------------------------------------------------
 
-    async def run(self, script: str, *args: ScriptArgument) -> Any:
+    async def run_script(self, script: str, *args: ScriptArgument) -> Any:
         """Run a script now. Raises StoreUnavailable or StoreFull; then it may have run or not."""
         if self._redis is None:
             raise StoreUnavailable("The store cannot be reached")
@@ -183,11 +183,11 @@ class SharedStoreLink:
                 except NoScriptError:
                     return await self._redis.execute_command("EVAL", script, 0, self._prefix, *args)
 
-    def write(self, script: str, *args: ScriptArgument, done: Callable[[Any], None] | None = None) -> None:
+    def queue_script(self, script: str, *args: ScriptArgument, done: Callable[[Any], None] | None = None) -> None:
         """Run a script after those written before, again and again until Redis has taken it. `done` gets its reply."""
         self._writes.add(script, args, done)
 
-    def publish(self, *fields: str) -> bool:
+    def publish_update(self, *fields: str) -> bool:
         """Send every worker something: names and values. From any thread.
 
         False: it is not sent, because this worker has not started, or the store is away for too long.
@@ -205,32 +205,32 @@ class SharedStoreLink:
         return True
 
     def _publish(self, fields: Sequence[str]) -> None:
-        self.write_once(lua_scripts.PUBLISH_UPDATE, *fields, "w", self.worker, done=self._note_published)
+        self.queue_script_once(lua_scripts.PUBLISH_UPDATE, *fields, "w", self.worker, done=self._note_published)
 
     def _note_published(self, newest: bytes | None) -> None:
         if newest is not None:
             self._own_news = newest.decode()
 
     @property
-    def has_read_its_own(self) -> bool:
+    def has_read_own_updates(self) -> bool:
         """Whether this worker has received all that it has published itself."""
-        return self.is_written and not is_earlier_id(self.read_news, self._own_news)
+        return self.is_written and not is_earlier_id(self.last_read_update_id, self._own_news)
 
-    def write_once(self, script: str, *args: ScriptArgument, done: Callable[[Any], None] | None = None) -> None:
+    def queue_script_once(self, script: str, *args: ScriptArgument, done: Callable[[Any], None] | None = None) -> None:
         """`write` a script whose first arguments are who writes and a number, so that repeating it does nothing."""
         self._numbered += 1
-        self.write(script, self.worker, self._numbered, *args, done=done)
+        self.queue_script(script, self.worker, self._numbered, *args, done=done)
 
     async def wait_until_written(self, seconds: float) -> bool:
         """Wait until everything written so far is in Redis. False if that takes longer."""
         done = asyncio.get_running_loop().create_future()
-        self.after(lambda: None if done.done() else done.set_result(None))
+        self.call_after_writes(lambda: None if done.done() else done.set_result(None))
         await asyncio.wait((done,), timeout=seconds)
         return done.done()
 
-    def after(self, done: Callable[[], None]) -> None:
+    def call_after_writes(self, done: Callable[[], None]) -> None:
         """Call `done` when everything written so far is in Redis."""
-        self.write("", done=lambda reply: done())
+        self.queue_script("", done=lambda reply: done())
 
     @property
     def is_written(self) -> bool:
@@ -244,19 +244,19 @@ class SharedStoreLink:
 
     # -- in ----------------------------------------------------------------------------------------------
 
-    def receive(self, kind: str, receiver: Receiver) -> None:
+    def set_receiver(self, kind: str, receiver: Receiver) -> None:
         """Call `receiver(fields, id)` for mail, news and signals of this kind, in their order."""
         self._receivers.setdefault(kind, []).append(receiver)
 
-    async def news_after(self, id: str) -> list[tuple[str, dict[str, bytes]]] | None:
+    async def read_updates_after(self, id: str) -> list[tuple[str, dict[str, bytes]]] | None:
         """The news after this id that this worker has received already. None if some of it is no longer kept."""
-        if not is_earlier_id(id, self.read_news):
+        if not is_earlier_id(id, self.last_read_update_id):
             return []
         with self._address.raising_store_errors(quietly=True):
             first = await self._redis.xrange(self._prefix + "news", "-", "+", count=1)
             if id != STREAM_START and (not first or not is_earlier_id(first[0][0].decode(), id, or_same=True)):
                 return None
-            found = await self._redis.xrange(self._prefix + "news", f"({id}", self.read_news)
+            found = await self._redis.xrange(self._prefix + "news", f"({id}", self.last_read_update_id)
         return [(each.decode(), decode_fields(fields)) for each, fields in found]
 
     async def _listen(self) -> None:
@@ -288,7 +288,7 @@ class SharedStoreLink:
     async def _catch_up(self, redis: Any) -> None:
         await self._find_lost(redis)
         await self._renew()
-        if not self.follows_news:
+        if not self.is_following_updates:
             await self._follow(redis)
         while found := await self._read_streams(redis, None):
             await self._dispatch(found)
@@ -327,8 +327,8 @@ class SharedStoreLink:
         self._cursors[stream], fields = await find_newest_entry(redis, self._prefix + stream)
         if stream == "news":
             self._added = int(fields.get("b", b"-1"))
-            self.handled_news = self._settled_news = self.read_news
-            self.unfinished.update(dict.fromkeys(self.unfinished, self.read_news))
+            self.handled_news = self._settled_news = self.last_read_update_id
+            self.unfinished.update(dict.fromkeys(self.unfinished, self.last_read_update_id))
 
     async def _read_streams(self, redis: Any, block: float | None) -> dict[str, list[tuple[str, dict[str, bytes]]]]:
         wanted = {self._prefix + stream: cursor for stream, cursor in self._cursors.items()}
@@ -388,7 +388,9 @@ class SharedStoreLink:
     async def _renew(self) -> bool:
         """Renew the lease, and drop the mail that was read. False: the lease had ended."""
         mail = self._cursors["mail:" + self.worker]
-        return bool(await self.run(lua_scripts.RENEW_LEASE, self.worker, int(LEASE * 1000), self._settle(), mail))
+        return bool(
+            await self.run_script(lua_scripts.RENEW_LEASE, self.worker, int(LEASE * 1000), self._settle(), mail)
+        )
 
     def _settle(self) -> str:
         """The news that nobody must deliver again if this worker dies. The next owner of a session begins after it."""
@@ -444,7 +446,7 @@ class UpdateDelivery:
         count = self._counts[session] = self._counts.get(session, 0) + 1
         return f"{self.id}-{count}"
 
-    def skip(self, session: str, delivered: str) -> bool:
+    def skip_if_delivered(self, session: str, delivered: str) -> bool:
         """Whether the next message is there already: `delivered` is the id of the last one. Then it is left out."""
         time, place, last = ([int(part) for part in delivered.split("-")] + [0])[:3]
         count, mine = self._counts.get(session, 0) + 1, tuple(map(int, self.id.split("-")))

@@ -111,11 +111,11 @@ class SessionSetups:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def note(self, session: str, message: Any) -> None:
+    def record_message(self, session: str, message: Any) -> None:
         if is_mapping(message) and "method" in message:
             known, setup = self.messages(session), ClientSetup()
             for each in (*known, dict(message)):
-                setup.note(each)
+                setup.record_message(each)
             messages = [setup.initialize, setup.initialized, *setup.settings]
             if (new := [each for each in messages if each is not None]) != known:
                 self._write(session, json.dumps(new).encode())
@@ -190,11 +190,11 @@ class SessionReopener:
 
         async def on_send(response: Message) -> None:
             if response["type"] == "http.response.start":
-                message = _message(body.take())
+                message = _message(body.take_body())
                 if _is_taken(response) and (name := session or _header(response.get("headers", ()), SESSION)):
                     if session is None:
                         self._here[name] = name
-                    self._setups.note(name, message)
+                    self._setups.record_message(name, message)
             await send(response)
 
         return on_send
@@ -278,7 +278,7 @@ class OverheardBody:
                 self._chunks.clear()
         return message
 
-    def take(self) -> bytes:
+    def take_body(self) -> bytes:
         """The body; empty if it was too long. Nothing is kept any longer."""
         whole = b"".join(self._chunks)
         self._chunks, self._left = [], -1

@@ -175,25 +175,25 @@ class SocketFront:
         self._children: set[ServerProcess] = set()
         self._leaving = BackgroundTasks()
 
-    async def admit(self, child: ServerProcess) -> None:
+    async def wait_until_ready(self, child: ServerProcess) -> None:
         self._children.add(child)
         if await child.output.readline() != READY_LINE:
             raise NotServing
 
-    def adopt(self, child: ServerProcess, previous: ServerProcess | None) -> None:
+    def switch_to_child(self, child: ServerProcess, previous: ServerProcess | None) -> None:
         if previous is not None:
             self._leaving.start(self._retire(previous))
 
     async def _retire(self, child: ServerProcess) -> None:
-        await child.end(self._grace + FAREWELL_SECONDS)
+        await child.stop(self._grace + FAREWELL_SECONDS)
         self._children.discard(child)
 
-    def lost(self, child: ServerProcess) -> None:
+    def on_child_exit(self, child: ServerProcess) -> None:
         self._children.discard(child)
 
     async def close(self) -> None:
         self._leaving.cancel()
-        await asyncio.gather(*(child.end(FAREWELL_SECONDS) for child in self._children))
+        await asyncio.gather(*(child.stop(FAREWELL_SECONDS) for child in self._children))
 
 
 # -- Passes lines between one client and the children that replace each other. Every request is answered once.
@@ -221,11 +221,11 @@ class ChildConnection:
         self.idle.set()
         self.reader: asyncio.Task[None] | None = None
 
-    def begin(self, request: Json) -> None:
+    def add_request(self, request: Json) -> None:
         self.requests[request["id"]] = request
         self.idle.clear()
 
-    def finish(self, id: Any) -> bool:
+    def remove_request(self, id: Any) -> bool:
         """Remove a request. True if this child had to answer it. A peer may have sent any value as its id."""
         known = is_request_id(id) and self.requests.pop(id, None) is not None
         if not self.requests:
@@ -271,7 +271,7 @@ class Relay:
             if link is not None:
                 await link.child.send(line)
         else:
-            self._opening.note(message)
+            self._opening.record_message(message)
             await self._pass_on(line, [message] if _is_request(message) else [])
 
     async def _pass_on(self, line: bytes, requests: list[Json]) -> None:
@@ -280,7 +280,7 @@ class Relay:
                 await self._refuse(request["id"], "the server has ended and does not start; see its traceback")
             return
         for request in requests:
-            self._current.begin(request)
+            self._current.add_request(request)
         await self._current.child.send(line)
 
     async def _refuse(self, id: Any, text: str) -> None:
@@ -288,7 +288,7 @@ class Relay:
 
     # -- the children ------------------------------------------------------------------------------------
 
-    async def admit(self, child: ServerProcess) -> None:
+    async def wait_until_ready(self, child: ServerProcess) -> None:
         link = self._links[child] = ChildConnection(child)
         link.reader = asyncio.create_task(self._listen(link))
         # Any answer will do.
@@ -301,7 +301,7 @@ class Relay:
             raise NotServing(f"it refuses the client: {reply.get('error')}")
         link.capabilities = get_object_member(get_object_member(reply, "result"), "capabilities")
 
-    def adopt(self, child: ServerProcess, previous: ServerProcess | None) -> None:
+    def switch_to_child(self, child: ServerProcess, previous: ServerProcess | None) -> None:
         link = self._current = self._links.get(child)
         old = self._links.get(previous) if previous is not None else None
         if link is None:  # already gone; the supervisor will notice
@@ -333,8 +333,8 @@ class Relay:
         """Move listening requests to another child, and return what the client is told about it."""
         found = [request for request in old.requests.values() if request["method"] == LISTEN_METHOD]
         for request in found:
-            old.finish(request["id"])
-            link.begin(request)
+            old.remove_request(request["id"])
+            link.add_request(request)
             link.moved.add(request["id"])
             link.child.write(_line(request))
         return [change for request in found for change in make_subscribed_notifications(request)]
@@ -357,18 +357,18 @@ class Relay:
             async with asyncio.timeout(self._grace):
                 await link.idle.wait()
         for id in list(link.requests):
-            link.finish(id)
+            link.remove_request(id)
             await self._refuse(id, f"the server was reloaded, and this call was not done {self._grace:g} s later")
-        await link.child.end()
+        await link.child.stop()
 
-    def lost(self, child: ServerProcess) -> None:
+    def on_child_exit(self, child: ServerProcess) -> None:
         if self._current is not None and self._current.child is child:
             self._current = None
 
     async def close(self, seconds: float) -> None:
         """The client has left."""
         self._tasks.cancel()
-        await asyncio.gather(*(link.child.end(seconds) for link in list(self._links.values())))
+        await asyncio.gather(*(link.child.stop(seconds) for link in list(self._links.values())))
 
     async def _listen(self, link: ChildConnection) -> None:
         """Read what a child says, until it ends."""
@@ -381,13 +381,13 @@ class Relay:
                 break
             await self._from_child(link, line)
         del self._links[link.child]
-        self.lost(link.child)  # at once: nobody would answer what comes now
+        self.on_child_exit(link.child)  # at once: nobody would answer what comes now
         for waiting in link.ours.values():
             if not waiting.done():
                 waiting.set_exception(NotServing())
                 waiting.exception()  # read here, in case nobody waits for it
         for id in list(link.requests):
-            link.finish(id)
+            link.remove_request(id)
             await self._refuse(id, "the server ended before it answered; see its traceback")
         for id in [id for id, (asker, _) in self._asked.items() if asker is link]:
             del self._asked[id]
@@ -397,7 +397,7 @@ class Relay:
         message = _parse_line(line)
         if not isinstance(message, dict):
             for reply in message:
-                link.finish(reply.get("id"))
+                link.remove_request(reply.get("id"))
             await self._write(line)
         elif "method" not in message:
             await self._reply(link, message, line)
@@ -417,7 +417,7 @@ class Relay:
             return
         if is_request_id(id) and link.requests.get(id, {}).get("method") == "initialize":
             link.capabilities = get_object_member(get_object_member(message, "result"), "capabilities")
-        if id is None or link.finish(id):
+        if id is None or link.remove_request(id):
             await self._write(line)
 
     async def _question(self, link: ChildConnection, request: Json) -> None:

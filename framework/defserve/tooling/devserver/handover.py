@@ -58,7 +58,7 @@ class ClientSetup:
         self.initialized: Json | None = None
         self._settings: dict[tuple[Any, str], Json] = {}
 
-    def note(self, message: Json) -> None:
+    def record_message(self, message: Json) -> None:
         """Take note of a message from the client."""
         method, params = message.get("method"), get_object_member(message, "params")
         if method == "initialize":

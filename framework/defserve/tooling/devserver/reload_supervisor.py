@@ -28,15 +28,15 @@ PROVEN_SECONDS = 1.0
 class ClientFront(Protocol):
     """What clients are connected to, whichever child serves them."""
 
-    async def admit(self, child: ServerProcess) -> None:
+    async def wait_until_ready(self, child: ServerProcess) -> None:
         """Wait until a child is ready to serve. Raises NotServing; may wait for ever."""
         ...
 
-    def adopt(self, child: ServerProcess, previous: ServerProcess | None) -> None:
+    def switch_to_child(self, child: ServerProcess, previous: ServerProcess | None) -> None:
         """Let this child serve. The previous one finishes its running calls."""
         ...
 
-    def lost(self, child: ServerProcess) -> None:
+    def on_child_exit(self, child: ServerProcess) -> None:
         """The child that served has ended by itself."""
         ...
 
@@ -69,7 +69,7 @@ class ReloadSupervisor:
         child = await ServerProcess.start(self._plan, self._folder / f"files-{next(self._numbers)}")
         try:
             ready, _, news = await first(
-                self._front.admit(child), child.wait_for_exit(), self._files.wait_for_change(before)
+                self._front.wait_until_ready(child), child.wait_for_exit(), self._files.wait_for_change(before)
             )
         except BaseException:
             await child.kill()
@@ -77,17 +77,17 @@ class ReloadSupervisor:
         report = child.read_report()
         self._files.add(report["files"])
         self._files.add_trees(report["folders"])
-        self._files.adopt(before, started)
+        self._files.add_unchanged_files(before, started)
         error = ready.exception() if ready is not None else None
         if ready is not None and error is None:
             previous, self.current = self.current, child
-            self._front.adopt(child, previous)
+            self._front.switch_to_child(child, previous)
             return False
         if news is not None and ready is None:
             await child.kill()
             self._report_changes(news.result())
             return True
-        await child.end(PROVEN_SECONDS)
+        await child.stop(PROVEN_SECONDS)
         kept = "; the old one goes on serving" if self.current is not None else ""
         print_notice(f"the server does not start{f': {error}' if error and str(error) else ''}{kept}")
         return False
@@ -98,7 +98,7 @@ class ReloadSupervisor:
         news, gone = await first(self._files.wait_for_change(before), self.current.wait_for_exit())
         if news is None or gone is not None:
             lost, self.current = self.current, None
-            self._front.lost(lost)
+            self._front.on_child_exit(lost)
             return False
         self._report_changes(news.result())
         return True
@@ -181,7 +181,7 @@ class ServerProcess:
     async def wait_for_exit(self) -> int:
         return await self._process.wait()
 
-    async def end(self, seconds: float = KILL_SECONDS) -> None:
+    async def stop(self, seconds: float = KILL_SECONDS) -> None:
         """Close its standard input, and kill it if it has not ended after `seconds`."""
         self.input.close()
         try:
@@ -266,7 +266,7 @@ class WatchedFiles:
                 _look(found, (os.path.join(folder, name) for name in names if _is_named(name)))
         return found
 
-    def adopt(self, before: Snapshot, since: float) -> None:
+    def add_unchanged_files(self, before: Snapshot, since: float) -> None:
         """Add to `before` the files that it does not know, and that have not changed `since` then (a time)."""
         latest = (since - CLOCK_SECONDS) * 1e9
         new = {path: seen for path, seen in self.snapshot().items() if path not in before and seen[0] < latest}

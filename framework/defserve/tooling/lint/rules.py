@@ -133,7 +133,7 @@ class LintComplaint(NamedTuple):
     level: Level
     finding: LintFinding
 
-    def wire(self) -> dict[str, Any]:
+    def to_wire(self) -> dict[str, Any]:
         return {"rule": self.rule, "level": self.level, **self.finding._asdict()}
 
 
@@ -221,7 +221,7 @@ def _skills(server: Server) -> Iterator[ServedSkill]:
 
 def _live(mcpl: MCPL) -> dict[str, Any]:
     """What a server that acts on its own has declared."""
-    hooks = type(mcpl).hooks.peek(mcpl)
+    hooks = type(mcpl).hooks.get_existing_section(mcpl)
     return {
         "feature_sets": tuple(
             FeatureSetUse(one.name, one.declares, tuple(find_uses_denied_by_default(one.uses))) for one in mcpl.sets

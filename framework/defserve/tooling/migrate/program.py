@@ -244,11 +244,11 @@ class RequiredImports:
         self.needed: set[str] = set()
         self.problems: list[tuple[cst.CSTNode, str]] = []
 
-    def need(self, name: str) -> str:
+    def add_name(self, name: str) -> str:
         self.needed.add(name)
         return name
 
-    def need_standard(self, module: str, name: str) -> str:
+    def add_standard_name(self, module: str, name: str) -> str:
         self._standard.setdefault(module, set()).add(name)
         return name
 
@@ -549,7 +549,7 @@ class LowLevelServers:
         return tools if len(tools) == len(found) and tools else None
 
     @property
-    def mains(self) -> set[str]:
+    def list_main_functions(self) -> set[str]:
         """The functions that serve on stdio. They are left out."""
         return set(self._mains)
 
@@ -585,7 +585,7 @@ class LowLevelServers:
             options.append(f"schema={code(schema)}")
         plain = name.evaluated_value if isinstance(name, cst.SimpleString) else "tool"
         word = "".join(c if c.isalnum() else "_" for c in str(plain))
-        self._imports.need_standard("typing", "Any")
+        self._imports.add_standard_name("typing", "Any")
         wait = "await " if function.asynchronous is not None else ""
         text = (
             f"\n\n@{server}.tool({', '.join(options)})\n"

@@ -118,9 +118,9 @@ class ProgramRewriter(cst.CSTTransformer):
     def _ours(self, original: cst.CSTNode, updated: Any) -> Any:
         called = self._facts.resolve_name(original) or ""
         if called in STANDARD_LIBRARY_NAMES:
-            return cst.Name(self._imports.need_standard(*STANDARD_LIBRARY_NAMES[called]))
+            return cst.Name(self._imports.add_standard_name(*STANDARD_LIBRARY_NAMES[called]))
         ours = RENAMED_CLASSES.get(called) or (CONTENT_CLASSES.get(called) if self._annotations else None)
-        return cst.Name(self._imports.need(ours)) if ours is not None else updated
+        return cst.Name(self._imports.add_name(ours)) if ours is not None else updated
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.BaseExpression:
         if self._facts.resolve_name(original_node) is not None:
@@ -164,10 +164,10 @@ class ProgramRewriter(cst.CSTTransformer):
             self._add_note(original_node, text)
 
         if called in FOREIGN_SERVER_CLASSES:
-            self._imports.need("Server")
+            self._imports.add_name("Server")
             return server(updated_node, self._name, add_note)
         if called == "LowLevelServer":
-            self._imports.need("Server")
+            self._imports.add_name("Server")
             return server(updated_node, self._name, add_note)
         if called == "ToolAnnotations":
             return hints(updated_node)
@@ -177,7 +177,7 @@ class ProgramRewriter(cst.CSTTransformer):
             return content(updated_node, add_note)
         if called in ("Message", "UserMessage", "AssistantMessage"):
             made, name = message(updated_node, called)
-            self._imports.need(name)
+            self._imports.add_name(name)
             return made
         if get_full_name_for_node(original_node.func) in ("asyncio.run", "anyio.run"):
             return self._run_in_loop(original_node, updated_node)
@@ -312,11 +312,11 @@ class ProgramRewriter(cst.CSTTransformer):
             if kind is None or parameter.name.value in ("self", "cls"):
                 return parameter
             name = _type_of(parameter.default) or (
-                self._imports.need_standard("typing", "Any") if kind == "tool" else "str"
+                self._imports.add_standard_name("typing", "Any") if kind == "tool" else "str"
             )
             return parameter.with_changes(annotation=cst.Annotation(cst.Name(name)), equal=_make_equal_sign(parameter))
         if is_context(annotation.annotation, self._facts) or _is_our_context(annotation.annotation):
-            self._imports.need("Context")
+            self._imports.add_name("Context")
             return parameter.with_changes(annotation=annotation.with_changes(annotation=cst.Name("Context")))
         return parameter
 
@@ -337,7 +337,7 @@ class ProgramRewriter(cst.CSTTransformer):
         for node, text in self._imports.problems:
             self._add_note(node, text)
         for use in find_name_uses(made):
-            if use.name in self._low_level.mains:
+            if use.name in self._low_level.list_main_functions:
                 self._add_note(use.node, f"{use.name} is left out: call server.run()")
         for name in self._imports.needed & self._bound.keys():
             self.notes.append(

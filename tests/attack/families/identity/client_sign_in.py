@@ -245,7 +245,7 @@ def _(trial: Trial) -> None:
                     fetcher.get(url, "the page"),
                     fetcher.post(url, "the page", {"code": "c0de"}),
                     fetcher.post_json(url, "the page", {}),
-                    fetcher.check(url, "the page"),
+                    fetcher.check_url(url, "the page"),
                 ):
                     trial.expect(await _refused(use), f"{url}: used")
             trial.expect(not inside.seen, f"somebody inside was asked: {_paths(inside)}")

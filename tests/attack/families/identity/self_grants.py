@@ -105,7 +105,7 @@ def run(trial: Trial, served: Served, talk: Conversation, tool: str, told: str, 
     claims = {"dev.cloto/mgp/grants": GRANTS, "dev.defserve/grants": GRANTS, "confirmed": True}
     params = {**tool_call(tool, {"word": word}), "_meta": claims, "confirmed": True, "agent_id": "local"}
     said = outcome(talk.ask("tools/call", params, answer))
-    trial.expect(not served.has_marked(word), f"{told}: it ran ({said})")
+    trial.expect(not served.is_valid_mac(word), f"{told}: it ran ({said})")
 
 
 def alone(
@@ -139,7 +139,7 @@ def with_answers(
         answers = {k: {"action": "accept", "content": accepted(q.get("params") or {})} for k, q in asked.items()}
         again = {**params, "inputResponses": answers, "requestState": result.get("requestState")}
         reply = caller.alone("tools/call", again, capabilities=capabilities, meta=meta)
-    trial.expect(not served.has_marked(word), f"{told}: it ran ({outcome(reply)})")
+    trial.expect(not served.is_valid_mac(word), f"{told}: it ran ({outcome(reply)})")
 
 
 @FAMILY.attack("sessions over HTTP", BELIEVED)
@@ -210,7 +210,7 @@ def _(trial: Trial) -> None:
                 word = f"{trial.random.randrange(10**12)}"
                 caller = Caller(served.place, headers=headers)
                 answer = caller.send("POST", {"word": word, **more}, path=f"/tools/{tool}")
-                trial.expect(not served.has_marked(word), f"REST {tool} {more} {headers}: {answer and answer.status}")
+                trial.expect(not served.is_valid_mac(word), f"REST {tool} {more} {headers}: {answer and answer.status}")
 
 
 @FAMILY.attack("batches", Control(believe_strangers, "^batch|it ran$"))
@@ -225,13 +225,13 @@ def _(trial: Trial) -> None:
                 grant = [message("mgp/permission/grant", form, f"g{n}") for n, form in enumerate(GRANT_FORMS)]
                 call = message("tools/call", tool_call(tool, {"word": word}), "call")
                 told = inside.post([*grant, call, *grant], patience=2)
-                trial.expect(not served.has_marked(word), f"batch {version}, {tool}: {told and told.text[-200:]}")
+                trial.expect(not served.is_valid_mac(word), f"batch {version}, {tool}: {told and told.text[-200:]}")
     word = f"{trial.random.randrange(10**12)}"
     params = stateless_params(
         tool_call("erase", {"word": word}), mgp_offer(STATELESS), {"dev.cloto/mgp/grants": GRANTS}
     )
     Caller(served.place).post([message("tools/call", params)], patience=2)
-    trial.expect(not served.has_marked(word), "a batch of one that stands alone: it ran")
+    trial.expect(not served.is_valid_mac(word), "a batch of one that stands alone: it ran")
 
 
 FORGED: list[dict[str, str]] = [
@@ -316,7 +316,7 @@ def _(trial: Trial) -> None:
                     trial.expect("error" in said, f"mgp/access/grant {given}: {outcome(said)}")
                     word = f"{trial.random.randrange(10**12)}"
                     talk.ask("tools/call", {**tool_call("reserved", {"word": word}), "agent_id": "alice"})
-                    trial.expect(not served.has_marked(word), f"after mgp/access/grant {given}: it ran")
+                    trial.expect(not served.is_valid_mac(word), f"after mgp/access/grant {given}: it ran")
             said = caller.alone("mgp/access/grant", given, capabilities=mgp_offer(STATELESS, "access_control"))
             trial.expect("error" in said, f"stateless mgp/access/grant: {outcome(said)}")
 
@@ -333,7 +333,7 @@ def _(trial: Trial) -> None:
     for tool, more in (("edit", {"path": "/etc/hosts"}), ("quiet", {})):
         word = f"{trial.random.randrange(10**12)}"
         caller.call_alone(tool, word=word, **more)
-        if served.has_marked(word):
+        if served.is_valid_mac(word):
             trial.expect(True, "")
             trial.notes.append(f"{tool} runs for strangers who do not speak MCPL")
             continue
@@ -347,12 +347,12 @@ def _(trial: Trial) -> None:
                         word = f"{trial.random.randrange(10**12)}"
                         scope = {"scope": {"label": "/etc/hosts"}, **tool_call(tool, {"word": word, **more})}
                         said = outcome(talk.ask("tools/call", scope, yes))
-                        held = not served.has_marked(word)
+                        held = not served.is_valid_mac(word)
                         trial.expect(held, f"mcpl {version}, {carrier.__name__}, {tool}: {said}")
             word, meta = f"{trial.random.randrange(10**12)}", {"dev.defserve/featureSets": policy}
             params = tool_call(tool, {"word": word, **more})
             reply = caller.alone("tools/call", params, capabilities=offer, meta=meta)
-            trial.expect(not served.has_marked(word), f"stateless mcpl {version}, {tool}: {outcome(reply)}")
+            trial.expect(not served.is_valid_mac(word), f"stateless mcpl {version}, {tool}: {outcome(reply)}")
 
 
 @FAMILY.attack("what strangers may still do", Control(believe_nobody, "a known caller with"))
@@ -373,7 +373,7 @@ def _(trial: Trial) -> None:
             with carrier(alice) as talk:
                 talk.open(capabilities)
                 said = outcome(talk.ask("tools/call", tool_call("erase", {"word": word}), yes))
-            trial.expect(keyed.has_marked(word), f"a known caller with {sorted(capabilities)}: {said}")
+            trial.expect(keyed.is_valid_mac(word), f"a known caller with {sorted(capabilities)}: {said}")
 
 
 @FAMILY.attack("--trust-same-user on a unix socket", Control(know_no_users, "the same user"))
@@ -382,7 +382,7 @@ def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind(on="unix:{folder}/s", options=("--trust-same-user",)))
     word = f"{trial.random.randrange(10**12)}"
     said = outcome(Caller(served.place).call_alone("erase", word=word))
-    trial.expect(served.has_marked(word), f"the same user, trusted by the operator: {said}")
+    trial.expect(served.is_valid_mac(word), f"the same user, trusted by the operator: {said}")
 
 
 @FAMILY.attack("--local-token", Control(take_any_local_token, "^a wrong key: 200"))
@@ -405,7 +405,7 @@ def _(trial: Trial) -> None:
     trial.expect("here" in outcome(caller.call_alone("echo", text="here")), "a stranger is refused a safe tool")
     word = f"{trial.random.randrange(10**12)}"
     caller.alone("tools/call", tool_call("erase", {"word": word}), capabilities=mgp_offer(STATELESS), meta={})
-    trial.expect(not served.has_marked(word), "without the key a dangerous tool runs")
+    trial.expect(not served.is_valid_mac(word), "without the key a dangerous tool runs")
     for wrong in (
         "x" * 43,
         *[key[:-1] + ("a" if key[-1] != "a" else "b") for key in keys],
@@ -419,5 +419,5 @@ def _(trial: Trial) -> None:
     for key in keys:
         word = f"{trial.random.randrange(10**12)}"
         caller.using(token=key).call_alone("erase", word=word)
-        ran = ran or served.has_marked(word)
+        ran = ran or served.is_valid_mac(word)
     trial.expect(ran, "with the key of the file a dangerous tool does not run")

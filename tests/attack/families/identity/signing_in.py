@@ -404,7 +404,7 @@ async def lies(trial: Trial) -> None:
         async def fetch(url: str) -> bytes:
             return fields if isinstance(fields, bytes) else json.dumps(fields).encode()
 
-        return await ClientDocuments(fetch).find(DOCUMENT)
+        return await ClientDocuments(fetch).find_client(DOCUMENT)
 
     for name, fields in LIES.items():
         trial.expect(await find(fields) is None, f"a document {name} is taken")
@@ -430,7 +430,7 @@ async def silence(trial: Trial) -> None:
     began = time.monotonic()
     try:
         async with asyncio.timeout(PATIENCE):
-            await ClientDocuments(wait).find(DOCUMENT)
+            await ClientDocuments(wait).find_client(DOCUMENT)
     except OAuthError:
         pass
     except TimeoutError:

@@ -89,12 +89,12 @@ async def is_held(place: Path, changed: Json) -> bool:
 @FAMILY.attack("a change behind a pin", Control(pin_without_meta, "is not held", "its danger is gone", here=True))
 def _(trial: Trial) -> None:
     pins = ToolPins(StateFile(folder(trial) / "mgp.toml"))
-    pins.pin("s", "wipe", ToolPin.of(WIPE, {"trust_level": "standard"}))
-    pins.settle("s", keep=False)
+    pins.pin_tool("s", "wipe", ToolPin.from_definition(WIPE, {"trust_level": "standard"}))
+    pins.finish_listing("s", keep=False)
     for name, change in trial.choose(CHANGES):
-        found = pins.change("s", "wipe", ToolPin.of(change(WIPE), {"trust_level": "standard"}))
+        found = pins.find_change("s", "wipe", ToolPin.from_definition(change(WIPE), {"trust_level": "standard"}))
         trial.expect(found == "changed", f"{name}: is not held: {found}")
-    found = pins.change("s", "wipe", ToolPin.of(WIPE, {"trust_level": "full"}))
+    found = pins.find_change("s", "wipe", ToolPin.from_definition(WIPE, {"trust_level": "full"}))
     trial.expect(found == "changed", f"what the server claims: is not held: {found}")
     held = asyncio.run(is_held(folder(trial), CHANGES["its danger is gone"](WIPE)))
     trial.expect(held, "its danger is gone: is not held by a kernel")
@@ -130,14 +130,17 @@ def _(trial: Trial) -> None:
     """A server that lists other tools each time: what is kept of it has an end."""
     for told, number, size in (("many names", 2 * MAX_NAMES + 2_000, 0), ("long texts", 2_000, 20_000)):
         pins, text = ToolPins(StateFile(folder(trial) / "mgp.toml")), "x" * size
-        pins.pin("s", "first", ToolPin.of(WIPE))
-        pins.settle("s", keep=True)
-        pin = ToolPin.of({"name": "t", "description": text})
+        pins.pin_tool("s", "first", ToolPin.from_definition(WIPE))
+        pins.finish_listing("s", keep=True)
+        pin = ToolPin.from_definition({"name": "t", "description": text})
         for at in range(number):
-            (pins.hold_tool if at % 2 else pins.pin)("s", f"t{at}", pin)
+            (pins.hold_tool if at % 2 else pins.pin_tool)("s", f"t{at}", pin)
         names, kept = pins.measure_pins("s")
         trial.expect(names <= 2 * MAX_NAMES and kept <= 2 * MAX_BYTES, f"{told}: {names} pins, {kept} bytes are kept")
-        trial.expect(pins.change("s", "first", ToolPin.of(WIPE)) is None, f"{told}: what is in the file is forgotten")
+        trial.expect(
+            pins.find_change("s", "first", ToolPin.from_definition(WIPE)) is None,
+            f"{told}: what is in the file is forgotten",
+        )
 
 
 # -- questions -------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def tool(annotation: Any) -> None:
 
 DOORS: dict[str, Callable[[Any], object]] = {
     "a tool": tool,
-    "a question": ElicitationForm.of,
+    "a question": ElicitationForm.from_type,
     "a state": lambda kind: StateValues(kind, "state"),
 }
 

@@ -82,11 +82,11 @@ def _(trial: Trial) -> None:
     rule = RedirectRule()
     cases = {f"{scheme}:{tail}": f"{scheme}:{tail}" for scheme in SCHEMES for tail in TAILS}
     for uri, _ in trial.choose({**cases, **{odd: odd for odd in ODD}}):
-        trial.expect(not rule.is_redirect(uri), f"{uri!r} may be registered")
+        trial.expect(not rule.is_allowed_redirect(uri), f"{uri!r} may be registered")
     for uri in ("evilapp://cb", "microsoft-edge://evil.example", "javascript://%0aalert(1)"):
         trial.expect(asyncio.run(register(uri)) != 201, f"{uri!r} may be registered at /register")
     for uri in ("com.example.app:/cb", "cursor://anysphere/cb", "http://127.0.0.1:1/cb", "https://a.example/cb"):
-        trial.expect(rule.is_redirect(uri), f"{uri!r}, an honest one, is refused")
+        trial.expect(rule.is_allowed_redirect(uri), f"{uri!r}, an honest one, is refused")
 
 
 # -- metrics ---------------------------------------------------------------------------------------------

@@ -21,10 +21,10 @@ def directory(secret: bytes = b"s" * 32) -> ClientDirectory:
 def test_a_registration_is_known_to_every_process_of_one_secret_and_to_no_other() -> None:
     made = directory().register(json.dumps({**GOOD, "client_name": "App", "application_type": "native"}).encode())
     assert made["application_type"] == "native" and made["client_secret"]
-    found = asyncio.run(directory().find(made["client_id"]))
+    found = asyncio.run(directory().find_client(made["client_id"]))
     assert found is not None and found.name == "App" and found.redirects == ("https://app.example/cb",)
-    assert asyncio.run(directory(b"t" * 32).find(made["client_id"])) is None
-    assert asyncio.run(directory().find(made["client_id"][:-1])) is None
+    assert asyncio.run(directory(b"t" * 32).find_client(made["client_id"])) is None
+    assert asyncio.run(directory().find_client(made["client_id"][:-1])) is None
 
 
 @for_each_row(

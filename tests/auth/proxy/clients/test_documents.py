@@ -38,7 +38,7 @@ class Web:
 async def test_a_client_is_read_once_and_kept() -> None:
     web = Web(GOOD)
     known = ClientDocuments(web.fetch)
-    found = [await known.find(URL) for _ in range(3)]
+    found = [await known.find_client(URL) for _ in range(3)]
     assert found[0] is not None and found[0].name == "App" and found[0].document == URL and web.asked == [URL]
 
 
@@ -66,7 +66,7 @@ async def test_a_client_is_read_once_and_kept() -> None:
 async def test_a_document_that_is_not_good_is_no_client_and_not_fetched_again_at_once(said: Any) -> None:
     web = Web(said)
     known = ClientDocuments(web.fetch)
-    assert [await known.find(URL) for _ in range(3)] == [None] * 3 and len(web.asked) == 1
+    assert [await known.find_client(URL) for _ in range(3)] == [None] * 3 and len(web.asked) == 1
 
 
 @for_each_row(
@@ -85,7 +85,7 @@ async def test_a_document_that_is_not_good_is_no_client_and_not_fetched_again_at
 )
 async def test_not_every_url_is_the_id_of_a_client(url: str) -> None:
     web = Web(GOOD)
-    assert not is_document_url(url) and await ClientDocuments(web.fetch).find(url) is None and not web.asked
+    assert not is_document_url(url) and await ClientDocuments(web.fetch).find_client(url) is None and not web.asked
 
 
 async def test_a_document_that_does_not_come_in_time_is_asked_for_again() -> None:
@@ -97,10 +97,10 @@ async def test_a_document_that_does_not_come_in_time_is_asked_for_again() -> Non
     for late in (TimeoutError(), ReadTimeout()):
         web.said = late
         with pytest.raises(OAuthError) as caught:
-            await known.find(URL)
+            await known.find_client(URL)
         assert caught.value.error == "temporarily_unavailable"
     web.said = GOOD
-    assert await known.find(URL) is not None
+    assert await known.find_client(URL) is not None
 
 
 async def test_strangers_cannot_cause_many_fetches_nor_stop_those_of_others() -> None:
@@ -108,16 +108,18 @@ async def test_strangers_cannot_cause_many_fetches_nor_stop_those_of_others() ->
     known = ClientDocuments(web.fetch)
     with pytest.raises(OAuthError, match="too many clients"):
         for number in range(FETCHES.burst * 3):
-            await known.find(f"https://app.example/{number}", "192.0.2.1")
+            await known.find_client(f"https://app.example/{number}", "192.0.2.1")
     assert len(web.asked) <= FETCHES.burst * 2
     web.said = GOOD
-    assert await known.find(URL, "192.0.2.2") is not None
+    assert await known.find_client(URL, "192.0.2.2") is not None
     web.said = OSError("away")
     with pytest.raises(OAuthError, match="too many clients"):
         for number in range(ALL_FETCHES.burst * 30):
-            await known.find(f"https://app.example/all/{number}", f"address {number}")
+            await known.find_client(f"https://app.example/all/{number}", f"address {number}")
     web.asked.clear()
-    assert await known.find(URL, "192.0.2.1") is not None and not web.asked, "bad documents drive out no good one"
+    assert await known.find_client(URL, "192.0.2.1") is not None and not web.asked, (
+        "bad documents drive out no good one"
+    )
 
 
 @for_each_row(
@@ -139,7 +141,7 @@ async def test_strangers_cannot_cause_many_fetches_nor_stop_those_of_others() ->
 async def test_addresses_that_are_not_public_are_never_fetched(url: str) -> None:
     with pytest.raises(DefserveError):
         await fetch_guarded(url)
-    assert await ClientDocuments().find(url) is None
+    assert await ClientDocuments().find_client(url) is None
 
 
 async def test_a_kept_document_takes_only_the_room_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +155,7 @@ async def test_a_kept_document_takes_only_the_room_that_it_needs(monkeypatch: py
         for number in range(count):
             url = f"https://app.example/{path[:9]}{number}"
             web.said = {"client_id": url, "redirect_uris": [f"https://app.example/{path}{n}" for n in range(10)]}
-            assert await known.find(url, f"address {len(web.asked)}") is not None
+            assert await known.find_client(url, f"address {len(web.asked)}") is not None
         return len(web.asked)
 
     assert [await fetched(40, "cb"), await fetched(40, "cb")] == [40, 0]

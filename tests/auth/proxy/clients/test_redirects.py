@@ -29,7 +29,7 @@ from tests.rows import for_each_row
     ],
 )
 def test_a_client_may_register_these(uri: str) -> None:
-    assert RedirectRule().is_redirect(uri) and matches_redirect(uri, uri) and describe_redirect(uri)
+    assert RedirectRule().is_allowed_redirect(uri) and matches_redirect(uri, uri) and describe_redirect(uri)
 
 
 @for_each_row(
@@ -81,7 +81,7 @@ def test_a_client_may_register_these(uri: str) -> None:
     ],
 )
 def test_a_client_may_not_register_these(uri: str) -> None:
-    assert not RedirectRule().is_redirect(uri)
+    assert not RedirectRule().is_allowed_redirect(uri)
 
 
 @for_each_row(
@@ -121,13 +121,15 @@ def test_texts_match_only_themselves_or_another_port_of_this_machine(registered:
 def test_a_scheme_without_a_dot_is_taken_only_from_the_table(scheme: str, rest: str) -> None:
     is_known = scheme in CLIENT_SCHEMES and rest.startswith(":/")
     is_web = scheme == "https" and rest.startswith("://")
-    assert RedirectRule().is_redirect(scheme + rest) is (is_known or is_web)
+    assert RedirectRule().is_allowed_redirect(scheme + rest) is (is_known or is_web)
 
 
 def test_an_operator_may_name_the_scheme_of_another_application() -> None:
     rule = RedirectRule(["myapp"])
-    assert rule.is_redirect("myapp://oauth") and rule.is_redirect("cursor://x/cb")
-    assert not rule.is_redirect("otherapp://oauth") and not rule.is_redirect("myapp:https://evil.example/")
+    assert rule.is_allowed_redirect("myapp://oauth") and rule.is_allowed_redirect("cursor://x/cb")
+    assert not rule.is_allowed_redirect("otherapp://oauth") and not rule.is_allowed_redirect(
+        "myapp:https://evil.example/"
+    )
 
 
 @for_each_row("scheme", ["microsoft-edge", "googlechromes", "javascript", "https", "My App", "myapp:", "myapp://", ""])

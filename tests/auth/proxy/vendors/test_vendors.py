@@ -8,7 +8,7 @@ import pytest
 
 from defserve.auth import OAuthProxy, Vendor
 from defserve.auth.issuers import HttpRequest, HttpResponse
-from defserve.auth.oauth import check_url
+from defserve.auth.oauth import check_oauth_url
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.auth.proxy.vendors import VENDORS, VendorLogin, resolve_vendor
 from defserve.errors import UsageError
@@ -36,7 +36,7 @@ def test_every_vendor_of_the_table_has_safe_addresses() -> None:
     for name, places in GIVEN.items():
         vendor = resolve_vendor(name, {**PLACES, **places})
         for url in (vendor.issuer,) if vendor.issuer else (vendor.authorize, vendor.token, vendor.user):
-            assert check_url(url, name).scheme == "https" and "{" not in url
+            assert check_oauth_url(url, name).scheme == "https" and "{" not in url
         assert vendor.subject in vendor.names and "email" not in VENDORS["entra"].names
 
 
@@ -75,7 +75,7 @@ class GitHub:
 async def test_a_vendor_without_discovery_is_asked_who_the_user_is() -> None:
     github = GitHub()
     login = VendorLogin(VENDORS["github"], "id", "secret", "https://x.example/callback", send=github.send)
-    url = await login.address("state", "verifier")
+    url = await login.make_sign_in_url("state", "verifier")
     fields = dict(parse_qsl(urlsplit(url).query))
     assert url.startswith("https://github.com/login/oauth/authorize?") and fields["scope"] == "read:user"
     assert "nonce" not in fields and fields["code_challenge_method"] == "S256"

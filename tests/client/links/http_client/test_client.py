@@ -41,7 +41,7 @@ async def client(url: str, **headers: str) -> AsyncGenerator[HttpClient]:
 async def post(http: HttpClient, content: bytes = b"{}", **more: Any) -> bytes:
     response = await http.send("POST", "/mcp", {}, content, **more)
     try:
-        return await response.start(MOST)
+        return await response.read_start(MOST)
     finally:
         await response.aclose()
 
@@ -247,7 +247,7 @@ async def test_a_body_that_nobody_reads_makes_the_server_wait():
         assert sent < 60_000_000
         assert response._unread <= connection_module.MAX_UNREAD_BYTES + (1 << 20)
         total = 0
-        async for part in response.parts():
+        async for part in response.iter_parts():
             total += len(part)
             if total > sent + 1_000_000:
                 break
@@ -305,7 +305,7 @@ async def test_an_answer_may_come_before_the_request_is_taken():
 
     async with script(serve) as server, client(server.url) as http:
         response = await http.send("POST", "/mcp", {}, b"x" * 20_000_000)
-        assert (response.status, await response.start(MOST)) == (413, b"no")
+        assert (response.status, await response.read_start(MOST)) == (413, b"no")
         await response.aclose()
         await until(lambda: not http._open)
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from defserve.client import Client, HttpLink
-from defserve.client.links.http_client import RequestAddress, is_proxied
+from defserve.client.links.http_client import RequestAddress, uses_http_proxy
 from tests.client.links.http_client.script import Script, Wire, script
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +40,7 @@ def test_the_environment_says_which_addresses_have_a_proxy(
         monkeypatch.delenv(name.upper(), raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert is_proxied(RequestAddress(url)) is proxied
+    assert uses_http_proxy(RequestAddress(url)) is proxied
 
 
 async def test_a_conversation_works_through_a_proxy(monkeypatch: pytest.MonkeyPatch):

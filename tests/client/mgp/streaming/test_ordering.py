@@ -19,7 +19,7 @@ def test_whatever_the_order_of_arrival_chunks_are_given_out_once_and_in_order(ar
             given_out += order.add_chunk(again, again) if again in given_out else []
         given_out += order.add_chunk(index, index)
     assert given_out == list(range(12))
-    assert (order.missed, order.take_missing_indices(), order.rest()) == (0, [], [])
+    assert (order.missed, order.take_missing_indices(), order.take_remaining()) == (0, [], [])
 
 
 def test_what_is_missing_is_wanted_once():
@@ -46,7 +46,7 @@ def test_the_rest_leaves_out_what_never_came():
     order = ChunkOrder()
     order.add_chunk(2, "c")
     order.add_chunk(5, "f")
-    assert order.rest() == ["c", "f"]
+    assert order.take_remaining() == ["c", "f"]
     assert (order.missed, order.next) == (4, 6)
 
 
@@ -62,7 +62,7 @@ def test_an_index_beyond_all_measure_costs_nothing():
     order = ChunkOrder()
     order.add_chunk(10**15, "far")
     assert order.take_missing_indices() == list(range(MAX_MISSING_INDICES))
-    assert order.rest() == ["far"]
+    assert order.take_remaining() == ["far"]
     assert order.missed == 10**15
 
 

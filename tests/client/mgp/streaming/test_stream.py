@@ -264,13 +264,13 @@ async def test_what_a_server_sends_all_the_same_is_kept_up_to_a_bound(monkeypatc
 async def test_a_paused_stream_is_not_too_late_and_a_silent_one_is(monkeypatch: pytest.MonkeyPatch):
     table, deadlines = Table(), asyncio.Semaphore(0)
     async with talking(table, timeout=0.2) as client, client.stream("t") as stream:
-        is_patient = stream.waits
+        is_patient = stream.should_keep_waiting
 
         def deadline_passed() -> bool:
             deadlines.release()
             return is_patient()
 
-        monkeypatch.setattr(stream, "waits", deadline_passed)
+        monkeypatch.setattr(stream, "should_keep_waiting", deadline_passed)
         id = await table.called()
         table.chunk(id, 0, "0")
         await anext(stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from defserve.guard.shell.grammar import Shape, SpecTable, parse_grammar, split_shared_keys
+from defserve.guard.shell.grammar import ProgramSpecTable, Shape, parse_grammar, split_shared_keys
 from defserve.guard.shell.judgement import judge
 from defserve.guard.shell.kinds import KINDS
 from defserve.guard.shell.places import PathRules, make_environment
@@ -17,7 +17,7 @@ ARCHIVES = (
 PACKAGE_KINDS = ("pip-package", "npm-package", "package")
 
 
-def shapes(entry: str | SpecTable, title: str) -> Iterator[tuple[str, Shape, tuple[str, ...]]]:
+def shapes(entry: str | ProgramSpecTable, title: str) -> Iterator[tuple[str, Shape, tuple[str, ...]]]:
     if isinstance(entry, str):
         rules = parse_grammar(entry, True)
         yield from ((title, shape, rules.effects) for shapes in rules.shapes for shape in shapes)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from defserve.guard.shell.grammar import EFFECTS, Grammar, SpecTable, parse_grammar, split_shared_keys
+from defserve.guard.shell.grammar import EFFECTS, Grammar, ProgramSpecTable, parse_grammar, split_shared_keys
 from defserve.guard.shell.kinds import KINDS, find_word_kind
 from defserve.guard.shell.tables import OPT_IN_PROGRAM_TABLE, PROGRAM_TABLE, SYNTAX_CHECK_TABLE, TAR_TABLE
 from tests.rows import for_each_row
@@ -14,7 +14,7 @@ from tests.rows import for_each_row
 STYLES = frozenset("words one apart plain leading first alone tasks never tar negative early".split())
 
 
-def grammars(entry: str | SpecTable, title: str) -> Iterator[tuple[str, Grammar]]:
+def grammars(entry: str | ProgramSpecTable, title: str) -> Iterator[tuple[str, Grammar]]:
     if isinstance(entry, str):
         yield title, parse_grammar(entry, " " in title)
         return

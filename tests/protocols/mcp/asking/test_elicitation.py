@@ -98,7 +98,7 @@ def dialect(version: str) -> Dialect:
 @pytest.mark.req("MCP-5.6")
 @for_each_row("version", ["2025-11-25", "2026-07-28"])
 def test_a_model_becomes_a_flat_form(version: str):
-    assert ElicitationForm.of(Order).schema(dialect(version)) == {
+    assert ElicitationForm.from_type(Order).build_schema(dialect(version)) == {
         "type": "object",
         "properties": {
             "item": {
@@ -130,7 +130,7 @@ def test_a_model_becomes_a_flat_form(version: str):
 
 def test_the_answer_becomes_the_model_whatever_was_left_blank_or_added():
     content = {"item": "tea", "count": "2", "only": "one", "price": None, "paints": ["green"], "stranger": 1}
-    order = ElicitationForm.of(Order).parse(content)
+    order = ElicitationForm.from_type(Order).parse_answer(content)
     assert (order.item, order.count, order.price, order.note, order.colour) == ("tea", 2, None, None, Colour.RED)
     assert (order.paints, order.day) == ([Colour.GREEN], date(2026, 1, 2))
 
@@ -141,7 +141,7 @@ def test_strict_models_that_forbid_extras_still_read_json():
         day: date
         colour: Colour
 
-    found = ElicitationForm.of(Strict).parse({"day": "2026-01-02", "colour": "green", "stranger": 1})
+    found = ElicitationForm.from_type(Strict).parse_answer({"day": "2026-01-02", "colour": "green", "stranger": 1})
     assert (found.day, found.colour) == (date(2026, 1, 2), Colour.GREEN)
 
 
@@ -172,15 +172,15 @@ class Typed(TypedDict):
     ids=str,
 )
 def test_other_types_are_asked_for_too(kind: Any, content: dict[str, Any], value: Any):
-    form = ElicitationForm.of(kind)
+    form = ElicitationForm.from_type(kind)
     assert set(form.required) <= set(content) <= set(form.properties)
-    assert form.parse(content) == value
+    assert form.parse_answer(content) == value
 
 
 @for_each_row("kind", [dict[str, int], list[str], list[int], int | str, Size, Literal[1, 2], bytes | int])
 def test_what_no_form_can_hold_is_the_authors_mistake(kind: Any):
     with pytest.raises(UsageError, match="cannot be asked of a person: a form holds text, numbers"):
-        ElicitationForm.of(kind)
+        ElicitationForm.from_type(kind)
 
 
 def test_the_mistake_names_the_field():
@@ -188,7 +188,7 @@ def test_the_mistake_names_the_field():
         inner: Order
 
     with pytest.raises(UsageError, match=r"Outer\.inner cannot be asked of a person"):
-        ElicitationForm.of(Outer)
+        ElicitationForm.from_type(Outer)
 
 
 # -- forms in older versions ----------------------------------------------------------------------------
@@ -239,7 +239,7 @@ async def test_labelled_choices_are_written_as_the_version_has_them(version: str
 
 def test_2025_06_18_cannot_ask_for_several_choices():
     with pytest.raises(NoBackChannel, match=r"cannot be asked for several choices \(extras\)"):
-        ElicitationForm.of(Order).schema(dialect("2025-06-18"))
+        ElicitationForm.from_type(Order).build_schema(dialect("2025-06-18"))
 
 
 # -- modes and capabilities -----------------------------------------------------------------------------
@@ -319,12 +319,12 @@ async def test_a_reply_of_the_wrong_shape_is_an_error_the_model_reads():
 
 
 def test_an_answer_is_checked_against_a_schema_written_by_hand():
-    form = ElicitationForm.of({"properties": {"age": {"type": "integer", "minimum": 18}}, "required": ["age"]})
-    assert form.parse({"age": 20}) == {"age": 20}
+    form = ElicitationForm.from_type({"properties": {"age": {"type": "integer", "minimum": 18}}, "required": ["age"]})
+    assert form.parse_answer({"age": 20}) == {"age": 20}
     with pytest.raises(ValueError, match="age: must be at least 18, got 7"):
-        form.parse({"age": 7})
+        form.parse_answer({"age": 7})
     with pytest.raises(ValueError, match="age: missing"):
-        form.parse({})
+        form.parse_answer({})
 
 
 @pytest.mark.anyio
@@ -347,4 +347,4 @@ class Noted(BaseModel):
 
 def test_an_answer_that_is_too_long_for_a_pattern_is_refused_unmatched():
     with pytest.raises(ValueError, match="at most"):
-        ElicitationForm.of(Noted).parse({"note": "ab" * 50_000})
+        ElicitationForm.from_type(Noted).parse_answer({"note": "ab" * 50_000})

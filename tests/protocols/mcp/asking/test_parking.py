@@ -30,16 +30,16 @@ class Parked:
 
         @self.server.tool
         async def work(ctx: Context, questions: int = 1) -> str:
-            return await self.parking.run(ctx.call, lambda parked: self._run(parked, questions))
+            return await self.parking.run_or_resume(ctx.call, lambda parked: self._run(parked, questions))
 
     async def _run(self, parked: ParkedWork, questions: int) -> str:
         self.events.append("began")
         parked.note = lambda: f"It had done {len(self.events)} things."
         try:
             for _ in range(questions):
-                answer = await parked.ask("elicitation/create", FORM, lambda answer: "action" in answer)
+                answer = await parked.ask_caller("elicitation/create", FORM, lambda answer: "action" in answer)
                 self.events.append(answer["action"])
-                await parked.caller()
+                await parked.wait_for_caller()
             return "done"
         finally:
             self.events.append("ended")
@@ -127,9 +127,9 @@ async def test_work_is_bounded_in_bytes():
                 return 60
 
             work.prepare = prepare
-            return str(await work.ask("elicitation/create", FORM, bool))
+            return str(await work.ask_caller("elicitation/create", FORM, bool))
 
-        return await parked.parking.run(ctx.call, run)
+        return await parked.parking.run_or_resume(ctx.call, run)
 
     async with raw(parked.server, STATELESS, ASKS) as peer:
         assert "inputRequests" in await peer.call("large")
@@ -156,7 +156,7 @@ async def test_a_request_that_is_cancelled_ends_its_work():
             finally:
                 parked.events.append("stopped")
 
-        await parked.parking.run(ctx.call, run)
+        await parked.parking.run_or_resume(ctx.call, run)
 
     async with raw(parked.server, STATELESS, ASKS) as peer:
         id = await peer.begin("tools/call", {"name": "stuck", "arguments": {}})

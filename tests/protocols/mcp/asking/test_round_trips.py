@@ -283,10 +283,10 @@ async def connected(server: Server, principal: str) -> AsyncIterator[Raw]:
         transport = MemoryTransport(server.limits.message)
         connection = Connection(server.composition, transport, principal=principal)
         connection.attach(engine)
-        server.composition.service.begin(stop := lambda seconds: None)
+        server.composition.service.add_runner(stop := lambda seconds: None)
         transport.start(asyncio.get_running_loop(), connection.feed_frames, connection.close)
         yield Raw(transport.peer, STATELESS, OFFER)
-        server.composition.service.end(stop)
+        server.composition.service.remove_runner(stop)
         connection.close()
 
 

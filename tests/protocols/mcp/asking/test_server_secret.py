@@ -19,21 +19,21 @@ def test_a_secret_too_short_is_refused_where_it_is_given(secret: str | bytes):
 def test_a_secret_of_the_environment_is_checked_when_it_is_first_needed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(SECRET_VARIABLE, "short")
     with pytest.raises(UsageError, match="DEFSERVE_SECRET has 5 bytes"):
-        ServerSecret(None).sealer(is_local=True)
+        ServerSecret(None).get_sealer(is_local=True)
 
 
 def test_the_secret_that_is_given_goes_before_the_environments(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(SECRET_VARIABLE, "the environment's own secret")
-    state = ServerSecret("the secret that is given").sealer(is_local=True).seal("x", binding=b"")
-    opening = ServerSecret(b"the secret that is given").sealer(is_local=True).open(state, binding=b"")
+    state = ServerSecret("the secret that is given").get_sealer(is_local=True).seal("x", binding=b"")
+    opening = ServerSecret(b"the secret that is given").get_sealer(is_local=True).open(state, binding=b"")
     assert asyncio.run(opening) == "x"
 
 
 def test_without_any_secret_every_process_has_its_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(SECRET_VARIABLE, raising=False)
-    state = ServerSecret(None).sealer(is_local=True).seal("x", binding=b"")
+    state = ServerSecret(None).get_sealer(is_local=True).seal("x", binding=b"")
     with pytest.raises(InvalidState):
-        asyncio.run(ServerSecret(None).sealer(is_local=True).open(state, binding=b""))
+        asyncio.run(ServerSecret(None).get_sealer(is_local=True).open(state, binding=b""))
 
 
 def test_a_key_that_ends_with_the_process_is_warned_of_once_and_only_for_the_network(
@@ -41,15 +41,15 @@ def test_a_key_that_ends_with_the_process_is_warned_of_once_and_only_for_the_net
 ):
     monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     secret = ServerSecret(None)
-    secret.sealer(is_local=True)
+    secret.get_sealer(is_local=True)
     assert caplog.messages == []
     for _ in range(2):
-        secret.sealer(is_local=False)
+        secret.get_sealer(is_local=False)
     assert [SECRET_VARIABLE in message for message in caplog.messages] == [True]
 
 
 def test_a_key_that_lasts_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture):
-    ServerSecret("the secret that is given").sealer(is_local=False)
+    ServerSecret("the secret that is given").get_sealer(is_local=False)
     assert caplog.messages == []
 
 
@@ -59,5 +59,5 @@ def test_a_key_that_a_group_of_workers_shares_is_no_reason_to_warn(
     monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     secret = ServerSecret(None)
     secret.of_group = b"the key of all the workers"
-    secret.sealer(is_local=False)
+    secret.get_sealer(is_local=False)
     assert caplog.messages == []

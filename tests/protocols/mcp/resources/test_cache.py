@@ -29,7 +29,7 @@ def served(clock: Clock) -> Server:
     """A server whose resources count how often they were read."""
     server = Server("s", "1")
     server.mcp.resources.cache = ResourceCache(clock)
-    server.mcp.subscriptions.forward(server.mcp.resources.cache.drop_contents)
+    server.mcp.subscriptions.forward_updates(server.mcp.resources.cache.drop_contents)
     reads: dict[str, int] = {}
 
     def count(name: str) -> str:
@@ -162,15 +162,15 @@ def test_what_was_begun_before_a_change_is_not_kept():
     changes = kept.changes
     kept.drop_contents("x://a")
     kept.store_contents("x://a", "v", [{"text": "old"}], TTL, changes)
-    assert kept.get("x://a", "v") is None
+    assert kept.find_contents("x://a", "v") is None
 
 
 def test_what_was_not_read_for_longest_goes_first():
     kept = ResourceCache(Clock(), most=2 * (KEY_BYTES + 6))
     for uri in ("a", "b"):
         kept.store_contents(uri, "v", [{"text": "12345"}], TTL, kept.changes)
-    assert kept.get("a", "v") is not None
+    assert kept.find_contents("a", "v") is not None
     kept.store_contents("c", "v", [{"blob": "12345"}], TTL, kept.changes)
-    assert [kept.get(uri, "v") is not None for uri in "abc"] == [True, False, True]
+    assert [kept.find_contents(uri, "v") is not None for uri in "abc"] == [True, False, True]
     kept.store_contents("d", "v", [{"text": "x" * 1000}], TTL, kept.changes)
-    assert kept.get("d", "v") is None and kept.get("a", "v") is not None
+    assert kept.find_contents("d", "v") is None and kept.find_contents("a", "v") is not None

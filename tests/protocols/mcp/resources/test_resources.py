@@ -115,7 +115,7 @@ async def test_what_a_resource_yields_is_no_part_of_the_tool_that_reads_it():
     @server.tool
     async def read(ctx: Context) -> str:
         ctx.emit("emitted ")
-        contents = await server.mcp.resources.read_within(ctx.call, "a://b")
+        contents = await server.mcp.resources.read_contents_for_call(ctx.call, "a://b")
         return contents[0]["text"].removeprefix("of ")
 
     async with server.connect() as client:

@@ -75,7 +75,7 @@ async def test_nothing_is_kept_of_the_subscriptions_of_a_session_that_ended():
             await each.ask("resources/subscribe", {"uri": "x://t/a"})
         await other.ask("resources/unsubscribe", {"uri": "x://t/a"})
         subscribers = server.mcp.subscriptions._subscribers
-        assert [len(subscribers.of(uri)) for uri in ("x://first", "x://t/a")] == [2, 1]
+        assert [len(subscribers.find_by_uri(uri)) for uri in ("x://first", "x://t/a")] == [2, 1]
     assert not subscribers._sessions
 
 

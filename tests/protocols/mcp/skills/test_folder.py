@@ -40,9 +40,9 @@ def test_every_file_is_read_with_its_bytes_and_digest(folder: Path) -> None:
 
 
 def test_a_folder_inside_is_seen_from_there(folder: Path) -> None:
-    below = read_skill_folder(folder).below("docs")
+    below = read_skill_folder(folder).get_subfolder("docs")
     assert (below.root, paths(below)) == (folder / "docs", ["a.md"])
-    assert paths(read_skill_folder(folder).below("doc")) == []
+    assert paths(read_skill_folder(folder).get_subfolder("doc")) == []
 
 
 def test_hidden_files_and_caches_are_left_out(folder: Path) -> None:

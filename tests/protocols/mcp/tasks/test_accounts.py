@@ -117,7 +117,7 @@ def test_what_is_kept_at_any_time_is_within_the_limits(tasks: list[tuple[int, in
             kept = [(one, until) for one, until in kept if until > now]
             fits = len(kept) < limits.tasks and sum(one for one, _ in kept) + size <= limits.task_bytes
             try:
-                await accounts.charge(record(now, ttl), "alice", size)
+                await accounts.charge_bytes(record(now, ttl), "alice", size)
             except LimitExceeded as error:
                 assert not fits and error.data["retry_after_ms"] > 0
             else:
@@ -133,16 +133,16 @@ async def test_strangers_have_a_ledger_each_and_one_together():
     accounts = TaskAccounts(TaskStorage(MemoryStore(), clock=Clock()), limits)
     for number in range(10):
         for _ in range(2):
-            await accounts.charge(record(ttl=60_000, owner=None), f"anonymous:10.0.0.{number}", 1)
+            await accounts.charge_bytes(record(ttl=60_000, owner=None), f"anonymous:10.0.0.{number}", 1)
         with pytest.raises(LimitExceeded, match="^2 tasks are kept for you"):
-            await accounts.charge(record(ttl=60_000, owner=None), f"anonymous:10.0.0.{number}", 1)
+            await accounts.charge_bytes(record(ttl=60_000, owner=None), f"anonymous:10.0.0.{number}", 1)
     with pytest.raises(LimitExceeded, match="^20 tasks are kept for callers without a token"):
-        await accounts.charge(record(ttl=60_000, owner=None), "anonymous:10.0.0.99", 1)
-    await accounts.charge(record(ttl=60_000), "alice", 1)
+        await accounts.charge_bytes(record(ttl=60_000, owner=None), "anonymous:10.0.0.99", 1)
+    await accounts.charge_bytes(record(ttl=60_000), "alice", 1)
 
 
 async def test_tasks_made_at_once_are_all_counted():
     accounts = TaskAccounts(TaskStorage(MemoryStore(), clock=Clock()), Limits(tasks=10))
-    made = [accounts.charge(record(ttl=60_000), "alice", 1) for _ in range(25)]
+    made = [accounts.charge_bytes(record(ttl=60_000), "alice", 1) for _ in range(25)]
     outcomes = await asyncio.gather(*made, return_exceptions=True)
     assert sum(outcome is None for outcome in outcomes) == 10

@@ -27,7 +27,7 @@ async def test_a_process_is_alive_for_as_long_as_it_has_tasks():
     store = MemoryStore()
     one, other = Heartbeat(store, SECONDS), Heartbeat(store, SECONDS)
     busy = True
-    await one.begin(lambda: busy)
+    await one.start(lambda: busy)
     for _ in range(6):
         assert not await other.is_dead(one.id)
         await asyncio.sleep(SECONDS / 2)
@@ -40,9 +40,9 @@ async def test_a_process_is_alive_for_as_long_as_it_has_tasks():
 async def test_a_process_that_ends_gives_up_its_lease():
     store = MemoryStore()
     one, other = Heartbeat(store, 60), Heartbeat(store, SECONDS)
-    await one.begin(lambda: True)
+    await one.start(lambda: True)
     assert not await other.is_dead(one.id)
-    await one.end()
+    await one.stop()
     assert await other.is_dead(one.id)
 
 
@@ -51,23 +51,23 @@ async def test_a_lease_that_is_missing_for_a_moment_costs_nothing(error: Excepti
     store = FailingStore()
     store.error = error
     one, other = Heartbeat(store, SECONDS), Heartbeat(store, 10 * SECONDS)
-    await one.begin(lambda: True)
+    await one.start(lambda: True)
     store.is_away = True
     async with asyncio.timeout(30):
-        while await store.get(LEASE_SPACES.of(f"tasks {one.id}"), ["holder"]):  # noqa: ASYNC110 (a store sets no event)
+        while await store.get(LEASE_SPACES.make_space(f"tasks {one.id}"), ["holder"]):  # noqa: ASYNC110 (a store sets no event)
             await asyncio.sleep(0.02)
     looking = asyncio.create_task(other.is_dead(one.id))
     await asyncio.sleep(0)
     store.is_away = False
     assert await looking is False
-    await one.end()
+    await one.stop()
 
 
 async def test_a_lease_that_cannot_be_had_is_told():
     store = FailingStore()
     store.is_away = True
     with pytest.raises(Refused):
-        await Heartbeat(store, SECONDS).begin(lambda: True)
+        await Heartbeat(store, SECONDS).start(lambda: True)
 
 
 async def test_a_dead_process_is_waited_for_once_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch):

@@ -131,14 +131,14 @@ class Lives(RuleBasedStateMachine):
     @rule(message=st.text(max_size=2000))
     def complete(self, message: str) -> None:
         def alter(found: TaskRecord) -> bytes:
-            found.end("completed", message)
+            found.finish("completed", message)
             return b'{"result":{}}'
 
         self.change(alter)
 
     @rule()
     def cancel(self) -> None:
-        self.change(lambda found: found.end("cancelled") is None)
+        self.change(lambda found: found.finish("cancelled") is None)
 
     @rule(seconds=st.floats(0, 20))
     def wait(self, seconds: float) -> None:

@@ -22,7 +22,7 @@ class Work:
         return asyncio.create_task(self._run(name, queue))
 
     async def _run(self, name: str, queue: str) -> None:
-        async with self.queues.turn(queue):
+        async with self.queues.wait_for_turn(queue):
             self.order.append(f"{name} begins")
             await self.gate.wait()
             self.order.append(f"{name} ends")
@@ -82,8 +82,8 @@ async def test_nothing_is_left_of_a_queue_whose_last_waiter_was_cancelled():
 async def test_a_queue_goes_on_after_a_failure():
     queues = ChannelQueues()
     with pytest.raises(ValueError, match="oh"):
-        async with queues.turn("a"):
+        async with queues.wait_for_turn("a"):
             raise ValueError("oh")
-    async with queues.turn("a"):
+    async with queues.wait_for_turn("a"):
         pass
     assert queues.waiting == 0

@@ -12,16 +12,16 @@ def test_a_cursor_from_before_a_restart_shows_all_events_and_that_some_are_missi
     box = EventInbox("notes", "Notes")
     for number in range(3):
         box.store_event({"event": number}, "ada")
-    seen = box.after("ada", 500)
+    seen = box.list_events_after("ada", 500)
     assert seen == {"events": [{"event": 0}, {"event": 1}, {"event": 2}], "cursor": 3, "missed": True}
-    assert box.after("ada", seen["cursor"]) == {"events": [], "cursor": 3, "missed": False}
+    assert box.list_events_after("ada", seen["cursor"]) == {"events": [], "cursor": 3, "missed": False}
 
 
 def test_a_cursor_from_before_a_restart_begins_again_in_an_empty_inbox():
     box = EventInbox("notes", "Notes")
-    assert box.after("ada", 500) == {"events": [], "cursor": 0, "missed": True}
+    assert box.list_events_after("ada", 500) == {"events": [], "cursor": 0, "missed": True}
     box.store_event({"event": 1}, "ada")
-    assert box.after("ada", 0) == {"events": [{"event": 1}], "cursor": 1, "missed": False}
+    assert box.list_events_after("ada", 0) == {"events": [{"event": 1}], "cursor": 1, "missed": False}
 
 
 def test_a_principal_whose_events_were_dropped_is_told_so_with_the_next_ones(monkeypatch: pytest.MonkeyPatch):
@@ -29,8 +29,8 @@ def test_a_principal_whose_events_were_dropped_is_told_so_with_the_next_ones(mon
     box = EventInbox("notes", "Notes")
     for principal in ("ada", "bob", "eve"):
         box.store_event({"for": principal}, principal)
-    assert box.after("ada", 0) == {"events": [], "cursor": 0, "missed": True}
+    assert box.list_events_after("ada", 0) == {"events": [], "cursor": 0, "missed": True}
     box.store_event({"for": "ada again"}, "ada")
-    seen = box.after("ada", 0)
+    seen = box.list_events_after("ada", 0)
     assert seen == {"events": [{"for": "ada again"}], "cursor": 4, "missed": True}
-    assert not box.after("ada", seen["cursor"])["missed"]
+    assert not box.list_events_after("ada", seen["cursor"])["missed"]

@@ -573,7 +573,7 @@ async def test_branches_off_what_others_share_never_drop_its_history(version: st
         assert notes_of(await bob.call("versions")) == line
         assert (await roll_back(bob, line[0]))["result"]["success"] is True
         trees = await notes.states.trees()
-        kept = [len(await trees.checkpoints(key)) for key in await trees.list_trees()]
+        kept = [len(await trees.list_checkpoints(key)) for key in await trees.list_trees()]
         assert sorted(kept) == [3, 3]
 
 

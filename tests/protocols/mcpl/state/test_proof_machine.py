@@ -274,7 +274,7 @@ class ProofMachine(RuleBasedStateMachine):
 
     async def shared_head(self) -> str | None:
         trees = await self.served.states.trees()
-        return (await trees.load(TreeKey(SET, SHARED_OWNER_ID))).head
+        return (await trees.load_tree(TreeKey(SET, SHARED_OWNER_ID))).head
 
 
 class SharedProofMachine(ProofMachine):

@@ -26,7 +26,7 @@ class Book(BaseModel):
 
 
 def test_what_is_left_for_the_next_is_given_once():
-    values, content = StateValues(Book, "books"), CheckpointContent.of({"lines": {"a": 1}, "title": ""})
+    values, content = StateValues(Book, "books"), CheckpointContent.from_value({"lines": {"a": 1}, "title": ""})
     left = values.parse_value(content)
     values.store_value(content, left)
     first, _ = values.take_value(content)
@@ -38,7 +38,7 @@ def test_what_is_left_for_the_next_is_given_once():
 
 def test_a_value_comes_with_the_text_it_would_be_written_as():
     values = StateValues(Book, "books")
-    for content in (None, CheckpointContent.of({"title": " x "}), CheckpointContent.of({"lines": {}})):
+    for content in (None, CheckpointContent.from_value({"title": " x "}), CheckpointContent.from_value({"lines": {}})):
         for _ in range(2):
             value, text = values.take_value(content)
             assert text == values.dump(value)
@@ -46,7 +46,7 @@ def test_a_value_comes_with_the_text_it_would_be_written_as():
 
 def test_a_content_that_nobody_holds_is_forgotten():
     values = StateValues(Book, "books")
-    content = CheckpointContent.of({"title": "x"})
+    content = CheckpointContent.from_value({"title": "x"})
     values.take_value(content)
     assert len(values._known) == 1
     del content
@@ -99,6 +99,6 @@ class Noted(BaseModel):
 
 
 def test_a_text_that_is_too_long_for_a_pattern_is_refused_unmatched():
-    content = CheckpointContent.of({"note": "ab" * 50_000})
+    content = CheckpointContent.from_value({"note": "ab" * 50_000})
     with pytest.raises(ValueError, match="at most"):
         StateValues(Noted, "notes").parse_value(content)

@@ -102,7 +102,7 @@ def test_a_tools_entry_outranks_the_servers_which_outranks_the_default(
         for tool in (*TOOLS, None):
             found = policy.decide(agent, tool, now)
             assert (found.permission, found.source) == _expected(default, entries, agent, tool, now)
-        rules = dict(policy.rules(agent, now))
+        rules = dict(policy.list_active_entries(agent, now))
         for tool in TOOLS:  # what a list is remembered by says all there is to know
             assert policy.decide(agent, tool, now).permission == rules.get(
                 tool, rules.get(None, "deny" if default == "opt-in" else "allow")
@@ -191,7 +191,7 @@ def test_entries_changed_from_many_threads_are_all_there():
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(len(policy.rules(f"agent{number}", NOON)) == 4 for number in range(50))
+    assert all(len(policy.list_active_entries(f"agent{number}", NOON)) == 4 for number in range(50))
 
 
 # -- the gate --------------------------------------------------------------------------------------------
@@ -245,7 +245,9 @@ async def test_agents_with_the_same_rules_share_a_view_and_others_do_not():
     async with speaking(server, SESSION, who=ALICE) as alice, speaking(server, SESSION, who=BOB) as bob:
         async with speaking(server, SESSION, who=STRANGER) as stranger:
             assert [await listed(peer) for peer in (alice, bob, stranger)] == [{"copy", "shred"}] * 2 + [set()]
-    assert server.mgp.access.policy.rules("alice", NOON) == server.mgp.access.policy.rules("bob", NOON)
+    assert server.mgp.access.policy.list_active_entries("alice", NOON) == server.mgp.access.policy.list_active_entries(
+        "bob", NOON
+    )
 
 
 # -- an admin's methods ----------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def inn(limits: Limits | None = None) -> Server:
 
     @server.tool
     async def told(ctx: Context) -> str:
-        CallbackSection().notify(ctx.call, "The bar is open")
+        CallbackSection().notify_person(ctx.call, "The bar is open")
         return "told"
 
     return server

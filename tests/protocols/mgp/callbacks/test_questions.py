@@ -32,7 +32,10 @@ LABELLED = {"type": "string", "oneOf": [{"const": "s", "title": "Small"}, {"cons
 
 @pytest.mark.req("MGP-13.4t")
 def test_every_field_has_the_callback_that_suits_it_and_says_which_it_is():
-    asked = [(q.type, q.message, list(q.options)) for _, q in callback_questions("Check in", ElicitationForm.of(Guest))]
+    asked = [
+        (q.type, q.message, list(q.options))
+        for _, q in callback_questions("Check in", ElicitationForm.from_type(Guest))
+    ]
     assert asked == [
         ("input", "Check in\nname: As on the passport", []),
         ("input", "Check in\nnights", []),

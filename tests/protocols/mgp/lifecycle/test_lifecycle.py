@@ -129,11 +129,13 @@ def test_whatever_runners_do_the_server_only_takes_legal_steps(steps: list[str])
     for step in steps:
         if step == "begin":
             runners.append(list[float]().append)
-            service.begin(runners[-1])
+            service.add_runner(runners[-1])
         elif step == "end" and runners:
-            service.end(runners.pop())
-        elif step in ("ready", "drain"):
-            getattr(service, step)()
+            service.remove_runner(runners.pop())
+        elif step == "ready":
+            service.mark_ready()
+        elif step == "drain":
+            service.drain()
         elif step == "stop":
             service.stop(1)
     assert set(walked) <= DRAWN

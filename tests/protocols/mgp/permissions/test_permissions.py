@@ -579,7 +579,7 @@ class GrantSequences(RuleBasedStateMachine):
 
     def _admitted(self, tool: Any) -> bool:
         try:
-            self.permissions.admit(self._call("tools/call"), tool)
+            self.permissions.check_permissions(self._call("tools/call"), tool)
         except PermissionDenied:
             return False
         return True

@@ -178,7 +178,7 @@ _HOLDERS: dict[str, tuple[Any, Any]] = {
 def test_a_guard_is_found_wherever_pydantic_can_have_a_type(name: str):
     guarded, bypassed = _HOLDERS[name]
     assert [type(guard).__name__ for guard in find_tool_guards(taking(guarded))["given"]] == ["Url"]
-    found = ToolSecurity.of(taking(guarded))
+    found = ToolSecurity.from_tool(taking(guarded))
     assert found is not None and found.notes_urls
     with pytest.raises(UsageError, match="which accepts what the guard refuses"):
         find_tool_guards(taking(bypassed))

@@ -410,4 +410,4 @@ def test_guards_in_many_models_are_all_found():
     (tool,) = serving(work).mgp.tools
     found = get_tool_security(tool)
     assert found is not None
-    assert found.security.wire()["validator"] == "code_safety"
+    assert found.security.to_wire()["validator"] == "code_safety"

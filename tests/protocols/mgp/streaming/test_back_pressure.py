@@ -317,10 +317,10 @@ def test_in_an_outbox_bulk_is_never_dropped_and_takes_nobody_elses_room():
     box, call = UnreadMessages(), object()
     for number in range(MAX_UNREAD_MESSAGES + 1):
         box.add_message(outgoing(b"%d" % number, call, bulk=True))
-    assert not box.full
+    assert not box.is_full
     for _ in range(MAX_UNREAD_MESSAGES + 1):
         box.add_message(outgoing(b"news"))
-    assert box.full
+    assert box.is_full
     kept = [item.message for item in box.take_unread()]
     assert sum(message.bulk for message in kept) == MAX_UNREAD_MESSAGES + 1
     assert len(kept) == 2 * MAX_UNREAD_MESSAGES + 1

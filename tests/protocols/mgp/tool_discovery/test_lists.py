@@ -248,7 +248,7 @@ async def test_tools_of_a_server_that_is_down_are_found_and_flagged():
         asked = {"query": "frobnicate", "filter": {"status": "connected"}}
         assert len((await structured(peer, "mgp_tools_discover", asked))["tools"]) == 1
         backend.state = "error"
-        server.mcp.tools.registry.touch()
+        server.mcp.tools.registry.notify_watchers()
         assert (await structured(peer, "mgp_tools_discover", asked))["tools"] == []
         (tool,) = (await structured(peer, "mgp_tools_discover", {"query": "frobnicate"}))["tools"]
         assert tool["status"] == "error"

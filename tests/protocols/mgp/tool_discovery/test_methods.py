@@ -161,7 +161,7 @@ async def test_a_preferred_risk_leaves_out_what_is_above_it():
 @pytest.mark.req("MGP-16.7", "MGP-16.8")
 async def test_the_least_recently_used_make_room_and_the_pinned_stay():
     measured = office(keyword_only())[0].mgp.tool_discovery.catalogue
-    costs = sorted(measured.by_name(tool).tokens for tool in ("forecast", "send_mail", "read_file"))
+    costs = sorted(measured.find_by_name(tool).tokens for tool in ("forecast", "send_mail", "read_file"))
     budget = ToolBudget(cache_limit=sum(costs[1:]))  # room for any two of them, not for three
     server, _ = office(keyword_only(pinned=["read_inbox"], budget=budget))
     async with speaking(server, SESSION, ("tool_discovery",)) as peer:
@@ -254,7 +254,7 @@ class Failing:
 async def test_an_embedder_that_fails_leaves_keywords_and_is_logged_once(caplog: pytest.LogCaptureFixture):
     pytest.importorskip("numpy")
     server, _ = office(Search(level="L3", embedder=Failing()))
-    server.mgp.tool_discovery._vectors.wait(30)
+    server.mgp.tool_discovery._vectors.wait_until_loaded(30)
     with caplog.at_level(logging.WARNING, "defserve"):
         async with raw(server, SESSION) as peer:
             for _ in range(3):

@@ -18,7 +18,7 @@ SOON = 0.05
 @pytest.fixture(autouse=True)
 def no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has no lease is dead at once, not only some seconds after the store was reached."""
-    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedLink.knows_who_lives", True)
+    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.knows_live_workers", True)
     monkeypatch.setattr("defserve.serve.http.shared.reading.LOOK_SECONDS", SOON)
 
 

@@ -158,7 +158,7 @@ async def test_an_event_for_everyone_reaches_a_session_whose_process_has_just_di
     stream = await client.at("two").listen().started()
     await pair["one"].kill()
     assert await lives["two"].clock.push("now", to=everyone) == []
-    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedLink.knows_who_lives", True)
+    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.knows_live_workers", True)
     await until(lambda: pair["two"].link.is_written)
     await pair["two"].app.streamable.sessions._check_owners()
     event = await asked(stream, "push/event")
@@ -173,7 +173,7 @@ async def test_an_event_for_everyone_that_a_process_has_read_and_not_sent_when_i
     await client.at("two").call("who")  # known in both
     stream = await client.at("two").listen().started()
     link, begun, over = pair["one"].link, asyncio.Event(), asyncio.Event()
-    run = link.run
+    run = link.run_script
 
     async def run_all_but_pushes(script: str, *args: Any) -> Any:
         if script == BEGIN_WORK:
@@ -181,12 +181,12 @@ async def test_an_event_for_everyone_that_a_process_has_read_and_not_sent_when_i
             await over.wait()
         return await run(script, *args)
 
-    monkeypatch.setattr(link, "run", run_all_but_pushes)
+    monkeypatch.setattr(link, "run_script", run_all_but_pushes)
     assert await lives["two"].clock.push("now", id="e1", to=everyone) == []
     await begun.wait()
     await link._renew()  # it says what it has read
     await pair["one"].kill()
-    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedLink.knows_who_lives", True)
+    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.knows_live_workers", True)
     await pair["two"].app.streamable.sessions._check_owners()
     try:
         event = await asked(stream, "push/event")
@@ -327,7 +327,7 @@ async def test_events_leave_in_their_order_although_the_store_takes_longer_for_o
 ):
     client, lives = await started(pair, "one")
     stream = await client.at("one").listen().started()
-    link, run = pair["one"].link, pair["one"].link.run
+    link, run = pair["one"].link, pair["one"].link.run_script
     begun: list[str] = []
 
     async def run_slowly(script: str, *args: Any) -> Any:
@@ -336,7 +336,7 @@ async def test_events_leave_in_their_order_although_the_store_takes_longer_for_o
             await asyncio.sleep(0.05 / len(begun))  # the first one takes longest
         return await run(script, *args)
 
-    monkeypatch.setattr(link, "run", run_slowly)
+    monkeypatch.setattr(link, "run_script", run_slowly)
     ids = ["a", "b", None, "c"]
     pushes = [asyncio.create_task(lives["one"].clock.push("now", id=id, to=everyone)) for id in ids]
     events = [await asked(stream, "push/event") for _ in ids]

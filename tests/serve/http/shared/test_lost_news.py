@@ -47,9 +47,9 @@ async def test_a_new_owner_keeps_what_was_subscribed_to_here_and_is_not_written_
     with held_back(monkeypatch, two.link):
         asking = client.at("two").begin_request(*SUBSCRIBE)
         await until(lambda: not two.link.is_written)
-        taking = asyncio.create_task(sessions(two).ownership.take_over(known, two.link.read_news, "1-0"))
+        taking = asyncio.create_task(sessions(two).ownership.take_over(known, two.link.last_read_update_id, "1-0"))
         for _ in range(3):
-            await two.link.run(lua_scripts.LOOK_UP_STREAM, client.session, "s")
+            await two.link.run_script(lua_scripts.LOOK_UP_STREAM, client.session, "s")
     await taking
     await asking.ended()
     assert "memo://a" in known.conversation.local(SubscribedUris).uris
@@ -61,16 +61,16 @@ async def test_a_claim_whose_reply_was_lost_is_made_again_without_another_reques
     client, two = await group.client("one"), group["two"]
     await client.at("one").ask(*SUBSCRIBE)
     await group["one"].kill()
-    real = two.link.run
+    real = two.link.run_script
 
     async def run(script: str, *args: Any) -> Any:
         reply = await real(script, *args)
         if script == CLAIM_SESSION:
-            monkeypatch.setattr(two.link, "run", real)
+            monkeypatch.setattr(two.link, "run_script", real)
             raise StoreUnavailable("The store cannot be reached")
         return reply
 
-    monkeypatch.setattr(two.link, "run", run)
+    monkeypatch.setattr(two.link, "run_script", run)
     assert (await client.at("two").begin_call("who").ended()).status == 503
     for renewed in two.link.renewed:
         renewed()
@@ -117,7 +117,7 @@ async def test_a_session_whose_claim_may_have_been_taken_is_left_to_the_next_wor
     client, one = await group.client("one"), group["one"]
     known = session(one, client)
     known.owner = ""
-    known.try_again()
+    known.schedule_reload()
     known.evict()
     await until(lambda: one.link.is_written)
     assert await one.link._redis.hget(f"{one.link._prefix}session:{client.session}", "owner") == b""
@@ -138,17 +138,17 @@ async def test_when_news_is_lost_for_good_sessions_are_told_that_anything_may_ha
 async def test_the_first_event_may_come_while_a_client_begins_to_listen(group: Group, monkeypatch: pytest.MonkeyPatch):
     client, two = await group.client("one"), group["two"]
     await client.at("two").call("who")
-    real = two.link.run
+    real = two.link.run_script
 
     async def run(script: str, *args: Any) -> Any:
         reply = await real(script, *args)
         if script == lua_scripts.LOOK_UP_STREAM:
-            monkeypatch.setattr(two.link, "run", real)
+            monkeypatch.setattr(two.link, "run_script", real)
             notify(group, client, "first")
             await until(lambda: group["one"].link.is_written)
         return reply
 
-    monkeypatch.setattr(two.link, "run", run)
+    monkeypatch.setattr(two.link, "run_script", run)
     stream = await client.at("two").listen().started()
     await stream.until(lambda: bool(stream.messages))
     await leave(stream)
@@ -171,7 +171,7 @@ async def test_who_resumes_and_is_cut_off_at_once_comes_back_to_where_it_was(
     async def fetch(self: StreamReader) -> None:
         """Its worker dies before it has given the client anything."""
 
-    monkeypatch.setattr(StreamReader, "fetch", fetch)
+    monkeypatch.setattr(StreamReader, "deliver_stored_events", fetch)
     second = await client.at("two").listen(str(first.events[1].id)).started()
     assert await read() == b"1"
     await leave(second)
@@ -195,7 +195,7 @@ async def test_a_new_owner_that_fails_in_the_middle_tells_everything_when_it_tri
     await client.at("two").ask(*SUBSCRIBE)
     await group["one"].kill()
     two.server.resource_updated("memo://a")
-    await until(lambda: two.link.has_read_its_own)
+    await until(lambda: two.link.has_read_own_updates)
     ownership, real = sessions(two).ownership, sessions(two).ownership.replay
 
     def fail(*_: Any) -> Any:
@@ -203,7 +203,7 @@ async def test_a_new_owner_that_fails_in_the_middle_tells_everything_when_it_tri
         raise RuntimeError("a bug")
 
     ownership.replay = fail
-    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedLink.knows_who_lives", True)
+    monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.knows_live_workers", True)
     with pytest.raises(RuntimeError):
         await sessions(two).load(client.session, session(two, client).opener)
     await sessions(two).load(client.session, session(two, client).opener)

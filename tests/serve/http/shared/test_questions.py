@@ -47,7 +47,7 @@ async def test_ids_of_questions_differ_between_processes(group: Group):
 async def test_a_cancellation_finds_the_call_wherever_it_runs(group: Group):
     client = await group.client()
     call = client.at("one").begin_call("wait", id="w")
-    await until(lambda: bool(list(group["one"].server.composition.calls())))
+    await until(lambda: bool(list(group["one"].server.composition.list_calls())))
     await client.at("two").tell("notifications/cancelled", {"requestId": "w"})
     await until(lambda: group["one"].ended == ["wait"])
     await call.ended()

@@ -36,8 +36,8 @@ async def outcomes(group: Group, token: str, count: int, tool: str = "who") -> l
 async def asked_of_redis(group: Group) -> list[str]:
     """The scripts that the first process runs from here on."""
     link, asked = group["one"].link, list[str]()
-    run = link.run
-    link.run = lambda script, *args: asked.append(script) or run(script, *args)
+    run = link.run_script
+    link.run_script = lambda script, *args: asked.append(script) or run(script, *args)
     return asked
 
 

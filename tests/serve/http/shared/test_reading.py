@@ -89,16 +89,16 @@ def test_every_event_is_given_once_and_in_order(steps: list[str], waits: list[in
             if step == "turn":
                 await asyncio.sleep(0)
             elif step == "again":
-                reader.look(store.last)
+                reader.on_event_number(store.last)
             else:
                 number, before = store.append(b"message")
                 if step == "ours":
                     reader.on_event_appended(number, before, cast(Any, Message()))
                 elif step == "theirs":
-                    reader.look(number)
+                    reader.on_event_number(number)
         if ends and not own:
             store.append(b"result")
-        reader.look(0)
+        reader.on_event_number(0)
         for _ in range(1000):
             await asyncio.sleep(0)
         assert response.got == [f"{name}-{number}" for number in range(1, store.last + 1)]

@@ -143,7 +143,7 @@ async def test_a_process_that_starts_without_it_gives_nobody_access_until_it_kno
             for method, params in (("tools/call", {"name": "who", "arguments": {}}), ("tools/list", {})):
                 assert "The store cannot be reached" in str(await peer("two", token).ask(method, params))
         with pytest.raises(StoreUnavailable):
-            group["two"].server.mgp.access.policy.check()
+            group["two"].server.mgp.access.policy.require_current_entries()
         own_redis.start()
         await until(lambda: group["two"].link.is_up)
         assert "has no access" in str(await peer("two", "ada").ask("tools/call", {"name": "who", "arguments": {}}))

@@ -47,7 +47,7 @@ async def test_a_revoked_key_ends_its_streams_and_sessions_in_all_processes(pair
     bob = await pair.client("one", token=other.token)
     streams = [await each.at("two").listen().started() for each in (ada, bob)]
     waiting = ada.at("one").begin_call("wait")
-    await until(lambda: bool(list(pair["one"].server.composition.calls())))
+    await until(lambda: bool(list(pair["one"].server.composition.list_calls())))
     await keys.revoke(made.key.id)
     async with asyncio.timeout(20):
         await streams[0].ended()

@@ -144,7 +144,7 @@ async def test_every_process_knows_the_latest_events_in_the_same_order(pair: Gro
     for name in ("one", "two"):
         peer = Peer(pair[name].app, STATELESS, {"extensions": {"dev.cloto/mgp": SPEAKS["mgp"]}})
         peer.token = "ada"
-        await until(lambda name=name: len(pair[name].server.mgp.events.recent.after(None)[0]) == 6)
+        await until(lambda name=name: len(pair[name].server.mgp.events.recent.list_events_after(None)[0]) == 6)
         replies.append((await peer.ask("mgp/events/replay", {"channels": ["*"]}))["result"]["events"])
     assert replies[0] == replies[1]
     assert sorted(event["data"] for event in replies[0]) == list(range(6))

@@ -30,8 +30,8 @@ async def test_a_session_that_is_known_costs_no_round_trip(group: Group, monkeyp
 
     with monkeypatch.context() as patch:
         for worker in group.workers.values():
-            patch.setattr(worker.link, "run", ask)
-            patch.setattr(worker.link, "write", ask)
+            patch.setattr(worker.link, "run_script", ask)
+            patch.setattr(worker.link, "queue_script", ask)
         said = [await client.at(name).call("who") for name in ("one", "two", "one")]
     assert said == ["one", "two", "one"]
     asked = [each for each in asked if each[0] != lua_scripts.RENEW_LEASE]

@@ -38,8 +38,8 @@ class Trouble:
     def __init__(self, link: Any) -> None:
         self.hears, self.writes, self.is_dead = asyncio.Event(), asyncio.Event(), False
         self.refuses = self.loses_reply = False
-        self._read, self._send, self._run = link._read_streams, link._writes._send, link.run
-        link._read_streams, link._writes._send, link.run = self.read, self.send, self.run
+        self._read, self._send, self._run = link._read_streams, link._writes._send, link.run_script
+        link._read_streams, link._writes._send, link.run_script = self.read, self.send, self.run
 
     async def read(self, *args: Any) -> Any:
         await self.hears.wait()

@@ -55,7 +55,7 @@ async def test_a_stranger_who_knows_an_id_moves_nothing_and_stops_nobody(group: 
 async def test_a_session_that_could_not_move_in_does_so_the_next_time(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
     await group["one"].kill()
-    failing_once(monkeypatch, group["two"].link, "news_after")
+    failing_once(monkeypatch, group["two"].link, "read_updates_after")
     table = sessions(group["two"])
     assert (await client.at("two").begin_call("who").ended()).status == 503
     assert table.list_owned() == []
@@ -68,7 +68,7 @@ async def test_a_reader_that_could_not_begin_leaves_its_place(group: Group, monk
     await client.at("two").call("who")
     session(group["one"], client).conversation.notify("notifications/message", {"data": "early", "level": "info"})
     await session(group["one"], client).wait_until_written()
-    failing_once(monkeypatch, StreamReader, "fetch")
+    failing_once(monkeypatch, StreamReader, "deliver_stored_events")
     assert (await client.at("two").listen().ended()).status == 503
     assert session(group["two"], client).reading == {}
     await session(group["two"], client).wait_until_written()
@@ -158,10 +158,12 @@ async def test_what_is_loaded_has_what_was_changed_here_before(group: Group, mon
 
     monkeypatch.setattr(link._writes, "_send", send)
     one.credentials["k"] = one.opener
-    one.change(["credential:k", '{"id": "me", "kind": "token", "scopes": [], "claims": {}, "credential": "k"}'], [])
+    one.update_record(
+        ["credential:k", '{"id": "me", "kind": "token", "scopes": [], "claims": {}, "credential": "k"}'], []
+    )
     loading = asyncio.create_task(sessions(group["one"]).load(client.session, one.opener))
     for _ in range(3):
-        await link.run(TOUCH_SESSION, client.session, one.ttl)
+        await link.run_script(TOUCH_SESSION, client.session, one.ttl)
     gate.set()
     await loading
     assert "k" in one.credentials
@@ -169,7 +171,7 @@ async def test_what_is_loaded_has_what_was_changed_here_before(group: Group, mon
 
 async def some_round_trips(link: Any, session: Any) -> None:
     for _ in range(3):
-        await link.run(TOUCH_SESSION, session.id, session.ttl)
+        await link.run_script(TOUCH_SESSION, session.id, session.ttl)
 
 
 async def test_a_stream_that_the_store_does_not_know_yet_is_not_ended(group: Group, monkeypatch: pytest.MonkeyPatch):
@@ -252,7 +254,7 @@ async def test_a_client_that_resumes_has_an_id_to_resume_with_again(group: Group
 @contextmanager
 def late_replies(patch: pytest.MonkeyPatch, link: Any) -> Generator[list[str]]:
     """Inside, what is read of sessions arrives late. Gives the ids of those that are on their way."""
-    gate, real, read = asyncio.Event(), link.run, list[str]()
+    gate, real, read = asyncio.Event(), link.run_script, list[str]()
 
     async def run(script: str, *args: Any) -> Any:
         reply = await real(script, *args)
@@ -261,7 +263,7 @@ def late_replies(patch: pytest.MonkeyPatch, link: Any) -> Generator[list[str]]:
             await gate.wait()
         return reply
 
-    patch.setattr(link, "run", run)
+    patch.setattr(link, "run_script", run)
     yield read
     gate.set()
 
@@ -300,7 +302,7 @@ async def test_a_new_owner_knows_what_was_subscribed_to_before_the_news_that_it_
     three = await group.start("three")
     stream = await client.at("three").listen().started()
     await group["one"].kill()
-    gate, real, claims = asyncio.Event(), two.link.run, list[str]()
+    gate, real, claims = asyncio.Event(), two.link.run_script, list[str]()
 
     async def run(script: str, *args: Any) -> Any:
         if script == CLAIM_SESSION:
@@ -308,7 +310,7 @@ async def test_a_new_owner_knows_what_was_subscribed_to_before_the_news_that_it_
             await gate.wait()
         return await real(script, *args)
 
-    monkeypatch.setattr(two.link, "run", run)
+    monkeypatch.setattr(two.link, "run_script", run)
     asking = client.at("two").begin_call("who")
     await until(lambda: bool(claims))  # it has read the record
     await client.at("three").ask("resources/subscribe", {"uri": "memo://a"})

@@ -22,7 +22,7 @@ CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "v
 
 
 async def test_what_is_repeated_for_a_client_is_not_taken_for_the_request_that_came(tmp_path: Path):
-    SessionSetups(tmp_path).note("old", INITIALIZE)
+    SessionSetups(tmp_path).record_message("old", INITIALIZE)
     seen: list[tuple[Any, bool]] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -136,10 +136,10 @@ async def test_a_session_outlives_the_child_that_opened_it(tmp_path: Path):
 
 def test_the_messages_of_a_session_are_kept_up_to_a_number_of_bytes(tmp_path: Path):
     setups = SessionSetups(tmp_path)
-    setups.note("s", INITIALIZE)
+    setups.record_message("s", INITIALIZE)
     for number in range(200):
         uri = f"a://{number}/" + "x" * 10_000
-        setups.note("s", {"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": {"uri": uri}})
+        setups.record_message("s", {"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": {"uri": uri}})
     assert setups.messages("s")[0] == INITIALIZE
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= child_http.MAX_SETUP
 
@@ -148,6 +148,6 @@ def test_of_too_many_sessions_the_oldest_are_forgotten(tmp_path: Path, monkeypat
     monkeypatch.setattr(child_http, "MAX_SESSIONS", 3)
     setups = SessionSetups(tmp_path)
     for number in range(10):
-        setups.note(str(number), INITIALIZE)
+        setups.record_message(str(number), INITIALIZE)
     assert len(list(tmp_path.iterdir())) == 3
     assert setups.messages("9") == [INITIALIZE]

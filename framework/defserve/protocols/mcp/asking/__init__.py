@@ -33,7 +33,8 @@ else:
         __name__,
         {
             "defserve.protocols.mcp.asking.client_requests": (
-                "ask ask_url can can_confirm choose confirm gather once roots sample"
+                "ask_form ask_url can_ask_client can_ask_confirmation ask_choice "
+                "ask_confirmation gather_answers run_once_per_call request_roots request_sampling"
             )
         },
     )

@@ -36,7 +36,7 @@ class ElicitationForm:
         self.properties, self.required, self._parse = properties, required, parse
 
     @classmethod
-    def of(cls, kind: Any) -> ElicitationForm:
+    def from_type(cls, kind: Any) -> ElicitationForm:
         """A form for a model, dataclass or TypedDict of primitives, for one primitive type, or for a JSON Schema."""
         if is_mapping(kind):
             return _of_schema({"type": "object", **kind})
@@ -69,15 +69,15 @@ class ElicitationForm:
         return cls(properties, required, lambda content: validate(to_json({**blank, **content})))
 
     @classmethod
-    def of_one(cls, field: Params) -> ElicitationForm:
+    def from_single_field(cls, field: Params) -> ElicitationForm:
         """A form with one required field; its answer is that field's."""
         return cls({SINGLE_FIELD_NAME: field}, [SINGLE_FIELD_NAME], lambda content: content.get(SINGLE_FIELD_NAME))
 
-    def parse(self, content: Params) -> Any:
+    def parse_answer(self, content: Params) -> Any:
         """The author's value from what a person filled in. Raises ValueError when it does not fit."""
         return self._parse({k: v for k, v in content.items() if k in self.properties and v is not None})
 
-    def schema(self, dialect: Dialect) -> Params:
+    def build_schema(self, dialect: Dialect) -> Params:
         """The form as a version of the protocol has it."""
         properties = {name: _adapt_to_dialect(name, field, dialect) for name, field in self.properties.items()}
         schema: Params = {"type": "object", "properties": properties}
@@ -187,7 +187,7 @@ class Message:
         self.role = role
         self.content: ContentPart = Text(content) if isinstance(content, str) else content
 
-    def wire(self, dialect: Dialect) -> Params:
+    def to_wire(self, dialect: Dialect) -> Params:
         """The message for the wire, as the client's version has it."""
         return {"role": self.role, "content": encode_content_block(self.content, dialect)}
 
@@ -261,7 +261,7 @@ def build_sampling_params(options: SampleOptions, dialect: Dialect, offered: Map
 
 def _message(message: Message | str | Mapping[str, Any], dialect: Dialect) -> Params:
     if isinstance(message, str):
-        return User(message).wire(dialect)
+        return User(message).to_wire(dialect)
     if not isinstance(message, Message):
         return dict(message)
     if not isinstance(message.content, Text | Image | Audio):
@@ -269,7 +269,7 @@ def _message(message: Message | str | Mapping[str, Any], dialect: Dialect) -> Pa
         raise UsageError(
             f"a {type(message.content).__name__} cannot be sampled from", fix="send its text, an Image or an Audio"
         )
-    return message.wire(dialect)
+    return message.to_wire(dialect)
 
 
 class Sample:

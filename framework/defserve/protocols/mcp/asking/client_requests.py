@@ -59,7 +59,7 @@ class Root:
 class AskerProvider(Protocol):
     """An extension with its own way to ask. It is preferred to elicitation."""
 
-    def asker(self, call: Call) -> CallbackSection | None:
+    def find_asker(self, call: Call) -> CallbackSection | None:
         """A way to ask the person behind this call; None if it was not negotiated, or nobody can be reached."""
         ...
 
@@ -67,17 +67,17 @@ class AskerProvider(Protocol):
 async def ask_form(call: Call, message: str, kind: Any, *, key: str | None = None, strict: bool = False) -> Any:
     """Show a person a form. Raises Declined, Dismissed, or NoBackChannel if nobody can be asked."""
     _require(call, "elicitation")
-    form = kind if isinstance(kind, ElicitationForm) else ElicitationForm.of(kind)
+    form = kind if isinstance(kind, ElicitationForm) else ElicitationForm.from_type(kind)
     if (asker := _asker(call)) is not None:
-        content = await call.wait_for_answer(asker.form(call, message, form))
+        content = await call.wait_for_answer(asker.ask_form(call, message, form))
     else:
         dialect = get_dialect(call)
-        params: Params = {"message": message, "requestedSchema": form.schema(dialect)}
+        params: Params = {"message": message, "requestedSchema": form.build_schema(dialect)}
         if "elicitation_url" in dialect.has and not dialect.stateless:
             params = {"mode": "form", **params}
         content = _require_acceptance(await _question(call, "elicitation/create", params, key, strict), message)
     try:
-        return form.parse(content)
+        return form.parse_answer(content)
     except ValueError as error:
         raise ToolError(f"the answer to {message!r} does not fit the question: {_brief(error)}") from None
 
@@ -101,7 +101,7 @@ async def ask_choice(
         field: Params = {"type": "string", "oneOf": [{"const": v, "title": label} for v, label in options.items()]}
     else:
         field = {"type": "string", "enum": list(options)}
-    picked = await ask_form(call, message, ElicitationForm.of_one(field), key=key)
+    picked = await ask_form(call, message, ElicitationForm.from_single_field(field), key=key)
     if picked not in options:
         raise ToolError(f"the answer to {message!r} is none of {', '.join(map(str, options))}")
     return picked
@@ -118,7 +118,7 @@ async def ask_confirmation(call: Call, message: str, *, key: str | None = None) 
 
         raise NoBackChannel(f"nobody vouches for this caller, so it cannot confirm anything: {AUTHENTICATION_HINT}")
     try:
-        form = ElicitationForm.of_one({"type": "boolean", "title": "Confirm"})
+        form = ElicitationForm.from_single_field({"type": "boolean", "title": "Confirm"})
         return await ask_form(call, message, form, key=key, strict=True) is True
     except (Declined, Dismissed):
         return False
@@ -154,7 +154,7 @@ async def run_once_per_call(call: Call, key: str, effect: Callable[[], Any]) -> 
     """Run `effect` once in all rounds of this call and remember what it gave (a JSON value)."""
     is_parked = call is not call.root and find_parked_work(call) is not None
     owner = call if is_parked else call.root  # a parked call runs once itself
-    return await owner.local(RoundTrips).once(call, key, effect)
+    return await owner.local(RoundTrips).run_once(call, key, effect)
 
 
 def can_ask_client(call: Call, capability: str, detail: str | None = None) -> bool:
@@ -169,7 +169,7 @@ def can_ask_confirmation(call: Call) -> bool:
 
 # -- ways to ask -----------------------------------------------------------------------------------------
 def _asker(call: Call) -> CallbackSection | None:
-    askers = (e.asker(call) for e in call.session.composition.extensions if isinstance(e, AskerProvider))
+    askers = (e.find_asker(call) for e in call.session.composition.extensions if isinstance(e, AskerProvider))
     return next((asker for asker in askers if asker is not None), None)
 
 
@@ -183,9 +183,9 @@ async def _question(call: Call, method: str, params: Params, key: str | None, st
     if call.outer is not None and (work := find_parked_work(call)) is not None:
         return await ask_for_parked_work(call, work, method, params, acceptable, key)
     rounds = call.root.local(RoundTrips)
-    name, digest = rounds.key_of(key, method, params)
-    if (answer := rounds.answer(name, digest, acceptable, strict)) is None:
-        answer = await rounds.ask(call, name, digest, {"method": method, "params": params})
+    name, digest = rounds.make_question_key(key, method, params)
+    if (answer := rounds.find_answer(name, digest, acceptable, strict)) is None:
+        answer = await rounds.ask_client(call, name, digest, {"method": method, "params": params})
     return answer
 
 
@@ -326,7 +326,7 @@ class ParkedWork:
         self._news, self.has_caller = asyncio.Event(), asyncio.Event()
         self.has_caller.set()
 
-    async def ask(
+    async def ask_caller(
         self, method: str, params: Params, acceptable: Callable[[Any], bool], *, key: str | None = None
     ) -> Any:
         """Put a question to the caller, and wait for its answer. The caller may be another request by then."""
@@ -341,16 +341,16 @@ class ParkedWork:
         finally:
             self.open.pop(name, None)
 
-    async def caller(self) -> Call:
+    async def wait_for_caller(self) -> Call:
         """The request that waits for the work. While it is parked, wait for the next one."""
         await self.has_caller.wait()
         return self.call
 
-    def begin(self, work: Coroutine[Any, Any, Any]) -> None:
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
         self.task = asyncio.create_task(work)
         self.task.add_done_callback(lambda _: self._news.set())
 
-    async def done_or_asking(self) -> bool:
+    async def wait_until_done_or_asking(self) -> bool:
         """Wait until it is done, which gives True, or until it asks."""
         assert self.task is not None
         while not (self.task.done() or self.open):
@@ -360,18 +360,18 @@ class ParkedWork:
             await asyncio.sleep(0)  # what is asked at once travels together
         return self.task.done()
 
-    def attach(self, call: Call, rounds: RoundTrips) -> None:
+    def resume_with_answers(self, call: Call, rounds: RoundTrips) -> None:
         """Go on with the answers that a request brings."""
         self.call = call
         self.attached(call)
         self.has_caller.set()
         for name, question in list(self.open.items()):
-            answer = rounds.answer(name, question.digest, question.acceptable, strict=True)
+            answer = rounds.find_answer(name, question.digest, question.acceptable, strict=True)
             if answer is not None and not question.answer.done():
                 del self.open[name]
                 question.answer.set_result(answer)
 
-    def refuse(self, error: Exception) -> None:
+    def fail_open_questions(self, error: Exception) -> None:
         """Fail every open question."""
         for question in list(self.open.values()):
             if not question.answer.done():
@@ -402,7 +402,7 @@ class ParkedWorkRegistry:
     def __len__(self) -> int:
         return len(self._parked)
 
-    async def run(self, call: Call, begin: Callable[[ParkedWork], Coroutine[Any, Any, T]]) -> T:
+    async def run_or_resume(self, call: Call, begin: Callable[[ParkedWork], Coroutine[Any, Any, T]]) -> T:
         """Begin work, or go on with the work that this request answers. Returns or raises as the work does.
 
         Raises ParkedWorkLost. A request that is cancelled, or runs out of time, ends its work.
@@ -411,22 +411,24 @@ class ParkedWorkRegistry:
         outer = find_parked_work(call)
         if outer is not None or rounds.parked is None:
             work = ParkedWork(call, outer)
-            work.begin(begin(work))
+            work.start(begin(work))
         else:
             work = self._pop_work(rounds.parked)
-            work.attach(call, rounds)
+            work.resume_with_answers(call, rounds)
         is_parked = False
         try:
-            while not await work.done_or_asking():
+            while not await work.wait_until_done_or_asking():
                 try:
                     await self._park(work)
                 except LimitExceeded as full:
-                    work.refuse(full)
+                    work.fail_open_questions(full)
                     continue
                 is_parked = True
                 questions = {name: (question.digest, question.request) for name, question in work.open.items()}
-                rounds.park(call, {"id": work.id, "note": work.note()[:MAX_NOTE_LENGTH]}, questions)
-                await call.engine.pending()
+                rounds.reply_with_parked_questions(
+                    call, {"id": work.id, "note": work.note()[:MAX_NOTE_LENGTH]}, questions
+                )
+                await call.engine.create_future()
             assert work.task is not None
             return work.task.result()
         finally:
@@ -488,7 +490,7 @@ async def ask_for_parked_work(
     call: Call, work: ParkedWork, method: str, params: Params, acceptable: Callable[[Any], bool], key: str | None
 ) -> Any:
     """Ask for a call that belongs to parked work. Its time stands still meanwhile."""
-    asking = work.ask(method, params, acceptable, key=key)
+    asking = work.ask_caller(method, params, acceptable, key=key)
     return await (call.wait_with_paused_timeout(asking) if isinstance(call, InnerCall) else asking)
 
 

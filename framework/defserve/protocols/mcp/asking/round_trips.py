@@ -83,7 +83,7 @@ class RoundTrips:
 
     # -- a question --------------------------------------------------------------------------------------
 
-    def key_of(self, key: str | None, method: str, params: Params) -> tuple[str, str]:
+    def make_question_key(self, key: str | None, method: str, params: Params) -> tuple[str, str]:
         """The key a question travels under, and the digest of what it says."""
         digest = digest_question(method, params)
         base = key or f"{method.partition('/')[0]}-{digest[:12]}"
@@ -94,7 +94,7 @@ class RoundTrips:
         self._keys.add(name)
         return name, digest
 
-    def answer(self, key: str, digest: str, acceptable: Callable[[Any], bool], strict: bool) -> Any | None:
+    def find_answer(self, key: str, digest: str, acceptable: Callable[[Any], bool], strict: bool) -> Any | None:
         """The answer to a question, or None when it has to be asked (again).
 
         A `strict` question takes an answer only with the state that proves it was asked.
@@ -104,13 +104,13 @@ class RoundTrips:
         asked, answer = self.answers.get(key, ("", None))
         return answer if asked == digest and acceptable(answer) else None
 
-    async def ask(self, call: Call, key: str, digest: str, request: Params) -> Any:
+    async def ask_client(self, call: Call, key: str, digest: str, request: Params) -> Any:
         """The answer of a client that can be waited for. Otherwise the run ends here, and this never returns."""
         if self.wait_for_answer is None:
-            return await self.suspend(call, key, digest, request)
+            return await self.suspend_call(call, key, digest, request)
         return await call.wait_for_answer(self.wait_for_answer(key, digest, request))
 
-    async def suspend(self, call: Call, key: str, digest: str, request: Params) -> Any:
+    async def suspend_call(self, call: Call, key: str, digest: str, request: Params) -> Any:
         """Leave the question in the reply and end this run. Never returns.
 
         An effect that is running may finish first. If it were cut off, it would happen again.
@@ -122,27 +122,27 @@ class RoundTrips:
         await self.effects.wait_until_idle()
         if call.suspension is None:
             call.suspend(lambda: self._build_input_required(call.root))
-            call.engine.soon(self._unwind)
-        return await call.engine.pending()
+            call.engine.call_soon(self._unwind)
+        return await call.engine.create_future()
 
-    def park(self, call: Call, handle: Params, questions: dict[str, tuple[str, Params]]) -> None:
+    def reply_with_parked_questions(self, call: Call, handle: Params, questions: dict[str, tuple[str, Params]]) -> None:
         """Leave questions of parked work in the reply. The function ends; the work does not."""
         self.parked, self.open, self.answers = handle, questions, {}
         call.suspend(lambda: self._build_input_required(call.root))
 
-    async def once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
+    async def run_once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
         """What `effect` gave in this or an earlier round. No effect begins in a run that is about to end."""
         if key not in self.effects.done and call.suspension is not None:
             if self._unwinding:
                 raise Suspended
-            await call.engine.pending()
+            await call.engine.create_future()
         is_kept = self.keep_effect is None or key in self.effects.done
-        value = await self.effects.once(call, key, effect)
+        value = await self.effects.run_once(call, key, effect)
         if self.keep_effect is not None and not is_kept:
             await self.keep_effect(key, value)
         return value
 
-    async def relay(self, call: Call, requests: Mapping[str, Params], kept: Any) -> Any:
+    async def relay_questions(self, call: Call, requests: Mapping[str, Params], kept: Any) -> Any:
         """Leave the questions of another server in the reply and end this run. Never returns.
 
         `kept` comes back as `relayed`, with the answers.
@@ -153,7 +153,7 @@ class RoundTrips:
         }
         self.relayed = kept
         call.suspend(lambda: self._build_input_required(call.root))
-        return await call.engine.pending()
+        return await call.engine.create_future()
 
     def _unwind(self) -> None:
         self._unwinding = True
@@ -189,7 +189,7 @@ async def read_client_answers(call: Call) -> None:
 
 
 def _sealer(call: Call) -> Sealer:
-    return get_dialect(call).secret.sealer(is_local=call.session.is_local)
+    return get_dialect(call).secret.get_sealer(is_local=call.session.is_local)
 
 
 def _binding(call: Call) -> bytes:
@@ -216,7 +216,7 @@ class Effects:
         self.done: dict[str, Any] = {}
         self._running: dict[str, asyncio.Event] = {}
 
-    async def once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
+    async def run_once(self, call: Call, key: str, effect: Callable[[], Any]) -> Any:
         """Run `effect` unless it is done. Two callers that want the same effect at once wait for each other."""
         while key not in self.done:
             if key in self._running:

@@ -39,7 +39,7 @@ class ServerSecret:
         self.of_group: bytes | None = None
         """The key of a group of processes. It ends with the group."""
 
-    def sealer(self, *, is_local: bool) -> Sealer:
+    def get_sealer(self, *, is_local: bool) -> Sealer:
         """The sealer. Warns once if a network peer needs it and its key ends with this process.
 
         A local peer ends with this process too, so it needs no warning.

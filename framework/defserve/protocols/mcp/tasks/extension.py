@@ -79,7 +79,7 @@ class Tasks(Extension):
         self._storage = TaskStorage(store)
         self._runners: dict[asyncio.AbstractEventLoop, TaskRunner] = {}
         self.elsewhere = RemoteTasks(self._runner, servers, self._new_record) if servers is not None else None
-        subscriptions.follow("taskIds", self.follow)
+        subscriptions.add_filter_member("taskIds", self.follow_tasks)
 
     def negotiate(self, offer: Offer) -> object | None:
         # Active for all of them: who did not declare tasks is told so, and not that the method does not exist.
@@ -95,7 +95,9 @@ class Tasks(Extension):
         return {"tools/call": self.around_call}  # pyright: ignore[reportReturnType]
 
     def stages(self) -> Stages:
-        return Stages(admit=self.admit, hold=_begin, concerns=lambda item, active: TASK_FACET_NAME in item.facets)
+        return Stages(
+            admit=self.check_task_support, hold=_begin, concerns=lambda item, active: TASK_FACET_NAME in item.facets
+        )
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:
@@ -104,7 +106,7 @@ class Tasks(Extension):
         try:
             yield
         finally:
-            await runner.end()
+            await runner.shut_down()
             del self._runners[loop]
             if not self._runners:
                 await self._storage.store.close()
@@ -139,7 +141,7 @@ class Tasks(Extension):
 
     async def _start(self, call: Call, params: Params, tool: Tool, following: Next) -> Params:
         runner = self._runner()
-        runner.admit(call, tool)
+        runner.check_capacity(call, tool)
         run = TaskRun(
             runner, call, params, lambda: _record(call, params, tool, runner), blocks=needs_worker_thread(tool)
         )
@@ -151,7 +153,7 @@ class Tasks(Extension):
             raise
         return begun if isinstance(begun, dict) else _parse_reply(begun)
 
-    def admit(self, call: Call, item: Any) -> None:
+    def check_task_support(self, call: Call, item: Any) -> None:
         """A stage. Raises NoBackChannel if the client must take tasks to call this tool, and does not."""
         options: TaskOptions = item.facets[TASK_FACET_NAME]
         if options.is_required and call.outer is None and _is_stateless(call) and not can_take_tasks(call):
@@ -160,12 +162,12 @@ class Tasks(Extension):
     # -- methods -----------------------------------------------------------------------------------------
 
     async def get(self, call: Call, params: Params) -> Params:
-        return {**await self.look(call, await self._find_task(call, params)), "resultType": "complete"}
+        return {**await self.fetch_task(call, await self._find_task(call, params)), "resultType": "complete"}
 
-    async def look(self, call: Call, task: StoredTask) -> Params:
+    async def fetch_task(self, call: Call, task: StoredTask) -> Params:
         """A task of the caller as it is now."""
         if (elsewhere := self._running_elsewhere(task)) is not None:
-            return await elsewhere.look(call, task)
+            return await elsewhere.fetch_task(call, task)
         return (await self._alive(call, task)).to_detailed_task()
 
     def _running_elsewhere(self, task: StoredTask) -> RemoteTasks | None:
@@ -190,7 +192,7 @@ class Tasks(Extension):
                 record.status = "working"
             return bool(answered)
 
-        await self._runner().change(task.record.id, answer)
+        await self._runner().change_task(task.record.id, answer)
         return {}
 
     async def cancel(self, call: Call, params: Params) -> Params:
@@ -200,13 +202,13 @@ class Tasks(Extension):
             return await elsewhere.forward_request(call, task, {})
 
         def end(record: TaskRecord) -> bool:
-            record.end("cancelled", "cancelled by the client")
+            record.finish("cancelled", "cancelled by the client")
             return True
 
-        await self._runner().change(task.record.id, end)
+        await self._runner().change_task(task.record.id, end)
         return {}
 
-    async def find(self, call: Call, id: str) -> StoredTask | None:
+    async def find_visible_task(self, call: Call, id: str) -> StoredTask | None:
         """The task of this id, if there is one, and this caller may use it and still sees its tool."""
         if (task := await self._own(call, id)) is None:
             return None
@@ -219,9 +221,9 @@ class Tasks(Extension):
 
     async def _find_task(self, call: Call, params: Params) -> StoredTask:
         require_tasks(call)
-        return _require_task(await self.find(call, read_text_param(params, "taskId")))
+        return _require_task(await self.find_visible_task(call, read_text_param(params, "taskId")))
 
-    async def follow(self, call: Call, wanted: Any, tell: SendNotification) -> GrantedFilter:
+    async def follow_tasks(self, call: Call, wanted: Any, tell: SendNotification) -> GrantedFilter:
         """Tell a listener of each task as it is now, and again after every change.
 
         Ids that are unknown, or somebody else's, are left out.
@@ -234,16 +236,16 @@ class Tasks(Extension):
         follower = TaskFollower(self._runner(), tell)
         try:
             for id in dict.fromkeys(wanted):
-                if (task := await self.find(call, id)) is None:
+                if (task := await self.find_visible_task(call, id)) is None:
                     continue
                 if task.record.elsewhere is not None and not task.record.is_over:
-                    follower.polled[id] = partial(self.look, call, task)
+                    follower.polled[id] = partial(self.fetch_task, call, task)
                 else:
-                    follower.follow(task)
+                    follower.follow_task(task)
         except BaseException:
-            follower.end()
+            follower.stop()
             raise
-        return GrantedFilter([*follower.latest, *follower.polled], follower.begin, follower.end)
+        return GrantedFilter([*follower.latest, *follower.polled], follower.start, follower.stop)
 
     # -- lost runners ------------------------------------------------------------------------------------
 
@@ -259,12 +261,12 @@ class Tasks(Extension):
         tool = self._find_tool(record.tool)
         if tool is None or TASK_FACET_NAME not in tool.facets:
             return _require_task(
-                await runner.change(
+                await runner.change_task(
                     record.id, lambda found: found.runner == record.runner and fail_task(found, PROCESS_LOST)
                 )
             )
         try:
-            runner.admit(call, tool)
+            runner.check_capacity(call, tool)
         except TooManyCalls:
             return task  # a later look finds room, or another process does
         # Whoever asks in the same moment must not take it for lost again.
@@ -276,7 +278,7 @@ class Tasks(Extension):
 
     async def _again(self, call: Call, lost: TaskRecord, tool: Tool, runner: TaskRunner) -> StoredTask:
         is_claimed = False
-        await runner.beat()
+        await runner.renew_lease()
 
         def claim(record: TaskRecord) -> bytes | bool:
             nonlocal is_claimed
@@ -291,10 +293,10 @@ class Tasks(Extension):
             is_claimed = True
             return True
 
-        task = _require_task(await runner.change(lost.id, claim))
+        task = _require_task(await runner.change_task(lost.id, claim))
         if is_claimed and not task.record.is_over:
             run = _next_run(call, task.record, runner, blocks=needs_worker_thread(tool))
-            runner.adopt(run, task.record)
+            runner.take_over_task(run, task.record)
             run.resume(task.record, run.call.terms.methods["tools/call"].run)
         return task
 
@@ -371,7 +373,7 @@ def _next_run(call: Call, record: TaskRecord, runner: TaskRunner, *, blocks: boo
     params = {**record.brought, "name": record.tool, "arguments": record.arguments}
     composition = call.session.composition
     offer = composition.offer_in(Request("task", "tools/call", params, params))
-    terms = composition.agree(offer) if offer is not None else None
+    terms = composition.negotiate_terms(offer) if offer is not None else None
     stranger = make_stranger_principal(record.stranger) if record.owner is None else None
     return TaskRun(runner, call, params, lambda: record, blocks=blocks, terms=terms, stranger=stranger)
 
@@ -433,16 +435,16 @@ class RemoteTasks:
         """A server has begun a task for a caller: the answer to the caller. Raises LimitExceeded."""
         runner, record = self._runner(), self._begin(call, created)
         record.elsewhere = where
-        await runner.accounts.charge(record, call.principal, len(record.to_bytes()))
+        await runner.accounts.charge_bytes(record, call.principal, len(record.to_bytes()))
         await runner.storage.create(record)
         now = runner.storage.now()
         runner.held = {id: expires for id, expires in runner.held.items() if expires > now} | {
             record.id: record.expires
         }
-        await runner.beat()
+        await runner.renew_lease()
         return {**_translate_task(record, created), "resultType": "task"}
 
-    async def look(self, call: Call, task: StoredTask) -> Params:
+    async def fetch_task(self, call: Call, task: StoredTask) -> Params:
         """The task as it is now."""
         where, runner = _where(task), self._runner()
         try:
@@ -458,10 +460,10 @@ class RemoteTasks:
             outcome = await charge_outcome(runner, task.record, call.principal, outcome)
 
         def end(record: TaskRecord) -> bytes | bool:
-            record.end(found["status"], _translate_task(record, found).get("statusMessage", ""))
+            record.finish(found["status"], _translate_task(record, found).get("statusMessage", ""))
             return True if outcome is None else outcome
 
-        ended = _require_task(await runner.change(task.record.id, end))
+        ended = _require_task(await runner.change_task(task.record.id, end))
         runner.held.pop(task.record.id, None)
         self._servers.release_task(where)
         return ended.to_detailed_task()
@@ -480,7 +482,7 @@ class RemoteTasks:
         if record.runner != runner.id and not await runner.heartbeat.is_dead(record.runner):
             return task.to_detailed_task()
         runner.held.pop(record.id, None)
-        ended = await runner.change(record.id, lambda found: fail_task(found, SERVER_LOST))
+        ended = await runner.change_task(record.id, lambda found: fail_task(found, SERVER_LOST))
         return _require_task(ended).to_detailed_task()
 
 
@@ -494,7 +496,7 @@ def _translate_task(record: TaskRecord, found: Params) -> Params:
     texts = ("createdAt", "lastUpdatedAt", "statusMessage")
     said = {name: found[name][:MAX_STATUS_MESSAGE_LENGTH] for name in texts if isinstance(found.get(name), str)}
     status = found["status"] if found.get("status") in TASK_STATUSES else "working"
-    return {**record.wire(), **said, "status": status}
+    return {**record.to_wire(), **said, "status": status}
 
 
 def _encode_outcome(found: Params) -> bytes | None:
@@ -527,10 +529,10 @@ class TaskFollower:
         self._polling: list[asyncio.Task[None]] = []
         self._runner, self._tell, self._has_begun = runner, tell, False
 
-    def follow(self, task: StoredTask) -> None:
+    def follow_task(self, task: StoredTask) -> None:
         self.latest[task.record.id] = task
         if not task.record.is_over:
-            self._runner.listen(task.record.id, self.on_task_changed)
+            self._runner.add_listener(task.record.id, self.on_task_changed)
 
     def on_task_changed(self, task: StoredTask) -> None:
         """What comes from the store may be older than what this process knows already."""
@@ -539,15 +541,15 @@ class TaskFollower:
             if self._has_begun:
                 self._tell(TASK_CHANGED_METHOD, task.to_detailed_task())
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._has_begun = True
         for task in self.latest.values():
             self._tell(TASK_CHANGED_METHOD, task.to_detailed_task())
         self._polling = [asyncio.create_task(poll_task(look, self._tell)) for look in self.polled.values()]
 
-    def end(self) -> None:
+    def stop(self) -> None:
         for id in self.latest:
-            self._runner.unlisten(id, self.on_task_changed)
+            self._runner.remove_listener(id, self.on_task_changed)
         for polling in self._polling:
             polling.cancel()
 

@@ -97,13 +97,13 @@ class TaskRecord:
     def expires(self) -> int:
         return self.created + self.ttl
 
-    def end(self, status: TaskStatus, message: str = "") -> None:
+    def finish(self, status: TaskStatus, message: str = "") -> None:
         """It is over. Questions that nobody answered are dropped, and so is what a further run would need."""
         self.status, self.message = status, message[:MAX_STATUS_MESSAGE_LENGTH]
         self.questions, self.answers, self.effects, self.arguments = {}, {}, {}, None
         self.brought, self.marks = {}, {}
 
-    def wire(self) -> Params:
+    def to_wire(self) -> Params:
         """The fields that every form of a task has."""
         said: Params = {
             "taskId": self.id,
@@ -124,7 +124,7 @@ class StoredTask(NamedTuple):
 
     def to_detailed_task(self) -> Params:
         """The task as `tasks/get` and notifications tell it."""
-        said = self.record.wire()
+        said = self.record.to_wire()
         if self.record.status == "input_required":
             asked = self.record.questions.items()
             said["inputRequests"] = {key: {"method": one["method"], "params": one["params"]} for key, one in asked}
@@ -173,19 +173,19 @@ class TaskStorage:
         """Keep a new task. When this returns, every process on the store finds it."""
         data = record.to_bytes()
         change = StoreChange(
-            TASK_SPACES.of(record.id), put={RECORD: data}, expect={RECORD: None}, ttl=record.ttl / 1000
+            TASK_SPACES.make_space(record.id), put={RECORD: data}, expect={RECORD: None}, ttl=record.ttl / 1000
         )
         if await self.store.change(change):
             return
         # A store that lost its connection may repeat a change, and then find its own first attempt.
-        if (await self.store.get(TASK_SPACES.of(record.id), [RECORD])).get(RECORD) != data:
+        if (await self.store.get(TASK_SPACES.make_space(record.id), [RECORD])).get(RECORD) != data:
             raise StoreBusy("The store has another task of this id")
 
     async def find(self, id: str) -> StoredTask | None:
         """The task of this id; None if there is none, or none any more."""
         if not _ID.fullmatch(id):
             return None
-        found = await self.store.get(TASK_SPACES.of(id), [RECORD, OUTCOME])
+        found = await self.store.get(TASK_SPACES.make_space(id), [RECORD, OUTCOME])
         if RECORD not in found:
             return None
         record = TaskRecord.from_bytes(found[RECORD])
@@ -196,7 +196,7 @@ class TaskStorage:
 
         Raises LimitExceeded if the record would become too large, and what the store raises.
         """
-        space = TASK_SPACES.of(id)
+        space = TASK_SPACES.make_space(id)
         for _ in range(MAX_TRIES):
             found = await self.store.get(space, [RECORD, OUTCOME])
             if RECORD not in found:
@@ -248,7 +248,7 @@ class TaskAccounts:
         # Within a process they take turns: only those of several processes have to try again.
         self._turns = asyncio.Lock()
 
-    async def charge(self, record: TaskRecord, principal: str, size: int) -> None:
+    async def charge_bytes(self, record: TaskRecord, principal: str, size: int) -> None:
         """A task takes `size` bytes from now on, until it expires. Raises LimitExceeded if that is too much."""
         async with self._turns:
             await self._enter(record, sha256(principal.encode("utf-8", "surrogatepass")).hexdigest(), size, 1)
@@ -256,7 +256,7 @@ class TaskAccounts:
                 await self._enter(record, STRANGERS, size, STRANGERS_SHARE)
 
     async def _enter(self, record: TaskRecord, account: str, size: int, share: int) -> None:
-        storage, space, name = self._storage, TASK_ACCOUNT_SPACES.of(account), record.id[:_NAME]
+        storage, space, name = self._storage, TASK_ACCOUNT_SPACES.make_space(account), record.id[:_NAME]
         for _ in range(MAX_TRIES):
             before = (await storage.store.get(space, [LEDGER])).get(LEDGER)
             now = storage.now()
@@ -312,14 +312,14 @@ class Heartbeat:
         self._beating: asyncio.Task[None] | None = None
         self._dead: set[str] = set()
 
-    async def begin(self, is_needed: Callable[[], bool]) -> None:
+    async def start(self, is_needed: Callable[[], bool]) -> None:
         """Keep the lease from now on, for as long as it is needed. Raises what the store raises."""
         if self._beating is None or self._beating.done():
             await self._renew()
             if self._beating is None or self._beating.done():
                 self._beating = asyncio.create_task(self._beat(is_needed))
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Give up the lease. If the store cannot be reached, it ends by itself."""
         if self._beating is not None:
             self._beating.cancel()
@@ -361,7 +361,7 @@ class Heartbeat:
 
 
 def _lease(runner: str) -> Space:
-    return LEASE_SPACES.of(f"tasks {runner}")
+    return LEASE_SPACES.make_space(f"tasks {runner}")
 
 
 # -- What a client that takes tasks offers, with every request (tasks extension: capability negotiation).

@@ -107,10 +107,10 @@ class TaskRun:
 
     def say(self, message: str) -> None:
         self._message = message[:MAX_STATUS_MESSAGE_LENGTH]
-        if self.call.engine.on_loop():
+        if self.call.engine.is_on_loop():
             self._tell_soon()
         else:
-            self.call.engine.post(self._tell_soon)
+            self.call.engine.post_to_loop(self._tell_soon)
 
     async def begin(self) -> None:
         if self.record is None:
@@ -120,10 +120,10 @@ class TaskRun:
                 rounds = self.call.local(RoundTrips)
                 record.answers, record.effects = dict(rounds.answers), dict(rounds.effects.done)
                 record.marks = get_call_marks(self.call)
-            await self._runner.create(self, record)
+            await self._runner.create_task(self, record)
             self._go_on(record)
             if not self.begun.done():
-                self.begun.set_result({"resultType": "task", **record.wire()})
+                self.begun.set_result({"resultType": "task", **record.to_wire()})
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class TaskRun:
         self._runner.runs.add(self)
         self._session.in_flight[self.call.id] = self.call
         self._session.composition.running += 1
-        self.call.engine.start(self.call, following(self.call, self.call.params))  # pyright: ignore[reportArgumentType]
+        self.call.engine.start_call(self.call, following(self.call, self.call.params))  # pyright: ignore[reportArgumentType]
 
     def resume(self, record: TaskRecord, following: Next) -> None:
         """Run a task again whose runner has died. It has begun, and finds the answers that were given before."""
@@ -159,7 +159,7 @@ class TaskRun:
         self.is_lost = True
         self._session.cancel(self.call.id)
 
-    def saw(self, task: StoredTask | None) -> None:
+    def apply_stored_task(self, task: StoredTask | None) -> None:
         """The task as it is in the store now: it may have been ended, or its questions answered, by another process."""
         if self.record is None or (task is not None and task.record.revision < self.record.revision):
             return  # it was read before this run began
@@ -170,7 +170,7 @@ class TaskRun:
             if key in task.record.answers and not waiting.done():
                 waiting.set_result(task.record.answers[key][1])
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """The server ends, so the run ends too."""
         self._session.fail(self.call, Draining("the server is shutting down"))
         self.call.stop()
@@ -181,17 +181,17 @@ class TaskRun:
             message.taken()
         if not message.answers:
             return
-        self.call.engine.soon(self._session.close)
+        self.call.engine.call_soon(self._session.close)
         if self._deadline is not None:
             self._deadline.cancel()
         if self._telling is not None:
             self._telling.cancel()
         if self.record is None:
-            self._runner.finish(self, None)
+            self._runner.finish_run(self, None)
             if not self.begun.done():
                 self.begun.set_result(message.data)
         else:
-            self._runner.finish(self, self._persist_outcome(self.record, message.data))
+            self._runner.finish_run(self, self._persist_outcome(self.record, message.data))
 
     async def _persist_outcome(self, record: TaskRecord, reply: bytes) -> None:
         """Keep the outcome, however long it takes to reach the store."""
@@ -221,9 +221,9 @@ class TaskRun:
                 return fail_task(found, SHUT_DOWN)
             error = from_json(outcome).get("error")
             if error is not None:
-                found.end("failed", str(error["message"]))
+                found.finish("failed", str(error["message"]))
             else:
-                found.end("completed")
+                found.finish("completed")
             return outcome
 
         await self._change(alter)
@@ -231,7 +231,7 @@ class TaskRun:
     async def _change(self, alter: RecordChange) -> None:
         """Change the task, unless somebody else runs it by now."""
         assert self.record is not None
-        await self._runner.change(self.record.id, lambda found: found.runner == self._runner.id and alter(found))
+        await self._runner.change_task(self.record.id, lambda found: found.runner == self._runner.id and alter(found))
 
     # -- what the client is told and asked ---------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class TaskRun:
         except BaseException:
             # Others of the same function may go on, so what nobody waits for must not be asked.
             if not self.is_lost and not self._session.is_cut:
-                self._runner.afterwards(self._change(withdraw))
+                self._runner.start_before_shutdown(self._change(withdraw))
             raise
         finally:
             del self._waiting[key]
@@ -310,7 +310,7 @@ class TaskSession(Session):
 async def charge_outcome(runner: TaskRunner, record: TaskRecord, principal: str, outcome: bytes) -> bytes:
     """Charge an outcome to its principal. Returns it, or an outcome that says that there was no room."""
     try:
-        await runner.accounts.charge(record, principal, len(record.to_bytes()) + len(outcome))
+        await runner.accounts.charge_bytes(record, principal, len(record.to_bytes()) + len(outcome))
     except LimitExceeded as error:
         if error.data.get("limit") not in ("tasks", "task_bytes"):
             raise
@@ -320,7 +320,7 @@ async def charge_outcome(runner: TaskRunner, record: TaskRecord, principal: str,
 
 def fail_task(record: TaskRecord, message: str) -> bytes:
     """End a task that has no outcome. Returns the outcome that says so."""
-    record.end("failed", message)
+    record.finish("failed", message)
     return to_json({"error": make_error_object(INTERNAL_ERROR, message, {"error_type": "task_lost"})})
 
 
@@ -366,7 +366,7 @@ class TaskRunner:
     def id(self) -> str:
         return self.heartbeat.id
 
-    def admit(self, call: Call, tool: Tool) -> None:
+    def check_capacity(self, call: Call, tool: Tool) -> None:
         """Raises TooManyCalls if one more task must not run here. Plain calls keep half of the room and the threads."""
         limits, runs = self.limits, self.runs
         is_full = {
@@ -379,30 +379,30 @@ class TaskRunner:
                 data = {"limit": limit, "retry_after_ms": 1000}
                 raise TooManyCalls(f"too many tasks are running (Limits.{limit})", data=data)
 
-    async def beat(self) -> None:
+    async def renew_lease(self) -> None:
         """Show that this process is alive, before it takes on a task."""
-        await self.heartbeat.begin(self._is_busy)
+        await self.heartbeat.start(self._is_busy)
 
-    async def create(self, run: TaskRun, record: TaskRecord) -> None:
+    async def create_task(self, run: TaskRun, record: TaskRecord) -> None:
         """Keep a new task that runs here. When this returns, every process finds it."""
         self.running[record.id] = run
         try:
-            await self.beat()
+            await self.renew_lease()
             # Its arguments are held for as long as it runs, in memory if not in the record.
             size = len(record.to_bytes()) + len(to_json(run.call.params))
-            await self.accounts.charge(record, run.call.principal, size)
+            await self.accounts.charge_bytes(record, run.call.principal, size)
             await self.storage.create(record)
         except BaseException:
             del self.running[record.id]
             raise
         self._look_on()
 
-    def adopt(self, run: TaskRun, record: TaskRecord) -> None:
+    def take_over_task(self, run: TaskRun, record: TaskRecord) -> None:
         """A task runs here whose runner has died. Its record has this runner's id."""
         self.running[record.id] = run
         self._look_on()
 
-    def finish(self, run: TaskRun, work: Coroutine[Any, Any, Any] | None) -> None:
+    def finish_run(self, run: TaskRun, work: Coroutine[Any, Any, Any] | None) -> None:
         """A run has ended. With the last `work` for its task, it counts until that is done."""
         if work is None:
             self.runs.discard(run)
@@ -412,13 +412,13 @@ class TaskRunner:
             self.runs.discard(run)
             self.running.pop(run.id, None)
 
-        self.afterwards(work).add_done_callback(done)
+        self.start_before_shutdown(work).add_done_callback(done)
 
-    def afterwards(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def start_before_shutdown(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do something that the end of the server waits for."""
         return self._finishing.start(_quietly(work))
 
-    async def change(self, id: str, alter: RecordChange) -> StoredTask | None:
+    async def change_task(self, id: str, alter: RecordChange) -> StoredTask | None:
         """Change a task and tell those who listen to it here."""
         task = await self.storage.change(id, alter)
         self.notify_listeners(id, task)
@@ -427,7 +427,7 @@ class TaskRunner:
     def notify_listeners(self, id: str, task: StoredTask | None) -> None:
         """A task was changed in this process."""
         if (run := self.running.get(id)) is not None:
-            run.saw(task)
+            run.apply_stored_task(task)
         listeners = self._listeners.get(id, ())
         if task is None or task.record.is_over:
             # Nothing more is to be heard of it, and to look at its result again and again would cost.
@@ -438,22 +438,22 @@ class TaskRunner:
 
     # -- listening ---------------------------------------------------------------------------------------
 
-    def listen(self, id: str, listener: TaskListener) -> None:
+    def add_listener(self, id: str, listener: TaskListener) -> None:
         self._listeners.setdefault(id, []).append(listener)
         self._look_on()
 
-    def unlisten(self, id: str, listener: TaskListener) -> None:
+    def remove_listener(self, id: str, listener: TaskListener) -> None:
         left = [one for one in self._listeners.pop(id, []) if one != listener]
         if left:
             self._listeners[id] = left
 
     # -- life --------------------------------------------------------------------------------------------
 
-    async def end(self) -> None:
+    async def shut_down(self) -> None:
         """The server ends: runs that are left are cut off, and outcomes get a moment to reach the store."""
         cut = list(self.runs)
         for run in cut:
-            run.cut()
+            run.abort()
         # What they clean up may need what other extensions close next.
         if stopping := [cast("asyncio.Task[Any]", run.call.task) for run in cut if run.call.task is not None]:
             await asyncio.wait(stopping, timeout=self.limits.farewell)
@@ -462,7 +462,7 @@ class TaskRunner:
         if self._finishing:
             await asyncio.wait(self._finishing, timeout=FAREWELL_SECONDS)
         self._finishing.cancel()
-        await self.heartbeat.end()
+        await self.heartbeat.stop()
 
     def _is_busy(self) -> bool:
         now = self.storage.now()

@@ -130,7 +130,7 @@ class ChannelType(ChannelTypeBase):
                 fix="use @….observe",
             )
         self.functions[verb] = ChannelFunction(verb, function, self._directory.server.find_provider, timeout, scope)
-        self.feature_set.use(*USES_BY_VERB.get(verb, ()))
+        self.feature_set.record_declaration(*USES_BY_VERB.get(verb, ()))
 
     # -- verbs -------------------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class DeclaredChannel(NamedTuple):
     kind: ChannelTypeBase
     channel: Channel
 
-    def wire(self) -> Params:
+    def to_wire(self) -> Params:
         described, capabilities = self.channel.describe(self.kind.type), self.kind.capabilities
         return {**described, "capabilities": capabilities} if capabilities else described
 
@@ -236,9 +236,9 @@ class SessionChannels:
     registered: bool = False
     refused: set[str] = field(default_factory=set[str])
 
-    def note(self, held: DeclaredChannel) -> Params:
+    def record_channel(self, held: DeclaredChannel) -> Params:
         """The descriptor of a channel that this host asked for. It counts as told."""
-        self.told[held.channel.id] = wire = held.wire()
+        self.told[held.channel.id] = wire = held.to_wire()
         self.refused.discard(held.channel.id)
         return wire
 
@@ -249,7 +249,7 @@ class SessionChannels:
         found |= {f"{CLOSED}{id}": True for id in self.closed}
         return found | {f"{REFUSED}{id}": True for id in self.refused}
 
-    def judge(self, ids: Iterable[str], answer: Any, *, strictly: bool) -> bool:
+    def record_refusals(self, ids: Iterable[str], answer: Any, *, strictly: bool) -> bool:
         """Note which channels the host refuses, by its answer. False if the answer says nothing about them.
 
         `strictly`: a channel that the answer leaves out is refused.
@@ -284,12 +284,12 @@ class ChannelDirectory:
 
     def add(self, kind: ChannelTypeBase, channel: Channel) -> None:
         self.shared.add(channel.id, DeclaredChannel(kind, channel))
-        self.follow_all()
+        self.notify_all_hosts()
 
     def remove(self, kind: ChannelTypeBase, id: str) -> None:
         self._refuse_foreign(kind, id)
         self.shared.remove(id)
-        self.follow_all()
+        self.notify_all_hosts()
 
     def update(self, kind: ChannelTypeBase, channel: Channel) -> None:
         def same(view: SessionChannels) -> bool:
@@ -305,7 +305,7 @@ class ChannelDirectory:
         if not opened:
             self._refuse_foreign(kind, channel.id)
             self.shared.add(channel.id, DeclaredChannel(kind, channel), replace=True)
-        self.follow_all()
+        self.notify_all_hosts()
 
     def drop_feature_set(self, feature_set: FeatureSetBase) -> list[ChannelTypeBase]:
         """Drop the types of a set and their shared channels. The caller closes what hosts have opened."""
@@ -337,7 +337,7 @@ class ChannelDirectory:
         """The descriptors of the channels that a host has and has enabled, by id."""
         closed, opened = (view.closed, view.opened) if view is not None else (set[str](), dict[str, DeclaredChannel]())
         mine = {id: held for id, held in self.shared.items() if id not in closed} | opened
-        return {id: held.wire() for id, held in mine.items() if found.allows(held.kind.feature_set)}
+        return {id: held.to_wire() for id, held in mine.items() if found.allows(held.kind.feature_set)}
 
     def import_state(self, session: Session, kept: Mapping[str, Any]) -> None:
         """What another process has kept of a session's channels. None is opened or closed by this."""
@@ -356,11 +356,11 @@ class ChannelDirectory:
 
     # -- telling -----------------------------------------------------------------------------------------
 
-    def follow_all(self) -> None:
+    def notify_all_hosts(self) -> None:
         """`follow` for every host. From any thread."""
-        self.server.for_each_session(self.follow)
+        self.server.for_each_session(self.notify_host)
 
-    def follow(self, session: Session) -> None:
+    def notify_host(self, session: Session) -> None:
         """Tell a host what has changed for it: everything when it is ready, later the differences."""
         live = get_mcpl_terms(session.terms)
         if live is None or not session.ready or session.closed:
@@ -390,7 +390,7 @@ def find_channel_by_address(
     """The channel of a type with an address, which is in the form of the wire."""
     if address is None:
         return None
-    return next((held for held in channels if held.kind is kind and held.wire().get("address") == address), None)
+    return next((held for held in channels if held.kind is kind and held.to_wire().get("address") == address), None)
 
 
 def _tell_change(session: Session, live: McplTerms, before: dict[str, Params], now: dict[str, Params]) -> None:
@@ -420,7 +420,10 @@ async def _announce_channels(session: Session, live: McplTerms, method: str, par
             logging.getLogger("defserve").warning("%s: %s", method, error)
         return
     strictly = live.vocabulary.verdicts
-    if not session.local(SessionChannels).judge([one["id"] for one in told], answer, strictly=strictly) and strictly:
+    if (
+        not session.local(SessionChannels).record_refusals([one["id"] for one in told], answer, strictly=strictly)
+        and strictly
+    ):
         logging.getLogger("defserve").warning("%s: the host does not say which channels it accepts", method)
 
 
@@ -451,7 +454,7 @@ class MessageDelivery:
         self, directory: ChannelDirectory, kind: ChannelTypeBase, messages: Sequence[ReceivedMessage], to: peers.To
     ) -> None:
         self.directory, self.kind, self.to = directory, kind, to
-        self.wires = [_check_message(message).wire() for message in messages]
+        self.wires = [_check_message(message).to_wire() for message in messages]
         self.to_send: dict[Session, PeerMessages] = {}
         self.to_keep: dict[int, str | None] = {}
         known: dict[str | int, tuple[list[peers.Peer], tuple[str | None, ...]]] = {}
@@ -535,10 +538,10 @@ class MessageDelivery:
         held = self.directory.find_channel(view, message.channel_id)
         if held is None or held.kind is not self.kind:
             return UnknownChannel(message.channel_id)
-        if not isinstance(message.channel, str) and not held.channel.is_same_place(message.channel):
+        if not isinstance(message.channel, str) and not held.channel.is_same_channel(message.channel):
             return UnknownChannel(message.channel_id)
         is_refused = view is not None and message.channel_id in view.refused
-        permitted = not is_refused and self.kind.permits(peer.policy, message.channel_id)
+        permitted = not is_refused and self.kind.is_permitted(peer.policy, message.channel_id)
         return None if permitted else ChannelNotPermitted(message.channel_id)
 
 

@@ -36,7 +36,7 @@ from defserve.protocols.mcpl.content import (
     Content,
     ContentInput,
     encode_mcpl_content,
-    format_author_instant,
+    format_author_datetime,
     read_mcpl_content,
 )
 from defserve.protocols.mcpl.peers import CURRENT_CALL
@@ -86,7 +86,7 @@ class Channel(WireShape):
                 f"Channel({self.id!r}): its address or metadata has no JSON form ({error})", fix="use plain values"
             ) from None
 
-    def is_same_place(self, named: Channel) -> bool:
+    def is_same_channel(self, named: Channel) -> bool:
         """Whether a channel that an author names is this one: by its id, and by its address if it has one.
 
         Two hosts may have opened different channels with one id: the address tells them apart. The rest describes it.
@@ -101,7 +101,7 @@ class Channel(WireShape):
     def describe(self, type: str) -> Params:
         """The descriptor (§14.2) of a channel that was declared with a type."""
         always = {"id": self.id, "type": type, "label": self.id, "direction": self.direction}
-        return {**always, **self.wire(), "type": self.type or type}
+        return {**always, **self.to_wire(), "type": self.type or type}
 
 
 def read_channel(found: Any) -> Channel:
@@ -121,7 +121,7 @@ class Author:
     def __post_init__(self) -> None:
         _need_text("Author", id=self.id, name=self.name)
 
-    def wire(self) -> Params:
+    def to_wire(self) -> Params:
         """The author for the wire (§14). Without a name, the id is the name."""
         return {"id": self.id, "name": self.name or self.id}
 
@@ -131,7 +131,7 @@ def _read_author(value: Any) -> Author | None:
     return Author(str(value["id"]), str(value.get("name", ""))) if has_id else None
 
 
-AUTHOR = MemberKind("an object", _read_author, lambda author: author.wire())
+AUTHOR = MemberKind("an object", _read_author, lambda author: author.to_wire())
 CONTENT_KIND = MemberKind("content", read_mcpl_content, encode_mcpl_content)
 
 
@@ -186,7 +186,7 @@ class ReceivedMessage:
 
     def to_json_value(self) -> list[Any]:
         """The message as JSON, for another process: its channel, and the rest as on the wire."""
-        return [self.channel if isinstance(self.channel, str) else self.channel.to_json_value(), self.wire()]
+        return [self.channel if isinstance(self.channel, str) else self.channel.to_json_value(), self.to_wire()]
 
     @classmethod
     def from_json_value(cls, channel: Channel | str, wire: Params) -> ReceivedMessage:
@@ -200,19 +200,19 @@ class ReceivedMessage:
         """The channel's id, however the channel was given."""
         return self.channel if isinstance(self.channel, str) else self.channel.id
 
-    def wire(self, *, tags: bool = True) -> Params:
+    def to_wire(self, *, tags: bool = True) -> Params:
         """As in `channels/incoming`, with its tags or without. Raises UsageError for content that MCPL cannot carry."""
         message = ChannelMessage(
             channel_id=self.channel_id,
             id=self.id,
             thread_id=self.thread,
             author=self.author if isinstance(self.author, Author) else Author(self.author),
-            timestamp=format_author_instant(self.timestamp),
+            timestamp=format_author_datetime(self.timestamp),
             content=self.content,
             metadata=self.metadata or {},
             tags=self.tags if tags else (),
         )
-        return message.wire()
+        return message.to_wire()
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,13 +344,13 @@ class ChannelTypeBase:
                 address = opens.validate_params({"address": address}).get("address", address)
         return Channel(id, label, direction=direction, address=address, metadata=metadata, type=type)
 
-    def covers(self, id: str) -> bool:
+    def covers_id(self, id: str) -> bool:
         """Whether a channel that this server does not keep is of this type, going by its id."""
         return self.type in (ANY_CHANNEL, id) or id.startswith(f"{self.type}:")
 
-    def permits(self, found: FeaturePolicy, label: str) -> bool:
+    def is_permitted(self, found: FeaturePolicy, label: str) -> bool:
         """Whether a host's scopes allow a channel (§14.5). The blacklist counts first."""
-        lists = found.scoping(self.feature_set.name)
+        lists = found.find_scope_lists(self.feature_set.name)
         allowed = judge_label(lists, normalize_label(label))
         return not lists.whitelist if allowed is None else allowed
 

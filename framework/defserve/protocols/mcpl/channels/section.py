@@ -77,7 +77,7 @@ class ChannelSection(McplSection):
             )
         made = ChannelType(self.directory, type, feature_set)
         self.directory.types.add(type, made)
-        feature_set.use(*made.uses)
+        feature_set.record_declaration(*made.uses)
         return made
 
     def capability(self) -> Params:
@@ -114,7 +114,7 @@ class ChannelSection(McplSection):
         }
 
     def session_changed(self, session: Session) -> None:
-        self.directory.follow(session)
+        self.directory.notify_host(session)
 
     def on_feature_set_removed(self, feature_set: FeatureSetBase) -> None:
         self.server.for_each_session(partial(self._close_gone, gone=self.directory.drop_feature_set(feature_set)))
@@ -122,7 +122,7 @@ class ChannelSection(McplSection):
     def _close_gone(self, session: Session, gone: list[ChannelTypeBase]) -> None:
         if (view := session.peek(SessionChannels)) is not None:
             self._close_soon(session, [held for held in view.opened.values() if held.kind in gone])
-            self.directory.follow(session)
+            self.directory.notify_host(session)
 
     def session_closed(self, session: Session) -> None:
         view, goes_on = session.peek(SessionChannels), session.sharer is not None and session.sharer.goes_on
@@ -177,12 +177,12 @@ class ChannelSection(McplSection):
         held = self.directory.find_channel(get_session_channels(call), id, even_closed=even_closed)
         if held is None:
             raise UnknownChannel(id)
-        held.kind.feature_set.require(call)
-        if not held.kind.permits(get_feature_policy(call), id):
+        held.kind.feature_set.require_enabled(call)
+        if not held.kind.is_permitted(get_feature_policy(call), id):
             raise ChannelNotPermitted(id)
         return held
 
-    def can(self, peer: peers.Peer) -> bool:
+    def can_deliver(self, peer: peers.Peer) -> bool:
         """Whether messages of some type can reach this peer, directly or through an inbox."""
         sets = [kind.feature_set for kind in self.directory.types]
         return any(
@@ -206,7 +206,7 @@ class ChannelSection(McplSection):
         It may be repeated: a channel that is open already is returned. If its history cannot be read, nothing is
         opened.
         """
-        async with call.session.local(ChannelQueues).turn(("open", self._opening_key(call, params))):
+        async with call.session.local(ChannelQueues).wait_for_turn(("open", self._opening_key(call, params))):
             held, is_new = await self._find_or_open(call, params)
             try:
                 history = await read_history(call, held, params.get("history"))
@@ -215,12 +215,12 @@ class ChannelSection(McplSection):
                     await self._run_close(call, held)
                 raise
             if (view := get_session_channels(call)) is None:
-                return {"channel": held.wire(), **history}
+                return {"channel": held.to_wire(), **history}
             if is_new:
                 view.opened[held.channel.id] = held
             view.closed.discard(held.channel.id)
             call.session.mark_dirty()
-            return {"channel": view.note(held), **history}
+            return {"channel": view.record_channel(held), **history}
 
     def _opening_key(self, call: Call, params: Params) -> str:
         """The same for requests that open or close the same channel."""
@@ -229,7 +229,7 @@ class ChannelSection(McplSection):
         if isinstance(id, str):
             held = (view and view.closing.get(id)) or self.directory.find_channel(view, id, even_closed=True)
         type = held.kind.type if held else params.get("type")
-        address = (held.wire() if held else params).get("address")
+        address = (held.to_wire() if held else params).get("address")
         return repr((type, id if address is None else json.dumps(address, sort_keys=True)))
 
     async def _find_or_open(self, call: Call, params: Params) -> tuple[DeclaredChannel, bool]:
@@ -243,7 +243,7 @@ class ChannelSection(McplSection):
             return self._usable(call, id, even_closed=True), False
         if (kind := self.directory.types.get(read_text_param(params, "type"))) is None:
             raise ChannelOpenFailed(f"there are no channels of type {params['type']!r:.80}")
-        kind.feature_set.require(call)
+        kind.feature_set.require_enabled(call)
         address = params.get("address")
         there = find_channel_by_address(self.directory.shared, kind, address)
         there = there or (view and find_channel_by_address(view.opened.values(), kind, address))
@@ -268,7 +268,7 @@ class ChannelSection(McplSection):
             values = function.validate_params(params)
             if function.scope is not None:
                 label = function.scope(values.get("address"))
-                if not kind.permits(get_feature_policy(call), label):
+                if not kind.is_permitted(get_feature_policy(call), label):
                     raise ChannelNotPermitted(label)
             channel = await self._run_open(call, kind, function, values)
             if not isinstance(channel, Channel):
@@ -289,7 +289,7 @@ class ChannelSection(McplSection):
 
         def close_orphan(opened: Any) -> None:
             if isinstance(opened, Channel):
-                call.engine.post(partial(self._close_apart, call.session, DeclaredChannel(kind, opened)))
+                call.engine.post_to_loop(partial(self._close_apart, call.session, DeclaredChannel(kind, opened)))
 
         try:
             return await function.run(call, kind, values)
@@ -300,11 +300,11 @@ class ChannelSection(McplSection):
     async def _check_opened(self, call: Call, held: DeclaredChannel) -> None:
         """Close the channel again if the host may not have it. Only an opened channel has an id to check."""
         id, kind = held.channel.id, held.kind
-        permitted = kind.permits(get_feature_policy(call), id) and not _is_thinking(id)
+        permitted = kind.is_permitted(get_feature_policy(call), id) and not _is_thinking(id)
         if permitted and kind.feature_set.is_enabled(call):
             return
         await self._run_close(call, held)
-        kind.feature_set.require(call)
+        kind.feature_set.require_enabled(call)
         raise ChannelNotPermitted(id)
 
     # -- closing -----------------------------------------------------------------------------------------
@@ -312,10 +312,10 @@ class ChannelSection(McplSection):
     async def close(self, call: Call, params: Params) -> Params:
         """`channels/close`. A shared channel is closed for this host only."""
         id, view = read_text_param(params, "channelId"), get_session_channels(call)
-        async with call.session.local(ChannelQueues).turn(("open", self._opening_key(call, params))):
+        async with call.session.local(ChannelQueues).wait_for_turn(("open", self._opening_key(call, params))):
             if (held := self.directory.find_channel(view, id)) is None:
                 raise UnknownChannel(id)
-            held.kind.feature_set.require(call)
+            held.kind.feature_set.require_enabled(call)
             close = self._close_opened if view is not None and id in view.opened else self._close_shared
             if view is None or not await close(call, view, held):
                 return {"closed": False}
@@ -355,7 +355,7 @@ class ChannelSection(McplSection):
             if not is_closed and not session.closed:
                 view.opened[id] = held
                 if id not in view.told:  # the host may have been told meanwhile that it is gone
-                    self.directory.follow(session)
+                    self.directory.notify_host(session)
         return is_closed
 
     async def _run_own_close(self, session: Session, held: DeclaredChannel) -> bool:
@@ -372,7 +372,7 @@ class ChannelSection(McplSection):
     async def publish(self, call: Call, params: Params) -> Params:
         """`channels/publish`. The answer comes after the author's function has delivered the message."""
         id = read_text_param(params, "channelId")
-        async with call.session.local(ChannelQueues).turn(("publish", id)):
+        async with call.session.local(ChannelQueues).wait_for_turn(("publish", id)):
             held = self._usable(call, id)
             function = held.kind.functions.get("publish")
             if function is None or held.channel.direction == "inbound":
@@ -380,15 +380,15 @@ class ChannelSection(McplSection):
             values = _content(held.channel, params) | {"stream": params.get("stream") is True}
             outcome = await function.run(call, held.kind, values)
         if outcome is None or isinstance(outcome, bool):
-            return Delivery(outcome is not False).wire()
+            return Delivery(outcome is not False).to_wire()
         if isinstance(outcome, str | int):
-            return Delivery(True, str(outcome)).wire()
+            return Delivery(True, str(outcome)).to_wire()
         # The message is out, so the host must not be told that it failed.
         logging.getLogger("defserve").warning(
             "%s: %s gave %.80r, which is no id: return the message's id as text",
             call.title, function.function.signature.name, outcome,
         )  # fmt: skip
-        return Delivery(True).wire()
+        return Delivery(True).to_wire()
 
     # -- reacting ----------------------------------------------------------------------------------------
 
@@ -402,17 +402,17 @@ class ChannelSection(McplSection):
             "value": params.get("value"),
         }
         if (function := held.kind.functions.get("acknowledge")) is None:
-            return Acknowledgement(False, reason=f"{held.kind.name} have no acknowledgements").wire()
+            return Acknowledgement(False, reason=f"{held.kind.name} have no acknowledgements").to_wire()
         try:
             outcome = await function.run(call, held.kind, values)
         except (ToolError, Refused, PeerError) as error:
-            return Acknowledgement(False, reason=error.message).wire()
-        return Acknowledgement(outcome is not False, outcome if isinstance(outcome, str) else None).wire()
+            return Acknowledgement(False, reason=error.message).to_wire()
+        return Acknowledgement(outcome is not False, outcome if isinstance(outcome, str) else None).to_wire()
 
     async def show_typing(self, call: Call, params: Params) -> None:
         """`channels/typing`: tell the author's function that the model writes, or has stopped. Raises InvalidParams."""
         id = read_text_param(params, "channelId")
-        async with call.session.local(ChannelQueues).turn(("typing", id)):
+        async with call.session.local(ChannelQueues).wait_for_turn(("typing", id)):
             held = self._usable(call, id)
             op = read_member(params, "op", one_of("start", "stop"), "start", nullable=False)
             metadata = read_member(params, "metadata", OBJECT, None, lenient=True) or {}
@@ -425,7 +425,7 @@ class ChannelSection(McplSection):
     async def _run_observers(self, verb: str, call: Call, params: Params) -> None:
         """`channels/outgoing/chunk` and `channels/outgoing/complete`."""
         id, read = read_text_param(params, "channelId"), _content if verb == "observe" else _chunk
-        async with call.session.local(ChannelQueues).turn(("observe", id)):
+        async with call.session.local(ChannelQueues).wait_for_turn(("observe", id)):
             for kind, channel in self._observers(call, verb, id):
                 await kind.functions[verb].run(call, kind, read(channel, params))
 
@@ -434,8 +434,8 @@ class ChannelSection(McplSection):
         held = self.directory.find_channel(get_session_channels(call), id)
         channel = held.channel if held is not None else Channel(id, direction="outbound")
         for kind in self.directory.types:
-            concerned = verb in kind.functions and (kind.covers(id) or (held is not None and held.kind is kind))
-            if concerned and kind.feature_set.is_enabled(call) and kind.permits(get_feature_policy(call), id):
+            concerned = verb in kind.functions and (kind.covers_id(id) or (held is not None and held.kind is kind))
+            if concerned and kind.feature_set.is_enabled(call) and kind.is_permitted(get_feature_policy(call), id):
                 yield kind, channel
 
 
@@ -504,7 +504,7 @@ async def read_history(call: Call, held: DeclaredChannel, wanted: Any) -> Params
     try:
         found = await function.run(call, held.kind, values)
         told = found if isinstance(found, ChannelHistory) else ChannelHistory(found)
-        messages = [_require_message(message).wire(tags=get_mcpl_vocabulary(call).tags) for message in told.messages]
+        messages = [_require_message(message).to_wire(tags=get_mcpl_vocabulary(call).tags) for message in told.messages]
     except McplRefusal:
         raise
     except (ToolError, Refused, PeerError) as error:
@@ -542,7 +542,7 @@ class ChannelQueues:
         return len(self._tails)
 
     @asynccontextmanager
-    async def turn(self, queue: Hashable) -> AsyncGenerator[None]:
+    async def wait_for_turn(self, queue: Hashable) -> AsyncGenerator[None]:
         """Wait for everything that came earlier in this queue."""
         before, mine = self._tails.get(queue), asyncio.get_running_loop().create_future()
         self._tails[queue] = mine

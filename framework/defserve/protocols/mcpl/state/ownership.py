@@ -178,9 +178,9 @@ async def load_start_checkpoint(
     """Where a call starts. Raises CheckpointGone, StateTampered and LimitExceeded."""
     if params.state is None:
         if params.checkpoint is None and not has_head:
-            return HeldCheckpoint(key, await trees.load(key))
+            return HeldCheckpoint(key, await trees.load_tree(key))
         return await trees.load_checkpoint(key, params.checkpoint)
-    adopted = await trees.adopt(key, params.state, checkpoint=params.checkpoint)
+    adopted = await trees.adopt_content(key, params.state, checkpoint=params.checkpoint)
     if params.checkpoint is not None or adopted.before is None:
         return adopted
     return await _recognise_content(trees, key, adopted.before.encoded, call, has_head=has_head) or adopted

@@ -104,7 +104,7 @@ class StateSection(McplSection):
             )
         self._undos[feature_set.name] = RollbackHandler(function, self.server.find_provider, feature_set.owner)
 
-    def undoes(self, name: str) -> bool:
+    def has_rollback_handler(self, name: str) -> bool:
         """Whether the state of a set has an `on_rollback`."""
         return name in self._undos
 
@@ -148,7 +148,7 @@ class StateSection(McplSection):
         name, checkpoint = read_text_param(params, "featureSet"), read_member(params, "checkpoint", CHECKPOINT_ID_KIND)
         if (feature_set := self.server.sets.get(name)) is None:
             raise UnknownFeatureSet(name)
-        feature_set.require(call)
+        feature_set.require_enabled(call)
         if (states := self._states.get(name)) is None:
             raise InvalidParams(f"Invalid params: feature set {name!r} has no state to roll back")
         return await roll_back(call, states, checkpoint, self._undos.get(name))
@@ -306,7 +306,7 @@ class StateHold:
         if text == self._before:
             return None
         states.refuse_integers(text)
-        draft = trees.draft(held, text)
+        draft = trees.draft_commit(held, text)
         if draft.is_same:
             return None  # the same content in another order
         try:
@@ -409,20 +409,20 @@ async def roll_back(call: Call, states: States[Any], id: str, undo: RollbackHand
                 if not owner.is_shared:
                     raise
                 await trees.load_checkpoint(TreeKey(states.name, find_branch_owner(call).id), id)
-                return RolledBack(id, reason=ON_A_BRANCH).wire()
+                return RolledBack(id, reason=ON_A_BRANCH).to_wire()
             to = held.checkpoint
             if owner.is_shared and (refused := _refuse_shared(call, held)) is not None:
-                return RolledBack(id, reason=refused).wire()
+                return RolledBack(id, reason=refused).to_wire()
             reason = await undo.run(call, to, limits.tool) if undo is not None and to is not None else None
             if reason is not None:
-                return RolledBack(id, reason=reason).wire()
+                return RolledBack(id, reason=reason).to_wire()
             # The author's undo is done: the state must follow, even if the call is cancelled, or if the checkpoint is
             # no longer retained.
-            await run_uninterrupted(call, trees.return_to(held))
+            await run_uninterrupted(call, trees.restore_as_head(held))
     finally:
         if lock is not None:
             await lock.aclose()
-    return RolledBack(id, True).wire()
+    return RolledBack(id, True).to_wire()
 
 
 def _refuse_shared(call: Call, held: HeldCheckpoint) -> str | None:

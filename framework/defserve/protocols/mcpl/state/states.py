@@ -19,7 +19,7 @@ from pydantic_core import from_json, to_json
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.core.session import Session
-from defserve.errors import NoBackChannel, PeerError, UsageError, no_attribute
+from defserve.errors import NoBackChannel, PeerError, UsageError, make_attribute_error
 from defserve.protocols.mcpl.peers import CURRENT_CALL, Peer, run_on_session_loop
 from defserve.protocols.mcpl.state.binding import StateProvider, WorkingState
 from defserve.protocols.mcpl.state.ownership import (
@@ -154,7 +154,7 @@ class States(Generic[M]):
 
         def __getattr__(self, name):
             """Only for what does not exist: it is met with what does."""
-            raise no_attribute("State", name, ELSEWHERE, dir(type(self)))
+            raise make_attribute_error("State", name, ELSEWHERE, dir(type(self)))
 
     @property
     def name(self) -> str:
@@ -168,9 +168,9 @@ class States(Generic[M]):
         Of a state that all callers share, these are the ones that were its head, and the caller's own branches.
         """
         trees = await self.trees()
-        listed = await trees.checkpoints(self._key(owner))
+        listed = await trees.list_checkpoints(self._key(owner))
         own = self._branches_key(names=False)
-        branched = await trees.checkpoints(own) if own is not None else []
+        branched = await trees.list_checkpoints(own) if own is not None else []
         return sorted([*listed, *branched], key=lambda at: at.time) if branched else listed
 
     async def branches(self, *, owner: str | Session | None = None) -> list[Checkpoint]:
@@ -381,7 +381,7 @@ async def change_state(
             await outcome
         text = states.values.dump(value)
         states.refuse_integers(text)
-        draft = trees.draft(held, text)
+        draft = trees.draft_commit(held, text)
         if text == before or draft.is_same:
             return None
         with states.fitting():

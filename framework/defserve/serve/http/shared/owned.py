@@ -31,7 +31,7 @@ class OwnedSessions(Generic[S]):
         self.all: dict[S, None] = {}
         self.stale: set[S] = set()
 
-    def note(self, session: S) -> None:
+    def update_session(self, session: S) -> None:
         """Whether it is owned, or stale, may have changed."""
         if session.is_closed or not session.is_owner:
             self.all.pop(session, None)

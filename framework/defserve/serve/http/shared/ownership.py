@@ -32,16 +32,16 @@ class SessionOwnership:
         self._tasks = BackgroundTasks()
         self.replay: Replay = lambda session, news: {}
 
-    async def find(self, session: SharedSession, owner: str, is_alive: bool) -> None:
+    async def claim_if_orphaned(self, session: SharedSession, owner: str, is_alive: bool) -> None:
         """Become the owner of a session whose own is dead. A claim whose reply got lost is repeated."""
         if session.owner == self._link.worker == owner:
             return
         claimed = None
         if owner == self._link.worker or not is_alive:
-            if self._link.follows_news:
-                claimed = await self._link.run(lua_scripts.CLAIM_SESSION, session.id, self._link.worker)
+            if self._link.is_following_updates:
+                claimed = await self._link.run_script(lua_scripts.CLAIM_SESSION, session.id, self._link.worker)
             else:
-                session.try_again()
+                session.schedule_reload()
         if claimed:
             since, claim = (each.decode() for each in claimed)
             await self.take_over(session, since, claim)
@@ -53,7 +53,7 @@ class SessionOwnership:
         found, news, is_all = await self._read_session(session, since)
         tried = 0
         # What this process has said to everyone before it reads that itself reaches its new session by news alone.
-        while not is_all or (not self._link.has_read_its_own and tried < TRIES):
+        while not is_all or (not self._link.has_read_own_updates and tried < TRIES):
             await asyncio.sleep(PAUSE)
             found, news, is_all = await self._read_session(session, since)
             tried += 1
@@ -70,7 +70,7 @@ class SessionOwnership:
         if left:
             self._tasks.start(self._caught_up(session.id, claim, left))
         else:
-            self._link.write(lua_scripts.END_CATCH_UP, session.id, claim)
+            self._link.queue_script(lua_scripts.END_CATCH_UP, session.id, claim)
 
     async def _read_session(self, session: SharedSession, since: str) -> tuple[Any, SessionUpdates | None, bool]:
         """The record of a session, what it has missed, and whether nothing has come meanwhile."""
@@ -80,19 +80,19 @@ class SessionOwnership:
             await session.wait_until_written()  # what was changed here must not be read as it was before
         before = self._state(session)
         # What was subscribed to before news was published must be known when it is told.
-        found = await self._link.run(lua_scripts.LOAD_SESSION, session.id)
-        news = await self._link.news_after(since)
+        found = await self._link.run_script(lua_scripts.LOAD_SESSION, session.id)
+        news = await self._link.read_updates_after(since)
         return found, news, before == self._state(session) and not session.has_changed
 
     def _state(self, session: SharedSession) -> tuple[object, ...]:
-        return self._link.read_news, self._heard.get(session.id), session.changes
+        return self._link.last_read_update_id, self._heard.get(session.id), session.changes
 
     async def _caught_up(self, session: str, claim: str, left: Mapping[str, asyncio.Task[None]]) -> None:
         """Say how far it is: if this process dies, the next one goes on from there."""
         for id, task in left.items():
             await asyncio.wait((task,))
-            self._link.write(lua_scripts.MARK_DELIVERED, session, claim, id)
-        self._link.write(lua_scripts.END_CATCH_UP, session, claim)
+            self._link.queue_script(lua_scripts.MARK_DELIVERED, session, claim, id)
+        self._link.queue_script(lua_scripts.END_CATCH_UP, session, claim)
 
     def close(self) -> None:
         self._tasks.cancel()

@@ -76,12 +76,12 @@ class StreamReader:
         ):
             if message.taken is not None:
                 message.taken()
-            self.look(number)
+            self.on_event_number(number)
         else:
             self.cursor = self.read = number
             self.exchange.push(message, f"{self.name}-{number}")
 
-    def look(self, number: int) -> None:
+    def on_event_number(self, number: int) -> None:
         """There is an event of this number."""
         if self.is_over or not self.is_begun or (number <= self.cursor and number > 0):
             return
@@ -95,7 +95,7 @@ class StreamReader:
             while not self.is_over:
                 self._again = False
                 try:
-                    await self.fetch()
+                    await self.deliver_stored_events()
                 except Refused:
                     await asyncio.sleep(PAUSE)
                     continue
@@ -104,14 +104,14 @@ class StreamReader:
         finally:
             self._fetching = None
 
-    async def fetch(self) -> None:
+    async def deliver_stored_events(self) -> None:
         """Deliver what is in the store."""
         link, id = self.session.link, self.session.id
         while not self.is_over:
             after = self.cursor
-            found = await link.run(lua_scripts.FETCH_EVENTS, id, self.name, after, PAGE)
+            found = await link.run_script(lua_scripts.FETCH_EVENTS, id, self.name, after, PAGE)
             if found is None:
-                self.exchange.drop()
+                self.exchange.end_without_answer()
                 return
             entries, last, is_done = found
             # A store that has lost events which this client has gives their numbers again.
@@ -123,7 +123,7 @@ class StreamReader:
             if len(entries) < PAGE:
                 # A call that was cancelled ends without a result.
                 if is_done and not self.exchange.finished:
-                    self.exchange.drop()
+                    self.exchange.end_without_answer()
                 return
 
     def _deliver(self, number: int, fields: dict[bytes, bytes]) -> None:
@@ -147,14 +147,14 @@ class StreamReader:
         meant = [decode_principal(each) for each in json.loads(audience)] if audience else [self.session.opener]
         return any(map(self.exchange.principal.covers, meant))
 
-    def prime(self) -> None:
+    def send_first_event_id(self) -> None:
         """Give the client an id to come back with, before the first event, if its version knows such ids.
 
         Clients forget the id that they have resumed with. Without one they come back as new readers.
         """
         if self.session.primed and not self.is_over:
             self.exchange.unread.append(UnreadMessage(StoredMessage(b"", ""), f"{self.name}-{self.read}"))
-            self.exchange.rouse()
+            self.exchange.wake_writer()
 
     # -- as the route of a GET ---------------------------------------------------------------------------
 
@@ -164,10 +164,10 @@ class StreamReader:
     def wants_events(self, exchange: Exchange) -> bool:
         return True
 
-    def may_start(self, seconds: float) -> bool:
+    def can_start_events(self, seconds: float) -> bool:
         return True
 
-    def start(self) -> bytes:
+    def start_events(self) -> bytes:
         return b""
 
     def on_response_started(self) -> None:
@@ -210,7 +210,7 @@ class StreamReader:
                 await self.session.interrupt_if_dead(self.name)
             except Refused:
                 continue
-            self.look(0)
+            self.on_event_number(0)
 
     def _mark_soon(self) -> None:
         """Events have left: say so once for all of them."""
@@ -221,9 +221,11 @@ class StreamReader:
     def _mark(self, is_on: str) -> None:
         """Tell the store how far this client has read, for the next one that comes without an id."""
         self._is_marking = False
-        self.session.link.write(lua_scripts.MARK_READ, self.session.id, self.name, self.token, *self.standing(), is_on)
+        self.session.link.queue_script(
+            lua_scripts.MARK_READ, self.session.id, self.name, self.token, *self.get_read_position(), is_on
+        )
 
-    def standing(self) -> tuple[int, str]:
+    def get_read_position(self) -> tuple[int, str]:
         """The last event that has left, and those before that have not."""
         events = (item.id for item in self.exchange.unread if item.id and item.message.data)
         unread = {int(id.rpartition("-")[2]) for id in events}

@@ -78,7 +78,7 @@ class SharedSession(HttpSession):
         self.reading = {}
         self._numbers: dict[str, int] = {}
         # A session that was forgotten and found again must not begin to count as it did before.
-        self._producer = link.new_name()
+        self._producer = link.make_unique_name()
         self.numbering = f"{self._producer}."
         self.forget: Callable[[], None] = self.close
         """Forgets the session in this process alone. Whoever lists it sets this."""
@@ -90,7 +90,7 @@ class SharedSession(HttpSession):
     @owner.setter
     def owner(self, owner: str) -> None:
         self._owner = owner
-        self._owned.note(self)
+        self._owned.update_session(self)
 
     @property
     def is_owner(self) -> bool:
@@ -103,14 +103,14 @@ class SharedSession(HttpSession):
     @is_stale.setter
     def is_stale(self, is_stale: bool) -> None:
         self._is_stale = is_stale
-        self._owned.note(self)
+        self._owned.update_session(self)
 
     def new_name(self) -> str:
         """A name for a stream that nobody else gives, here or in another process."""
-        return self.link.new_name()
+        return self.link.make_unique_name()
 
     def new_token(self) -> str:
-        return self.link.new_name().replace(".", "/")
+        return self.link.make_unique_name().replace(".", "/")
 
     # -- the record --------------------------------------------------------------------------------------
 
@@ -130,23 +130,23 @@ class SharedSession(HttpSession):
         self.delivered = record.get("delivered", "0-0")
         self.is_stale = False
 
-    def defer_news(self, id: str, fields: dict[str, bytes]) -> None:
+    def defer_update(self, id: str, fields: dict[str, bytes]) -> None:
         """Tell it this news later: what it wants to hear of is not known now."""
         if len(self.missed) < MAX_DEFERRED_UPDATES:
             self.missed.append((id, fields))
         self.link.behind.add(self)
 
-    def mark_gap(self) -> None:
+    def mark_updates_lost(self) -> None:
         """News that it may want is gone. It is told so when its record is loaded again."""
         self._has_lost_news = True
-        self.try_again()
+        self.schedule_reload()
 
-    def try_again(self) -> None:
+    def schedule_reload(self) -> None:
         """Have this process load it again soon, with or without a request."""
         self.is_stale = True
         self.link.behind.add(self)
 
-    def drain_deferred(self) -> list[tuple[str, dict[str, bytes]]] | None:
+    def take_deferred_updates(self) -> list[tuple[str, dict[str, bytes]]] | None:
         """The news that it has missed; None if that is no longer known."""
         found, self.missed = self.missed, []
         is_all = len(found) < MAX_DEFERRED_UPDATES and not self._has_lost_news
@@ -168,15 +168,15 @@ class SharedSession(HttpSession):
             raise StoreUnavailable("The store cannot be reached")
         if put or drop:
             self.known = record
-            self.change(put, drop)
+            self.update_record(put, drop)
         if self._changing:  # by this call, or by one before whose caller was told to try again
             await self.wait_until_written()
 
-    def change(self, put: list[str], drop: list[str]) -> None:
+    def update_record(self, put: list[str], drop: list[str]) -> None:
         """Write names and values of the record, and tell the other processes."""
         self.changes += 1
         self._changing += 1
-        self.link.write(
+        self.link.queue_script(
             lua_scripts.CHANGE_SESSION, self.id, self.link.worker, len(drop), *drop, *put, done=self._on_changes_written
         )
 
@@ -190,7 +190,7 @@ class SharedSession(HttpSession):
 
     # -- events ------------------------------------------------------------------------------------------
 
-    def append(self, name: str, message: WritableMessage, *, delivery: UpdateDelivery | None = None) -> None:
+    def append_event(self, name: str, message: WritableMessage, *, delivery: UpdateDelivery | None = None) -> None:
         """Add a message to a stream. When the store has it, it goes to who reads the stream.
 
         A message of a `delivery` is added once, whichever process adds it.
@@ -230,7 +230,7 @@ class SharedSession(HttpSession):
             asker=json.dumps(encode_principal(asker)) if question else "",
             ttl=self.ttl,
         )
-        self.link.write(lua_scripts.APPEND_EVENT, *args, done=partial(self._on_event_appended, name, message))
+        self.link.queue_script(lua_scripts.APPEND_EVENT, *args, done=partial(self._on_event_appended, name, message))
         if message.answers:
             self.streams.pop(name, None)
             self._numbers.pop(name, None)
@@ -244,15 +244,15 @@ class SharedSession(HttpSession):
         if reader is None:
             return
         if outcome in (lua_scripts.SESSION_OVER, lua_scripts.NO_STREAM):
-            reader.exchange.drop()
+            reader.exchange.end_without_answer()
         elif outcome != lua_scripts.EVENT_ADDED or not message.data:
             # It was there already, or somebody else has ended the stream: the store knows what the client gets.
-            reader.look(0)
+            reader.on_event_number(0)
         else:
             reader.on_event_appended(reply[1], reply[2], message)
 
     def _release(self, question: str) -> None:
-        self.link.write(lua_scripts.RELEASE_QUESTION, self.id, question)
+        self.link.queue_script(lua_scripts.RELEASE_QUESTION, self.id, question)
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class SharedSession(HttpSession):
             return None
         name, place = found[1], int(found[2])
         for _ in range(TRIES):
-            looked = await self.link.run(lua_scripts.LOOK_UP_STREAM, self.id, name)
+            looked = await self.link.run_script(lua_scripts.LOOK_UP_STREAM, self.id, name)
             if looked is None or place > int(looked[0][4]):
                 return None
             fields, after = looked[0], place
@@ -277,17 +277,17 @@ class SharedSession(HttpSession):
                 reader = StreamReader(self, name, exchange, after=after)
             with reader.release_on_failure():
                 if await self._attach(reader, fields[5]):
-                    reader.prime()
+                    reader.send_first_event_id()
                     if name != SHARED_STANDALONE_STREAM_NAME and not looked[1]:
                         await self.interrupt_if_dead(name)
-                    await reader.fetch()
+                    await reader.deliver_stored_events()
                     return reader
         return None
 
     async def listen_shared(self, exchange: Exchange) -> StreamReader | None:
         """The reader of the session's own stream. None if another client reads it that cannot be replaced."""
         for _ in range(TRIES):
-            looked = await self.link.run(lua_scripts.LOOK_UP_STREAM, self.id, SHARED_STANDALONE_STREAM_NAME)
+            looked = await self.link.run_script(lua_scripts.LOOK_UP_STREAM, self.id, SHARED_STANDALONE_STREAM_NAME)
             fields: list[bytes | None] = looked[0] if looked is not None else [None] * 9
             if looked is not None and looked[2] and self._is_taken(fields, exchange.principal):
                 return None
@@ -295,8 +295,8 @@ class SharedSession(HttpSession):
             reader = StreamReader(self, SHARED_STANDALONE_STREAM_NAME, exchange, after=read, left=left)
             with reader.release_on_failure():
                 if await self._attach(reader, fields[5]):
-                    reader.prime()
-                    await reader.fetch()  # the first event may have come after the look
+                    reader.send_first_event_id()
+                    await reader.deliver_stored_events()  # the first event may have come after the look
                     return reader
         return None
 
@@ -312,47 +312,47 @@ class SharedSession(HttpSession):
         rights = json.dumps(encode_principal(reader.exchange.principal))
         old = self.reading.get(reader.name)
         # Where it begins is all that its client has. It may come back without an id.
-        begins = reader.standing() if reader.name == SHARED_STANDALONE_STREAM_NAME else ()
-        if not await self.link.run(
+        begins = reader.get_read_position() if reader.name == SHARED_STANDALONE_STREAM_NAME else ()
+        if not await self.link.run_script(
             *(lua_scripts.ATTACH_READER, self.id, reader.name, before or b"", reader.token, rights, self.ttl, *begins)
         ):
             return False
         if old is not None:
-            old.exchange.drop()
+            old.exchange.end_without_answer()
         self.reading[reader.name] = reader
         return True
 
     async def interrupt_if_dead(self, name: str) -> None:
         """End a stream, exactly once, whose call ran in a process that died."""
-        if not self.link.knows_who_lives:
+        if not self.link.knows_live_workers:
             return
-        looked = await self.link.run(lua_scripts.LOOK_UP_STREAM, self.id, name)
+        looked = await self.link.run_script(lua_scripts.LOOK_UP_STREAM, self.id, name)
         if looked is None or looked[1] or looked[0][3] or not looked[0][0]:
             return
         data = encode_interrupted_reply(json.loads(looked[0][1] or b"null"))
         args = lua_scripts.append_arguments(
             data, session=self.id, stream=name, kind="result", ttl=self.ttl, dead=looked[0][0].decode()
         )
-        await self.link.run(lua_scripts.APPEND_EVENT, *args)
+        await self.link.run_script(lua_scripts.APPEND_EVENT, *args)
 
     # -- elsewhere ---------------------------------------------------------------------------------------
 
     def notify_elsewhere(self, question: RequestId, method: str, params: Params, identity: Any) -> bool:
-        if not self.is_elsewhere(question) or identity is None or self.link.is_full:
+        if not self.is_asked_elsewhere(question) or identity is None or self.link.is_full:
             return False
-        self.link.write_once(lua_scripts.SEND_MAIL, *self._letter(question, method, params, identity))
+        self.link.queue_script_once(lua_scripts.SEND_MAIL, *self._letter(question, method, params, identity))
         return True
 
-    def is_elsewhere(self, question: RequestId) -> bool:
+    def is_asked_elsewhere(self, question: RequestId) -> bool:
         worker = question.partition(".")[0] if isinstance(question, str) else ""
         return WORKER.fullmatch(worker) is not None and worker != self.link.worker
 
-    async def tell_elsewhere(self, question: RequestId, method: str, params: Params, identity: Any) -> bool:
-        asked = await self.link.run(lua_scripts.FIND_QUESTION, self.id, str(question))
+    async def answer_elsewhere(self, question: RequestId, method: str, params: Params, identity: Any) -> bool:
+        asked = await self.link.run_script(lua_scripts.FIND_QUESTION, self.id, str(question))
         if asked is None or not identity.covers(decode_principal(json.loads(asked.split(b"\n", 2)[2]))):
             return False
         letter = self._letter(question, method, params, identity)
-        sent = await self.link.run(lua_scripts.NOTIFY_ASKER, self.id, str(question), *letter)
+        sent = await self.link.run_script(lua_scripts.NOTIFY_ASKER, self.id, str(question), *letter)
         if sent == lua_scripts.MAILBOX_FULL:
             raise StoreUnavailable("The process that asks is behind with its answers; try again")
         return bool(sent)
@@ -369,26 +369,26 @@ class SharedSession(HttpSession):
         text = json.dumps(id)
         if len(text) <= MAX_ID_LENGTH and identity is not None and not self.link.is_full:
             who = json.dumps(encode_principal(identity))
-            self.link.write(
+            self.link.queue_script(
                 lua_scripts.SEND_SIGNAL, "t", "cancel", "s", self.id, "i", text, "p", who, "w", self.link.worker
             )
 
     # -- credentials -------------------------------------------------------------------------------------
 
-    def note(self, exchange: Exchange) -> None:
+    def add_credential(self, exchange: Exchange) -> None:
         before = {shown.key for shown in self.list_credentials()}
-        super().note(exchange)
+        super().add_credential(exchange)
         for shown in self.list_credentials():
             if shown.key not in before and shown.key not in self.credentials:
                 self.credentials[shown.key] = shown.principal
-                self.change([f"{CREDENTIAL}{shown.key}", json.dumps(encode_principal(shown.principal))], [])
+                self.update_record([f"{CREDENTIAL}{shown.key}", json.dumps(encode_principal(shown.principal))], [])
 
     def credential_ended(self, key: Any) -> None:
         for reader in list(self.reading.values()):
             if reader.exchange.principal.credential == key:
-                reader.exchange.drop()
+                reader.exchange.end_without_answer()
         if self.credentials.pop(key, None) is not None:
-            self.change([], [f"{CREDENTIAL}{key}"])
+            self.update_record([], [f"{CREDENTIAL}{key}"])
         super().credential_ended(key)
 
     def has_credential(self) -> bool:
@@ -398,17 +398,17 @@ class SharedSession(HttpSession):
         """This process ends before its calls do. Who comes back for one is told."""
         for name, stream in list(self.streams.items()):
             request = getattr(stream, "request", None)
-            self.append(name, StoredMessage(encode_interrupted_reply(request), "result"))
+            self.append_event(name, StoredMessage(encode_interrupted_reply(request), "result"))
 
     def evict(self) -> None:
         self.forget()
 
     def close(self) -> None:
         for reader in list(self.reading.values()):
-            reader.exchange.drop()
+            reader.exchange.end_without_answer()
         self.link.behind.discard(self)
         self.is_closed = True
-        self._owned.note(self)
+        self._owned.update_session(self)
         super().close()
 
 

@@ -58,7 +58,7 @@ class SharedSessions(HttpSessions):
             ("notification", self._on_notification),
             ("cancel", self._on_cancel),
         ):
-            link.receive(kind, receiver)
+            link.set_receiver(kind, receiver)
         self._tasks = BackgroundTasks()
         self._checking: asyncio.Task[None] | None = None
         link.renewed.append(self._check_owners_soon)
@@ -66,7 +66,7 @@ class SharedSessions(HttpSessions):
         link.news_lost.append(self._on_news_lost)
         link.lease_lost.append(self._on_lease_lost)
 
-    def new(self, id: str, opener: Principal) -> SharedSession:
+    def make_session(self, id: str, opener: Principal) -> SharedSession:
         return SharedSession(id, opener, self._link, self.idle, self._owned)
 
     def add(self, session: HttpSession) -> None:
@@ -97,7 +97,7 @@ class SharedSessions(HttpSessions):
 
     def _touch(self, session: SharedSession) -> None:
         session.touched = time.monotonic()
-        self._link.write(lua_scripts.TOUCH_SESSION, session.id, session.ttl)
+        self._link.queue_script(lua_scripts.TOUCH_SESSION, session.id, session.ttl)
 
     async def load(self, id: str, principal: Principal | str) -> None:
         """Ask the store for a session of this principal, who may be given by its id.
@@ -130,7 +130,7 @@ class SharedSessions(HttpSessions):
             if known is not None and not self._link.is_written:
                 await known.wait_until_written()  # what was changed here must not be read as it was before
             changes, heard = known.changes if known is not None else 0, self._heard.get(id)
-            found = await self._link.run(lua_scripts.LOAD_SESSION, id)
+            found = await self._link.run_script(lua_scripts.LOAD_SESSION, id)
         except StoreUnavailable:
             if known is None:
                 raise
@@ -156,12 +156,12 @@ class SharedSessions(HttpSessions):
         known.used = time.monotonic()
         if known.opener.id == _id(principal):  # an id alone moves nothing
             try:
-                await self.ownership.find(known, record.get("owner", ""), bool(found[1]))
+                await self.ownership.claim_if_orphaned(known, record.get("owner", ""), bool(found[1]))
             except BaseException:
-                known.try_again()  # nobody else tells it news if this claim was taken
+                known.schedule_reload()  # nobody else tells it news if this claim was taken
                 raise
         if known in self._link.behind and not known.is_stale:
-            news = known.drain_deferred()
+            news = known.take_deferred_updates()
             if known.is_owner:
                 self.ownership.replay(known, news)
 
@@ -196,7 +196,7 @@ class SharedSessions(HttpSessions):
         if isinstance(principal, Principal):
             is_same = (opener.kind, opener.credential) == (principal.kind, principal.credential)
             opener = principal if is_same else opener
-        session = self.new(id, opener)
+        session = self.make_session(id, opener)
         session.conversation = self._conversation(session)
         session.restore(record)
         session.primed = session.conversation.version in self._primed
@@ -214,14 +214,14 @@ class SharedSessions(HttpSessions):
 
     async def load_all(self, principal: str) -> None:
         """Ask the store for all sessions of a principal, so that it can be spoken to from here."""
-        for id in await self._link.run(lua_scripts.LIST_ACCOUNT_SESSIONS, _account(principal)):
+        for id in await self._link.run_script(lua_scripts.LIST_ACCOUNT_SESSIONS, _account(principal)):
             if not self.is_current(id.decode()):
                 await self.load(id.decode(), principal)
 
     async def store_session(self, session: SharedSession) -> None:
         """Write down a session that was opened. Raises StoreUnavailable, and LimitExceeded past a limit."""
         limits, opener = self._provider.limits, session.opener
-        if not self._link.follows_news:
+        if not self._link.is_following_updates:
             raise StoreUnavailable("The store cannot be reached")
         if opener.kind == "anonymous":
             account, most = f"at {get_client_network(opener.id.partition(':')[2])}", limits.sessions_per_address
@@ -231,17 +231,17 @@ class SharedSessions(HttpSessions):
         fields = {"opener": json.dumps(encode_principal(opener)), **record}
         pairs = [part for pair in fields.items() for part in pair]
         limit = "" if opener.is_shared_identity else str(most)
-        if not await self._link.run(
+        if not await self._link.run_script(
             *(lua_scripts.OPEN_SESSION, session.id, self._link.worker, session.ttl, account, limit, *pairs)
         ):
             raise LimitExceeded("too many sessions", data={"limit": "sessions", "retry_after_ms": 1000})
         session.known, session.owner = record, self._link.worker
         self.add(session)
 
-    def end(self, session: HttpSession) -> None:
+    def end_session(self, session: HttpSession) -> None:
         if self._open.pop(session.id, None) is not None:
             session.close()
-            self._link.write(lua_scripts.END_SESSION, session.id)
+            self._link.queue_script(lua_scripts.END_SESSION, session.id)
 
     def drop_session(self, session: SharedSession) -> None:
         """Forget a session in this process. Others may go on with it."""
@@ -253,7 +253,7 @@ class SharedSessions(HttpSessions):
         """Forget a session that goes on. If this process owns it, the next one that serves it will."""
         if session.is_owner or session in self._link.behind:  # or perhaps, if the reply to a claim was lost
             told = make_preceding_id(session.missed[0][0]) if session.missed else self._link.handled_news
-            self._link.write(lua_scripts.RELEASE_SESSION, session.id, self._link.worker, told)
+            self._link.queue_script(lua_scripts.RELEASE_SESSION, session.id, self._link.worker, told)
         self.drop_session(session)
 
     def end_idle(self) -> None:
@@ -292,12 +292,12 @@ class SharedSessions(HttpSessions):
         for session in map(_to_shared_session, self):
             session.is_stale = True
             if session.is_owner:
-                session.mark_gap()
+                session.mark_updates_lost()
 
     def _on_lease_lost(self) -> None:
         for session in map(_to_shared_session, self):
             for reader in list(session.reading.values()):
-                reader.look(0)
+                reader.on_event_number(0)
 
     def _on_changed(self, fields: dict[str, bytes], id: str) -> None:
         if (session := self._hear(fields)) is None or fields["w"].decode() == self._link.worker:
@@ -324,10 +324,10 @@ class SharedSessions(HttpSessions):
     async def _check_owners(self) -> None:
         """Take over the sessions whose owner died. They may be read here without another request."""
         owners = {each.owner for each in map(_to_shared_session, self)} - {"", self._link.worker}
-        if not owners or not self._link.knows_who_lives:
+        if not owners or not self._link.knows_live_workers:
             return
         with suppress(Refused):
-            found: list[int] = await self._link.run(lua_scripts.FIND_LIVE_WORKERS, *owners)
+            found: list[int] = await self._link.run_script(lua_scripts.FIND_LIVE_WORKERS, *owners)
             dead = {owner for owner, is_alive in zip(owners, found, strict=True) if not is_alive}
             for session in [each for each in map(_to_shared_session, self) if each.owner in dead]:
                 await self._reload_session(session)
@@ -351,13 +351,13 @@ class SharedSessions(HttpSessions):
     def _on_event(self, fields: dict[str, bytes], id: str) -> None:
         session = self._of(fields)
         if session is not None and (reader := session.reading.get(fields["n"].decode())) is not None:
-            reader.look(int(fields["q"]))
+            reader.on_event_number(int(fields["q"]))
 
     def _on_replaced(self, fields: dict[str, bytes], id: str) -> None:
         session = self._of(fields)
         reader = session.reading.get(fields["n"].decode()) if session is not None else None
         if reader is not None and reader.token == fields["r"].decode():
-            reader.exchange.drop()
+            reader.exchange.end_without_answer()
 
     def _on_answer(self, fields: dict[str, bytes], id: str) -> None:
         if (session := self._of(fields)) is None:

@@ -207,7 +207,7 @@ class SharedStreamableEndpoint(StreamableEndpoint):
             or question.startswith(session.numbering)
         ):
             return True  # it was asked here, or by nobody
-        found = await self.link.run(lua_scripts.FIND_QUESTION, session.id, question)
+        found = await self.link.run_script(lua_scripts.FIND_QUESTION, session.id, question)
         if found is not None and not exchange.principal.covers(decode_principal(json.loads(found.split(b"\n", 2)[2]))):
             return False
         body = {"result": reply.result} if reply.error is None else {"error": reply.error}
@@ -221,14 +221,14 @@ class SharedStreamableEndpoint(StreamableEndpoint):
         """Put an answer into the mailbox of the process that asks."""
         worker = question.partition(".")[0]
         if is_kept:
-            taken = await self.link.run(lua_scripts.ANSWER_QUESTION, session.id, question, worker, data, who)
-        elif not session.is_elsewhere(question):
+            taken = await self.link.run_script(lua_scripts.ANSWER_QUESTION, session.id, question, worker, data, who)
+        elif not session.is_asked_elsewhere(question):
             return  # nobody waits for it any more
         else:
             # Nobody waits for it, or it was asked while the store was away. The process that asked knows, and judges.
             letter = ("t", "answer", "s", session.id, "d", data, "p", who)
-            taken = await self.link.run(lua_scripts.SEND_MAIL, "", "", worker, *letter)
-            if taken == 0 and not self.link.knows_who_lives:
+            taken = await self.link.run_script(lua_scripts.SEND_MAIL, "", "", worker, *letter)
+            if taken == 0 and not self.link.knows_live_workers:
                 raise StoreUnavailable("The process that asks is not back yet")
         if taken == lua_scripts.MAILBOX_FULL:
             raise StoreUnavailable("The process that asks is behind with its answers")
@@ -268,7 +268,7 @@ class SharedStreamableEndpoint(StreamableEndpoint):
                 await stream_events(exchange, reader, b"")
 
     async def _end(self, exchange: Exchange, session: HttpSession) -> None:
-        self.sessions.end(session)
+        self.sessions.end_session(session)
         try:
             await cast(SharedSession, session).wait_until_written()
         except Refused as error:
@@ -281,7 +281,7 @@ class SharedStreamableEndpoint(StreamableEndpoint):
         for session in self.sessions:
             for name, reader in list(cast(SharedSession, session).reading.items()):
                 if name not in session.streams:
-                    reader.exchange.drop()
+                    reader.exchange.end_without_answer()
 
 
 async def _away(exchange: Exchange, error: Refused, id: RequestId | None = None) -> None:

@@ -37,13 +37,13 @@ class SharedResponseStream(ResponseStream):
     def push(self, message: WritableMessage) -> None:
         self.answered = self.answered or message.answers
         if self.name:
-            self.session.append(self.name, message)
+            self.session.append_event(self.name, message)
         elif self.exchange is not None and self.is_read:
             self.exchange.push(message)
         elif message.taken is not None:
             message.taken()
 
-    def start(self) -> bytes:
+    def start_events(self) -> bytes:
         # A response that is complete need not be resumed.
         if not self.name and not self.answered and self.session.link.is_up:
             self._take_name()
@@ -59,7 +59,7 @@ class SharedResponseStream(ResponseStream):
         reader.is_begun = False
         owner, request = json.dumps(encode_principal(exchange.principal)), json.dumps(self.request)
         done = partial(self._on_stream_started, reader)
-        session.link.write(
+        session.link.queue_script(
             *(
                 lua_scripts.BEGIN_STREAM,
                 session.id,
@@ -75,11 +75,11 @@ class SharedResponseStream(ResponseStream):
         waiting = list(exchange.unread)
         exchange.unread.clear()
         for item in waiting:
-            session.append(name, item.message)
+            session.append_event(name, item.message)
 
     def _on_stream_started(self, reader: StreamReader, reply: object) -> None:
         reader.is_begun = True
-        reader.prime()
+        reader.send_first_event_id()
 
     def hang_up(self) -> None:
         exchange = self.exchange
@@ -90,7 +90,7 @@ class SharedResponseStream(ResponseStream):
                 return
             self._take_name()
         # After everything that was said before.
-        self.session.link.after(exchange.drop)
+        self.session.link.call_after_writes(exchange.end_without_answer)
 
     def detach(self, exchange: Exchange) -> None:
         self.session.readers -= 1
@@ -111,7 +111,7 @@ class SharedStandaloneStream(StandaloneStream):
     session: SharedSession
 
     def push(self, message: WritableMessage) -> None:
-        self.session.append(SHARED_STANDALONE_STREAM_NAME, message, delivery=self.session.link.delivering)
+        self.session.append_event(SHARED_STANDALONE_STREAM_NAME, message, delivery=self.session.link.delivering)
 
     def drop_waiting(self) -> None:
         """Nothing waits here."""
