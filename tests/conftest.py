@@ -42,6 +42,8 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+    # A worker's heap is large and a test's garbage small: looking for it every 700 objects took 9 % of the run.
+    gc.set_threshold(10_000, 20, 100)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
