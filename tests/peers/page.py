@@ -74,7 +74,7 @@ _ALL_COLUMNS = {**_COLUMNS, **_SIGN_IN_COLUMNS}
 _HOW = """\
 ## How each feature is tested
 
-The server is [`tests/peers/servers/shop.py`](../tests/peers/servers/shop.py). A cell says yes if the peer does all of this:
+The server is [`tests/peers/servers/shop.py`](../tests/peers/servers/shop.py). A cell says yes if the peer does this:
 
 | feature | the peer |
 |---|---|
