@@ -20,17 +20,17 @@ PACKAGES: Final = ("fastmcp", "mcp")
 # Section -> (verb, its name or URI, arguments, the text that comes back). The same for every framework.
 STEPS: Final[dict[str, tuple[str, str, dict[str, Any], str]]] = {
     "A tool": ("call", "price", {"item": "tea", "qty": 2}, "5.0"),
-    "The low level of the SDK": ("call", "price", {"item": "tea"}, "tea: 2.5"),
+    "Low-level server": ("call", "price", {"item": "tea"}, "tea: 2.5"),
     "Logging and progress": ("call", "restock", {"items": ["tea", "cake"]}, "2 ordered"),
-    "Asking a person": ("call", "check_in", {}, "Welcome, Ada"),
-    "Asking the client's model": ("call", "summarize", {"text": "A long text"}, "Tea."),
+    "Elicitation": ("call", "check_in", {}, "Welcome, Ada"),
+    "Sampling": ("call", "summarize", {"text": "A long text"}, "Tea."),
     "Resources": ("read", "library://books/emma", {}, "Emma Woodhouse"),
     "Prompts": ("prompt", "review", {"code": "x = 1"}, "Review this: x = 1"),
     "Structured results": ("structured", "weather", {"city": "Oslo"}, "{'city': 'Oslo', 'degrees': 4}"),
     "Errors": ("call", "cancel", {"number": 9}, "There is no order 9."),
     "Lifespan": ("call", "left", {"item": "tea"}, "3 left"),
     "Dependencies": ("call", "left", {"item": "tea"}, "3 left"),
-    "Tokens": ("call", "read", {}, "buy milk"),
+    "Authentication": ("call", "read", {}, "buy milk"),
     "Mounting": ("call", "billing_invoice", {"amount": 5}, "5 due"),
     "Testing": ("call", "add", {"a": 1, "b": 2}, "3"),
 }

@@ -16,34 +16,36 @@ PAGE = ROOT / "docs" / "compatibility.md"
 _INTRO = """\
 # Compatibility: which clients work
 
-Which clients, hosts, bridges and servers work with defserve? `make peers` tries every feature with the real program.
-It also writes this page (`make peers ARGS=--write`). All of them talk over loopback only.
+This page lists the MCP clients, agent frameworks, bridges and servers that we tested with defserve, feature by feature.
+
+`make peers` runs the real programs over loopback, and `make peers ARGS=--write` writes this page. They all speak MCP;
+for MGP, MCPL and MCPx see [protocols](protocols.md).
 
 Last run: {day}, defserve {version}, {system}, Python {python}. **macOS and Windows: untested.**
 
 | Cell | Meaning |
 |---|---|
 | yes | it works |
-| [1] | it does not work, and the fault is the peer's: see the note |
-| *failed* | it should work and does not |
-| – | not tried: the peer does not have it, it makes no sense there, or it needs an account (as Claude Code does) |
+| [1] | it doesn't work because of the peer: see the note |
+| *failed* | it should work but doesn't |
+| – | not tested: the peer doesn't have the feature, it doesn't apply, or it needs an account (as for Claude Code) |
 """
 _ROLES = {
-    "client": ("Clients", "The peer is the client. defserve serves."),
-    "host": ("Hosts and agent frameworks", "The same, by the client that the host has built in."),
-    "bridge": ("Bridges", "The client of defserve on one side, its server on the other, the bridge in between."),
+    "client": ("Clients", "The peer is the client, and defserve is the server."),
+    "host": ("Hosts and agent frameworks", "The same, with the client that is built into the host."),
+    "bridge": ("Bridges", "The bridge connects a defserve client to a defserve server."),
     "sign-in": (
         "Signing in",
-        "The peer signs a user in, and calls as that user. The issuer is npm's `oidc-provider`; the server takes its "
-        "tokens by `OIDC`, or stands in front of it as `OAuthProxy`. Claude Code only connects, and its document at "
-        "claude.ai is stood in for by a copy, because nothing reaches the network.",
+        "The peer signs a user in with OAuth and calls tools as that user. The identity provider is npm's "
+        "`oidc-provider`. The server uses `OIDC`, or `OAuthProxy` in front of the provider. Claude Code only connects, "
+        "and gets a copy of its document at claude.ai, because the tests have no network.",
     ),
-    "server": ("Servers", "The peer is the server. The client of defserve calls it."),
+    "server": ("Servers", "The peer is the server, and defserve's client calls it."),
     "kernel": (
         "Through a kernel",
-        "The peer is the client of one `defserve kernel`, which has the shop behind it, and, each with a prefix, the "
-        "everything, filesystem, memory, git and time servers, one of FastMCP 4.x and one of the official Python SDK "
-        "1.x. A cell says yes if every server that has the feature does it "
+        "The peer is the client of a `defserve kernel` with eight servers: our test server, the everything, "
+        "filesystem, memory, git and time servers, one with FastMCP 4.x and one with the official Python SDK 1.x. "
+        "A cell says yes if the feature works with every server that has it "
         "([`tests/peers/tours.py`](../tests/peers/tours.py)).",
     ),
 }
@@ -70,16 +72,16 @@ _COLUMNS = {
 _SIGN_IN_COLUMNS = {"OIDC": ("sign in, issuer",), "OAuthProxy": ("sign in, proxy",)}
 _ALL_COLUMNS = {**_COLUMNS, **_SIGN_IN_COLUMNS}
 _HOW = """\
-## How each feature is tried
+## How each feature is tested
 
-The server is [`tests/peers/servers/shop.py`](../tests/peers/servers/shop.py). A cell says yes if all of this is so:
+The server is [`tests/peers/servers/shop.py`](../tests/peers/servers/shop.py). A cell says yes if the peer does this:
 
 | feature | the peer |
 |---|---|
 """
 _CAVEAT = """
 If the official TypeScript client reads a result together with progress, it handles the result first. So the server
-sends such a result a millisecond later. On a busy machine the client may still read both at once, so it has ten tries.
+sends such a result a millisecond later. On a busy machine this may still fail, so the test is tried ten times.
 """
 
 

@@ -11,84 +11,84 @@ from tests.chaos.carrying.mangling import ROADS
 Json = Mapping[str, Any]
 
 INTRO = """\
-# Reliability
+# Reliability: chaos, soak and fuzz tests
 
-What happens to a server and its clients when the network is bad, the disk is full, the clock jumps, a process
-stands still, or nothing is left? What does a server use after hours of load? What do parsers do with bytes that
-nobody should send? Each answer here is a command that anybody can run. `python -m tests.reliability` makes this
-page of what the commands have found. On another machine the figures differ; what must hold does not.
+This page shows how defserve behaves with bad networks, full disks, clock changes, paused processes, long load and
+malformed input.
+
+Every result comes from a command that you can run. `python -m tests.reliability` writes this page from their output.
 """
 CHAOS = """\
 ## Chaos
 
-`make chaos` harms real clients and servers on loopback: ours and the official Python SDK's. Under every fault three
-things hold. **Nothing hangs:** each call ends within its timeout. **Nothing acknowledged is lost:** a call that was
-answered has left its mark, and no call runs twice. **The message says what happened.** After each fault the server
-answers others, has closed what it had opened, and has logged no traceback. Of the official client only what it was
-told is judged: how it waits and what it says is its own. Where bytes were changed or doubled, calls may run twice.
+`make chaos` injects faults into real clients and servers on loopback, with our client and the official Python SDK's.
+It checks three things under every fault:
+
+- **No call hangs.** Each one ends within its timeout.
+- **No acknowledged work is lost,** and no call runs twice. (With changed or doubled bytes, calls may run twice.)
+- **The error says what happened.**
+
+After each fault, the server answers other clients, has released its resources and has logged no traceback. With the
+official client, only the server's answers are checked.
 """
 ROADS_TEXT = """\
 ### Bad networks
 
-A proxy between client and server harms the bytes, in one direction at a time. Each cell says how many checks passed,
-of how many.
+A proxy damages the bytes in one direction. Cells: checks passed / checks made.
 
 {meanings}
 
-TCP never reorders, loses or changes bytes: these three are what a broken proxy or bad memory does. What is changed
-inside a text cannot be found by anybody, so there only hanging, crashing and lasting harm count.
+TCP itself never loses, reorders or changes bytes, but broken proxies and bad memory do. Nobody can detect a change
+inside a text, so those rows only check for hangs, crashes and lasting damage.
 """
 SOAK = """\
 ## Soak
 
-`make soak ARGS="--minutes {minutes:g}"` puts {scenarios} servers under load at once, each in its own way. Memory,
-descriptors, threads, asyncio tasks and latencies are sampled every second. Of servers that start others (workers, a
-kernel) the first process is measured, and the others are counted. The first {warm_up:.0%} of the time does not count.
-The line through the rest (Theil and Sen) must not rise by more than three times its noise and a small bound; no call
-may fail.
+`make soak ARGS="--minutes {minutes:g}"` runs {scenarios} servers under load at once. It samples memory, descriptors,
+threads, asyncio tasks and latency every second, and ignores the first {warm_up:.0%}. The trend of the rest (Theil–Sen)
+must stay within three times its noise plus a small bound, and no call may fail. For servers with several processes, the
+first one is measured.
 
-{calls:,} calls in all. *Growth* is what the line rises in the whole run, ± its noise.
+{calls:,} calls in all. *Growth* is the trend over the whole run, ± its noise.
 
 ![What each server used while it was under load](pictures/soak.svg)
 """
 TIMERS = """\
-Whatever waits for hours (idle sessions, streams, tasks, timeouts) is driven through eight hours by a clock that a
-test holds: `pytest tests/soak/test_timers.py`.
+Timeouts that take hours (idle sessions, streams, tasks) are tested with a simulated clock over eight hours:
+`pytest tests/soak/test_timers.py`.
 """
 FUZZ = """\
 ## Fuzz
 
-`make fuzz` gives every parser, judge and protocol inputs that a coverage-guided fuzzer (Atheris) makes. It starts
-from `tests/fuzz/corpus` and what earlier runs have left, and adds up the figures of all runs. `ARGS="--until 30"`
-goes on until each target has had 30 minutes of a core and its last quarter reached nothing new. It may be stopped at
-any time. *Last new* is when an input reached code that none before had reached. Seeds: {seeds}.
+`make fuzz` runs a coverage-guided fuzzer (Atheris) on every parser, guard and protocol. `ARGS="--until 30"` runs until
+each target has had 30 core-minutes and found nothing new in the last quarter. *Last new* is the minute at which an
+input last reached new code. Figures add up all runs. Seeds: {seeds}.
 
-`make properties` runs the property tests with 20,000 examples each. One of them compares transports: the same calls
-over memory, pipes, HTTP, WebSocket, a unix socket and through a kernel give the same answers, errors included, in both
-eras.
+`make properties` runs the property tests with 20,000 examples each. One of them makes the same calls over memory,
+pipes, HTTP, WebSocket, a unix socket and a kernel, and compares all answers and errors.
 """
 REST = """\
-## More
+## Other tests
 
-| command | what it shows |
+| command | what it tests |
 |---|---|
-| `make faults` | servers, Redis, workers and kernels are killed at random moments: nothing acknowledged is lost. \
-`ARGS="--only sessions --runs 2000"` kills 500 workers and 100 times their Redis, under load \
+| `make faults` | kills servers, Redis, workers and kernels at random: nothing acknowledged is lost. \
+`ARGS="--only sessions --runs 2000"` kills 500 workers, and Redis 100 times, under load \
 from the official Python and TypeScript clients. \
-`--only sentinel`: a Redis fails over. `--only idle`: what 10,000 idle sessions cost |
-| `make attack` | attacks on servers of its own, over raw sockets, are held |
+`--only sentinel`: a Redis failover. `--only idle`: the cost of 10,000 idle sessions |
+| `make attack` | attacks over raw sockets |
 | `make conformance` | the official conformance suite |
 
-## What falls short
+## Known limits
 
-- A server without descriptors says nothing of it: uvloop hangs up on new clients by itself. Those that are
-  connected are answered, and connections are bounded by the descriptors that the process had when it started.
-- A tool that runs out of memory gives *internal error* and an id. The reason is in the log, under that id.
-- Where an allocation fails inside the JSON library (pydantic-core), the whole process ends. It says so; a supervisor
-  has to start it again (`--workers` does).
-- A process that is stopped in the middle of a commit to SQLite keeps the file locked. Others are told so.
-- A task whose time to live is over by the wall clock is gone, even if the clock has only jumped.
-- On Windows and macOS none of this was run.
+- A server without free descriptors logs nothing: uvloop closes new connections by itself. Existing clients still get
+  answers.
+- A tool that runs out of memory returns *internal error* with an id. The log has the reason under that id.
+- If an allocation fails inside the JSON library (pydantic-core), the process ends with a message. Use a supervisor, or
+  `--workers`.
+- A process that is stopped during a SQLite commit keeps the file locked. Others get an error that says so.
+- If the wall clock jumps past a task's time to live, the task is gone.
+- None of this was run on Windows or macOS.
 """
 
 

@@ -28,9 +28,9 @@ Mangle: TypeAlias = Callable[[bytes], Iterator[Step]]
 class Harm(enum.Enum):
     """What the peers can know of it."""
 
-    LATE = "every byte comes, in order: every call is answered"
-    LOST = "the rest does not come: the call is answered rightly, or fails with a reason"
-    WRONG = "other bytes come than were sent: the call ends, and the server goes on"
+    LATE = "all bytes arrive, in order: every call is answered"
+    LOST = "some bytes never arrive: the call gets the right answer, or fails with a reason"
+    WRONG = "wrong bytes arrive: the call ends, and the server goes on"
 
 
 class Road(NamedTuple):
