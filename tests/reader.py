@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 BLOCK = re.compile(r"^(?:<!-- (.*?) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-FILE_NAME = re.compile(r"# (\S+\.py)\n")
+FILE_NAME = re.compile(r"# (\S+\.\w+)\n")
 PORT = re.compile(r"(?<=127\.0\.0\.1:)\d+")
 
 # What a page says above a block of commands, for the reader of its source and for us.
 NETWORK, BACKGROUND = "needs the network", "keeps running"
+SKIPPED = {"needs Docker", "needs root"}
+# Blocks that are files, not commands.
+FILES = {"python", "ini", "nginx"}
 
 
 class Reader:
     """Somebody at a shell who does as the page says."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self.folder, self._environment, self._port = folder, environment, "8000"
+        self.folder, self._environment, self.port = folder, environment, "8000"
         self._shell = self._started("bash", "--norc")
         self._running: list[subprocess.Popen[str]] = []
 
@@ -40,16 +43,20 @@ class Reader:
         return "".join(self._until_prompt()).removesuffix("\n")
 
     def starts(self, command: str) -> str:
-        """The first line that a command prints which does not end. It is given a port that is free."""
+        """What a command that does not end prints, up to its address. It is given a port that is free."""
         process = self._started("bash", "--norc", "-c", f"exec env {PORT.sub('0', command)}")
         self._running.append(process)
         assert process.stdout is not None
-        line = process.stdout.readline()
-        (self._port,) = PORT.findall(line) or [self._port]
-        return PORT.sub("8000", line)
+        printed = ""
+        for line in process.stdout:
+            printed += line
+            if found := PORT.search(line):
+                self.port = found[0]
+                break
+        return PORT.sub("8000", printed)
 
     def _here(self, command: str) -> str:
-        return PORT.sub(self._port, command)
+        return PORT.sub(self.port, command)
 
     def _started(self, *command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -90,15 +97,18 @@ def is_shown(shown: str, printed: str) -> bool:
 def follow(page: str, reader: Reader, online: Callable[[str], str] | None = None) -> None:
     """Write each file of a page and type each command, in order; fails where something else is printed than it shows.
 
-    `online` makes of a command that needs the network the one to type; without it, such commands are left out.
+    `online` makes of a command that needs the network the one to type; without it, such commands are left out. Those
+    that need Docker or root always are.
     """
     for note, language, block in BLOCK.findall(page):
-        if language == "python":
+        if language in FILES:
             named = FILE_NAME.match(block)
-            assert named, f"each step is a whole file, which is named in its first line:\n{block}"
+            assert named, f"each block is a whole file, which is named in its first line:\n{block}"
             (reader.folder / named[1]).write_text(block, encoding="utf-8")
             continue
-        assert note in ("", NETWORK, BACKGROUND), note
+        assert note in ("", NETWORK, BACKGROUND, *SKIPPED), note
+        if note in SKIPPED:
+            continue
         for command, shown in commands(block):
             if note == NETWORK:
                 if online is not None:
