@@ -141,8 +141,8 @@ soak: $(READY)  ## servers under load for minutes or hours: nothing grows (ARGS=
 	@$(BIN)/python -m tests.soak $(ARGS)
 	@test -n "$(ARGS)" || $(BIN)/python -m pytest -q -m soak --timeout=0
 
-e2e: $(READY)  ## every template from `defserve new` to an installed package, type-checked; the tutorial, step by step
-	@echo "== templates and tutorial, end to end"
+e2e: $(READY)  ## every template from `defserve new` to an installed package, type-checked; the Learn pages, step by step
+	@echo "== templates and Learn pages, end to end"
 	@$(BIN)/python -m pytest -q -n auto -m e2e --timeout=300 $$(grep -rl --include='test_*.py' mark.e2e tests) $(ARGS)
 
 apps: $(READY)  ## the inspector, the page of a server and views of MCP apps, in a headless Chromium (Debian's chromium)
@@ -156,7 +156,7 @@ site-check: $(SITE)  ## the site in a headless Chromium: search, contrast, nothi
 	@echo "== the site in a browser"
 	@$(BIN)/python -m pytest -q -n 0 -m browser --timeout=0 -rs tests/browser/test_site.py $(ARGS)
 
-release-check: $(RELEASE)  ## build what would be released, install it from an index on loopback, follow README and tutorial
+release-check: $(RELEASE)  ## build what would be released, install it from an index on loopback, follow README and Learn pages
 	@echo "== what would be released"
 	@$(BIN)/python -m pytest -n 0 -m release --timeout=0 -v --no-header tests/release $(ARGS)
 

@@ -30,7 +30,10 @@ from defserve.stores.audit import log_file
 from tests.rows import for_each_row
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+# Whose blocks are run here; tests/test_learn.py follows the pages of Learn.
+GUIDES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [*GUIDES, *sorted((DOCS / "learn").glob("*.md"))]
 FILE_NAME = re.compile(r"# (\w+\.py)\n")
 
 # The pages' tests write the snapshots they compare with.
@@ -64,7 +67,7 @@ def shown_files(page: Path) -> dict[str, str]:
 
 def runs() -> dict[str, list[Path]]:
     """The pages that run in one process, by a name for it: those whose files have names of their own run alone."""
-    pages = list(filter(modules, PAGES))
+    pages = list(filter(modules, GUIDES))
     alone = [page for page in pages if not all(name.startswith("test_section_") for name in modules(page))]
     return {"others": [page for page in pages if page not in alone]} | {page.stem: [page] for page in alone}
 
@@ -124,15 +127,15 @@ def test_the_client_settings_are_those_that_install_writes():
     assert settings == [{"mcpServers": {"calculator": json.loads(written)}}]
 
 
-@for_each_row("page", PAGES, ids=lambda page: page.stem)
+@for_each_row("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_each_link_leads_somewhere(page: Path):
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def test_every_page_is_on_the_map():
-    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", text_of("docs/index.md")))
-    assert linked == {page.name for page in PAGES[1:]} - {"index.md"}
+    linked = set(re.findall(r"\]\(([\w/-]+\.md)\)", text_of("docs/index.md")))
+    assert linked - {"cookbook/index.md"} == {page.relative_to(DOCS).as_posix() for page in PAGES[1:]} - {"index.md"}
 
 
 # -- what the page about deployment names, exists ------------------------------------------------------

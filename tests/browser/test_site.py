@@ -20,7 +20,7 @@ from .origins import Origin, Reply, anything, origin
 pytestmark = pytest.mark.browser
 
 # One of each kind: the map, a guide with code, wide tables, pictures, a part of the reference.
-KINDS = ("index.html", "tutorial.html", "compatibility.html", "inspector.html", "reference/a-server.html")
+KINDS = ("index.html", "learn/first-server.html", "compatibility.html", "inspector.html", "reference/a-server.html")
 LOOKS = [(360, "light"), (360, "dark"), (1440, "dark"), (1440, "light")]
 # The dialog of the search is in a shadow root.
 DIALOG = "[...document.querySelectorAll('*')].find(each => each.shadowRoot?.querySelector('dialog')).shadowRoot"

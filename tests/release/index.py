@@ -17,8 +17,8 @@ from tests.browser.origins import Reply, origin
 from .artifacts import ROOT, Artifacts
 
 WHEELS: Final = ROOT / "build" / "release" / "wheels"
-# What the reader of the README and of the tutorial installs, and what builds a project.
-WANTED: Final = ("http,client,dev", ("pytest", "build", "hatchling"))
+# What the reader of the README and of the Learn pages installs, and what builds a project.
+WANTED: Final = ("http,client,auth,dev", ("pytest", "build", "hatchling"))
 
 
 def wheels(artifacts: Artifacts) -> Path:

@@ -1,4 +1,4 @@
-"""Somebody installs a release from an index into an empty environment, and follows the README and the tutorial."""
+"""Somebody installs a release from an index into an empty environment, and follows the README and the Learn pages."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from defserve.base.version import VERSION
 from tests.reader import Reader, follow
+from tests.test_learn import PAGES, text_of
 
 from .artifacts import ROOT
 
@@ -64,8 +65,9 @@ def test_the_sdist_installs_too(reader: Reader) -> None:
     assert VERSION in said.splitlines()[-1], said
 
 
-def test_the_tutorial_comes_true_with_a_release(reader: Reader) -> None:
-    follow((ROOT / "docs" / "tutorial.md").read_text("utf-8"), reader, released)
+def test_the_learn_pages_come_true_with_a_release(reader: Reader) -> None:
+    for page in PAGES:
+        follow(text_of(page), reader, released)
 
 
 # What the words beside a command of the README say has to be done before it.

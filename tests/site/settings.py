@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import tomlkit
 
@@ -14,9 +14,18 @@ from .pages import Pages
 from .places import SETTINGS
 
 # Pages that the settings do not list: those whose path begins so, in the group of that name.
-GROUPS: Final = {"cookbook/": "Cookbook", "reference/": "Reference", "": "Guides"}
+GROUPS: Final = {
+    "cookbook/": "Cookbook",
+    "reference/": "Reference",
+    "decisions/": "Decisions",
+    "protocols.md": "Protocols",
+    "": "Guides",
+}
 # Files that pages link to are found from there.
 UNLISTED: Final = ("examples/", "tests/")
+
+# A page, or the name of a group with its pages and groups.
+Entry: TypeAlias = "str | dict[str, list[Entry]]"
 
 
 def settings(pages: Pages) -> str:
@@ -24,17 +33,23 @@ def settings(pages: Pages) -> str:
     told = tomllib.loads(SETTINGS.read_text("utf-8"))
     project: dict[str, Any] = told["project"]
     project["site_name"] = f"{project['site_name']} {VERSION}"
-    groups: dict[str, list[str]] = {name: listed for group in project["nav"] for name, listed in group.items()}
-    for place in unlisted(groups, pages):
-        group = next(name for prefix, name in GROUPS.items() if place.startswith(prefix))
-        groups[group].append(place)
+    groups: dict[str, list[Entry]] = {name: listed for group in project["nav"] for name, listed in group.items()}
+    known = {place for entries in groups.values() for place in places(entries)}
+    for place in pages.texts:
+        if place not in known and not place.startswith(UNLISTED):
+            group = next(name for prefix, name in GROUPS.items() if place.startswith(prefix))
+            groups[group].append(place)
     # The reader of a group meets its own first page first.
     for prefix, name in GROUPS.items():
-        groups[name].sort(key=lambda place, first=f"{prefix}index.md": place != first)
+        groups[name].sort(key=lambda entry, first=f"{prefix}index.md": entry != first)
     return tomlkit.dumps(cast(Any, told))
 
 
-def unlisted(groups: dict[str, list[str]], pages: Pages) -> Iterator[str]:
-    """The pages that no group lists, the parts of the reference in their order."""
-    listed = {place for places in groups.values() for place in places}
-    yield from (place for place in pages.texts if place not in listed and not place.startswith(UNLISTED))
+def places(entries: list[Entry]) -> Iterator[str]:
+    """The pages of a group and of the groups in it, in order."""
+    for entry in entries:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for below in entry.values():
+                yield from places(below)
