@@ -37,7 +37,7 @@ QUESTIONS: Final = {
     "send notifications to clients": "events",
     "html view": "apps",
     "too many tools": "search",
-    "combine two servers": "mounting kernel",
+    "combine two servers": "mounting kernel cookbook/kernel",
     "rename a tool": "transforms",
     "import swagger": "openapi",
     "mount in fastapi": "transports",
