@@ -52,7 +52,7 @@ def found(browser: Browser, question: str) -> list[str]:
 def test_the_search_takes_a_question(browser: Browser, site: Origin):
     browser.look(1440, 900)
     browser.open(f"{site.url}/index.html")
-    assert "asking" in found(browser, "How do I ask the user a question?")
+    assert "elicitation" in found(browser, "How do I ask the user a question?")
     assert browser.complaints() == []
 
 

@@ -41,7 +41,7 @@ def settings(pages: Pages) -> str:
             groups[group].append(place)
     # The reader of a group meets its own first page first.
     for prefix, name in GROUPS.items():
-        groups[name].sort(key=lambda entry, first=f"{prefix}index.md": entry != first)
+        groups[name].sort(key=lambda entry, first=(prefix, f"{prefix}index.md"): entry not in first)
     return tomlkit.dumps(cast(Any, told))
 
 
