@@ -18,7 +18,6 @@ GROUPS: Final = {
     "cookbook/": "Cookbook",
     "reference/": "Reference",
     "decisions/": "Decisions",
-    "protocols.md": "Protocols",
     "": "Guides",
 }
 # Files that pages link to are found from there.
@@ -41,7 +40,7 @@ def settings(pages: Pages) -> str:
             groups[group].append(place)
     # The reader of a group meets its own first page first.
     for prefix, name in GROUPS.items():
-        groups[name].sort(key=lambda entry, first=(prefix, f"{prefix}index.md"): entry not in first)
+        groups[name].sort(key=lambda entry, first=f"{prefix}index.md": entry != first)
     return tomlkit.dumps(cast(Any, told))
 
 
