@@ -79,6 +79,18 @@ class ApiKey:
     def is_expired(self, now: float) -> bool:
         return self.expires_at is not None and now >= self.expires_at
 
+    def make_principal(self) -> ApiKeyPrincipal:
+        """The caller who shows this key."""
+        return ApiKeyPrincipal(
+            self.principal,
+            convert_permissions_to_scopes(self.permissions) | frozenset(self.scopes),
+            {"kid": self.id},
+            key=self.id,
+            per_minute=self.per_minute,
+            per_hour=self.per_hour,
+            credential=_credential(self.id),
+        )
+
 
 class NewKey(NamedTuple):
     """A new key. `token` is shown now and never again."""
@@ -132,16 +144,7 @@ class ApiKeys:
         except DefserveError as error:
             log.error("API keys cannot be checked: %s", error)
             raise IssuerUnavailable(f"API keys cannot be checked: {error}") from None
-        scopes = convert_permissions_to_scopes(key.permissions) | frozenset(key.scopes)
-        return ApiKeyPrincipal(
-            key.principal,
-            scopes,
-            {"kid": key.id},
-            key=key.id,
-            per_minute=key.per_minute,
-            per_hour=key.per_hour,
-            credential=_credential(key.id),
-        )
+        return key.make_principal()
 
     async def check_ready(self) -> None:
         """Raises IssuerUnavailable while keys cannot be checked."""

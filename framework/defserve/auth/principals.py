@@ -181,6 +181,11 @@ def scope_of(permission: str) -> str:
     )
 
 
+def format_invoke_scope(tool: str) -> str:
+    """The scope that names a tool: whoever has it may call that tool."""
+    return PERMISSION_SCOPES["ToolInvoke({})"].format(tool)
+
+
 def convert_permissions_to_scopes(permissions: Iterable[str]) -> frozenset[str]:
     return frozenset(map(scope_of, permissions))
 

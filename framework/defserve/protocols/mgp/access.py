@@ -89,6 +89,11 @@ class AccessSection(Extension):
                 details={"tool": tool.name, "agent_id": agent, "source": decision.source},
             )
 
+    def has_tool_entry(self, caller: Principal, tool: Tool) -> bool:
+        """Whether an entry allows the caller this very tool, and not the whole server."""
+        policy, name = self.find_policy_and_name(tool)
+        return policy.decide(caller.id, name, self.clock())[:2] == ("allow", "tool_grant")
+
     def visible(self, call: Call, item: Any) -> bool:
         """Whether lists show the caller an item. A call finds every tool, so that `admit` can say why it refuses."""
         if item.kind != "tool" or call.method == "tools/call":

@@ -325,7 +325,7 @@ class MGP(SectionedExtension):
         if found.security.confirmation_required:
             from defserve.protocols.mgp.permissions import confirm_call
 
-            await confirm_call(self.options.confirm, self.audit, call, tool, arguments)
+            await confirm_call(self, call, tool, arguments)
 
     def visible(self, call: Call, item: Any) -> bool:
         return self.access is None or self.access.visible(call, item)

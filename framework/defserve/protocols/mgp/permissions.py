@@ -7,12 +7,14 @@ grant them. Grants live as long as the session. Without sessions they travel wit
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
 from defserve.auth.authority import AUTHENTICATION_HINT, is_stranger
+from defserve.auth.principals import ANY, format_invoke_scope
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array, is_object
@@ -42,6 +44,7 @@ from defserve.protocols.mgp.vocabulary import (
     OPERATOR_APPROVER,
     OPERATOR_DENIED_STATUS,
     PERMISSION_FAMILIES,
+    PERMISSION_RISKS,
     REQUEST_ID_KIND,
     UNDECIDED_STATUS,
     PermissionRequest,
@@ -61,8 +64,10 @@ if TYPE_CHECKING:
     from defserve.core.session import Session
     from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mgp.audit import AuditTrail
-    from defserve.protocols.mgp.terms import ConfirmPolicy
+    from defserve.protocols.mgp.extension import MGP
 
+
+log = logging.getLogger("defserve")
 
 DECISION_MS = 2000
 """A person decides in this time, if at all soon. A client waits so long before it tries again."""
@@ -107,6 +112,14 @@ class PermissionSection(Extension):
         )
         if sent:
             self._audit().report_call_event(call, "PERMISSION_GRANTED", tool=tool.name, details={"permissions": sent})
+
+    def list_granted_dangers(self, tool: Tool) -> list[str]:
+        """The dangerous permissions of a tool, if the operator grants each of them by name and nothing else."""
+        found = get_tool_security(tool)
+        needed = found.security.permissions if found is not None and self._policy == "config_only" else ()
+        dangers = sorted(name for name in needed if PERMISSION_RISKS.get(name) == "dangerous")
+        # Others may be granted by the client, whose word is no operator's.
+        return dangers if self._granted.issuperset(dangers) else []
 
     def list_statuses(
         self, call: Call, names: Iterable[str], server_id: str | None = None
@@ -287,10 +300,13 @@ def _is_stateless(call: Call) -> bool:
 # | local or authenticated, speaks MGP security | passes: the client confirms | asked, or refused | passes |
 # | the same, and says that a person has confirmed this call | passes, audited | asked, or refused | passes |
 # | local or authenticated, can be asked | asked | asked | passes |
-# | local or authenticated, cannot be asked | passes, audited: it is assumed to have asked its user | refused | passes |
-# | inside another call, which is all that its client sees | asked, or refused | asked, or refused | passes |
-# | called by a name that is not in its list, which tells the risk | asked, or refused | asked, or refused | passes |
+# | local, cannot be asked | passes, audited: it is assumed to have asked its user | refused | passes |
+# | on a network, cannot be asked, and a right names the tool | passes, audited with that right | refused | passes |
+# | on a network, cannot be asked, and no right names the tool | refused | refused | passes |
 # | stranger (`auth.authority`), whatever it offers or answers | refused | refused | passes |
+#
+# A client's own word does not count inside another call, which is all that it sees, nor for a name that is not in its
+# list, which tells the risk. Then it is asked; if it cannot be asked, only a right that names the tool helps.
 
 
 SHOWN_HEAD_LENGTH, SHOWN_TAIL_LENGTH = 1_000, 500
@@ -313,46 +329,72 @@ class NotConfirmed(Refused):
     error_type = "confirmation_required"
 
 
-async def confirm_call(
-    policy: ConfirmPolicy, audit: AuditTrail, call: Call, tool: Tool, arguments: dict[str, Any]
-) -> None:
+async def confirm_call(mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
     """Return when the call may go on. Raises NotConfirmed."""
     from defserve.protocols.mcp.asking import client_requests
 
+    policy, caller, name = mgp.options.confirm, identify_caller(call), tool.name
     if policy == "never":
         return
-    if call.outer is not None:
-        policy = "always"  # what the client has shown its user, and may have confirmed, is another call
-    if is_stranger(identify_caller(call)):
+    if is_stranger(caller):
         raise NotConfirmed(
-            f"{tool.name} has to be confirmed, and a caller that nobody vouches for cannot do that: "
-            f"{AUTHENTICATION_HINT}",
+            f"{name} has to be confirmed, and a caller that nobody vouches for cannot do that: {AUTHENTICATION_HINT}",
             data={"fix": AUTHENTICATION_HINT},
         )
-    is_known = policy != "auto" or _is_shown(call, tool)
-    if policy == "auto" and is_known and "tool_security" in get_call_sections(call):
+    # What the client has shown its user, and may have confirmed, is the outermost call.
+    believes_client = policy == "auto" and call.outer is None
+    is_shown = believes_client and _is_shown(call, tool)
+    if is_shown and "tool_security" in get_call_sections(call):
         return
     meta = call.params.get("_meta")
-    if policy == "auto" and is_object(meta) and meta.get(CONFIRMED_META_KEY) is True:
-        audit.report_call_event(
-            call, "dev.defserve.confirmed_in_front", tool=tool.name, details={"by": "the client's user"}
+    if believes_client and is_object(meta) and meta.get(CONFIRMED_META_KEY) is True:
+        mgp.audit.report_call_event(
+            call, "dev.defserve.confirmed_in_front", tool=name, details={"by": "the client's user"}
         )
         return
     if client_requests.can_ask_client(call, "elicitation"):
-        asked = format_confirmation_question(
-            tool.name, arguments, tool.function.arguments.schema, server_id=tool.server_id
-        )
-        if not await client_requests.ask_confirmation(call, asked, key=f"confirm:{tool.name}"):
-            raise NotConfirmed(f"{tool.name} was not confirmed: the user said no; do not call it again unasked")
+        asked = format_confirmation_question(name, arguments, tool.function.arguments.schema, server_id=tool.server_id)
+        if not await client_requests.ask_confirmation(call, asked, key=f"confirm:{name}"):
+            raise NotConfirmed(f"{name} was not confirmed: the user said no; do not call it again unasked")
         call.local(PersonConfirmedMarker)
         return
-    if policy == "always" or not is_known:
-        raise NotConfirmed(
-            f"{tool.name} has to be confirmed, and this client cannot be asked: {FIX}", data={"fix": FIX}
+    fix = FIX
+    if call.session.is_local:
+        if is_shown:
+            mgp.audit.report_call_event(
+                call, "dev.defserve.unconfirmed", tool=name, details={"reason": "the client cannot be asked"}
+            )
+            return
+    elif policy == "auto":
+        if (right := find_naming_right(mgp, caller, tool)) is not None:
+            mgp.audit.report_call_event(call, "dev.defserve.confirmed_by_right", tool=name, details={"right": right})
+            return
+        log.info(
+            "%s was refused to %s: its client cannot be asked, and no right names the tool. "
+            'Server(confirm="never") lets every caller run dangerous tools unasked',
+            name,
+            caller.id,
         )
-    audit.report_call_event(
-        call, "dev.defserve.unconfirmed", tool=tool.name, details={"reason": "the client cannot be asked"}
-    )
+        fix += (
+            f", or a key, token or access entry that names the tool: defserve keys create NAME --allow "
+            f"'ToolInvoke({name})', or the scope {format_invoke_scope(name)}"
+        )
+    raise NotConfirmed(f"{name} has to be confirmed, and this client cannot be asked: {fix}", data={"fix": fix})
+
+
+def find_naming_right(mgp: MGP, caller: Principal, tool: Tool) -> str | None:
+    """The operator's written yes to a dangerous tool: what gives this caller a right to it by name, for the audit.
+
+    A wildcard is no yes, and neither is an entry for the whole server: whoever wrote it may not know of this tool.
+    """
+    scope = format_invoke_scope(tool.name)
+    if scope in caller.scopes and ANY not in scope:
+        return scope
+    if mgp.access is not None and mgp.access.has_tool_entry(caller, tool):
+        return f"access entry of {caller.id}"
+    if named := mgp.permissions.list_granted_dangers(tool):
+        return f"granted: {', '.join(named)}"
+    return None
 
 
 def _is_shown(call: Call, tool: Tool) -> bool:
