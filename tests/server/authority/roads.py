@@ -241,14 +241,12 @@ YES: Mapping[str, Road] = {
     **_in_both_eras("skip the question by speaking MGP", "erase", _security),
     **_in_both_eras("confirm by speaking MGP and by an answer", "erase", _security_and_questions),
     **_in_both_eras("confirm by an answer", "erase", _questions),
-    **_in_both_eras("skip the question by being mute", "erase", _nothing),
     **_in_both_eras("confirm a mounted tool by speaking MGP", "child_erase_too", _security),
     **_in_both_eras("confirm a mounted tool by an answer", "child_erase_too", _questions),
     **_in_both_eras("answer ctx.confirm", "confirms", _questions),
     "confirm by a callback": calling("erase", lambda version: offer(version, "callbacks"), SESSION),
     "answer ctx.confirm by a callback": calling("confirms", lambda version: offer(version, "callbacks"), SESSION),
     "confirm in a batch": confirming_in_a_batch,
-    "answer before the question": answering_before_the_question,
     "grant": granting("grant"),
     "grant by a response": granting("response"),
     "grant a family": granting_a_family,
@@ -263,7 +261,12 @@ YES: Mapping[str, Road] = {
     "give access": giving_access,
     "see details of the health": seeing_details,
 }
-# The same, on a server with `feature_sets="strict"`.
+# Only the local user can take these: a caller on a network that cannot be asked has not asked its user either.
+ASSUMED_YES: Mapping[str, Road] = {
+    **_in_both_eras("skip the question by being mute", "erase", _nothing),
+    "answer before the question": answering_before_the_question,
+}
+# The same as YES, on a server with `feature_sets="strict"`.
 YES_IF_STRICT: Mapping[str, Road] = {
     "switch a set on": enabling("ask"),
     "switch a set on by a notification": enabling("tell"),

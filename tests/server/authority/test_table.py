@@ -30,8 +30,9 @@ from tests.server.authority.talking import (
 
 pytestmark = pytest.mark.anyio
 
-KNOWN, STRANGER, SHUT_OUT = "its yes counts", "its yes does not count", "not let in"
-COUNTS: dict[str, bool | str] = {KNOWN: True, STRANGER: False, SHUT_OUT: SHUT_OUT}
+OWN_USER, KNOWN = "its yes counts, and its client is believed to have asked", "its yes counts"
+STRANGER, SHUT_OUT = "its yes does not count", "not let in"
+COUNTS: dict[str, bool | str] = {OWN_USER: True, KNOWN: True, STRANGER: False, SHUT_OUT: SHUT_OUT}
 TCP = "http://127.0.0.1:0/mcp"
 
 
@@ -87,18 +88,18 @@ PEERS: dict[str, PeerKind] = {
     "proxy, HTTP+SSE": PeerKind(STRANGER, forwarded("127.0.0.1"), PROXY, over="sse"),
     "unix socket": PeerKind(STRANGER, on="unix:"),
     "unix socket, proxy": PeerKind(STRANGER, forwarded("127.0.0.1"), PROXY, on="unix:"),
-    "unix socket, trusted": PeerKind(KNOWN, options={"trust_same_user": True}, on="unix:"),
-    "unix socket, trusted, h11": PeerKind(KNOWN, options={"trust_same_user": True, "parser": "h11"}, on="unix:"),
+    "unix socket, trusted": PeerKind(OWN_USER, options={"trust_same_user": True}, on="unix:"),
+    "unix socket, trusted, h11": PeerKind(OWN_USER, options={"trust_same_user": True, "parser": "h11"}, on="unix:"),
     "no local token": PeerKind(STRANGER, options=LOCAL),
     "no local token, other credentials": PeerKind(STRANGER, {"authorization": "Basic bG9jYWw6"}, LOCAL),
     "no local token, WebSocket": PeerKind(STRANGER, options=LOCAL, over="ws"),
     "wrong local token": PeerKind(SHUT_OUT, bearer("A" * 43), LOCAL),
     "wrong local token, WebSocket": PeerKind(SHUT_OUT, bearer("A" * 43), LOCAL, over="ws"),
     "wrong local token, HTTP+SSE": PeerKind(SHUT_OUT, bearer("A" * 43), LOCAL, over="sse"),
-    "local token": PeerKind(KNOWN, options=LOCAL, shows_local_token=True),
-    "local token, WebSocket": PeerKind(KNOWN, options=LOCAL, over="ws", shows_local_token=True),
-    "local token, HTTP+SSE": PeerKind(KNOWN, options=LOCAL, over="sse", shows_local_token=True),
-    "local token, server with auth": PeerKind(KNOWN, options=LOCAL, auth=CHECKED, shows_local_token=True),
+    "local token": PeerKind(OWN_USER, options=LOCAL, shows_local_token=True),
+    "local token, WebSocket": PeerKind(OWN_USER, options=LOCAL, over="ws", shows_local_token=True),
+    "local token, HTTP+SSE": PeerKind(OWN_USER, options=LOCAL, over="sse", shows_local_token=True),
+    "local token, server with auth": PeerKind(OWN_USER, options=LOCAL, auth=CHECKED, shows_local_token=True),
     "token, server with local token": PeerKind(KNOWN, bearer("good"), LOCAL, auth=CHECKED),
     "no token, server with both": PeerKind(SHUT_OUT, options=LOCAL, auth=CHECKED),
     "no token": PeerKind(SHUT_OUT, auth=CHECKED),
@@ -199,18 +200,20 @@ async def test_the_yes_of_a_peer_counts_as_the_table_says(name: str, tmp_path: P
             noted = await http.post("/tools/note", json={})
         linking = partial(link_to, kind.over, base, headers, unix)
         yes = await outcomes(linking, roads.YES)
+        assumed = await outcomes(linking, roads.ASSUMED_YES)
         open_to_all = await outcomes(linking, roads.OPEN_TO_ALL)
         end = await outcomes(linking, {"end": roads.shutting_down})
         drains = where.app.provider.composition.draining
     if kind.may == SHUT_OUT:
         assert erased.status_code in (401, 403) and noted.status_code in (401, 403)
     else:
-        assert erased.status_code == (200 if kind.may == KNOWN else 403), erased.text
+        assert erased.status_code == (200 if kind.may == OWN_USER else 403), erased.text
         assert noted.status_code == 200
     assert yes == dict.fromkeys(roads.YES, COUNTS[kind.may])
+    assert assumed == dict.fromkeys(roads.ASSUMED_YES, SHUT_OUT if kind.may == SHUT_OUT else kind.may == OWN_USER)
     assert open_to_all == dict.fromkeys(roads.OPEN_TO_ALL, SHUT_OUT if kind.may == SHUT_OUT else True)
     assert end == {"end": COUNTS[kind.may]}
-    assert drains is (kind.may == KNOWN)
+    assert drains is (kind.may in (OWN_USER, KNOWN))
 
 
 @pytest.mark.parametrize("name", [name if name in SAMPLE else slow(name) for name in PEERS])
@@ -233,8 +236,8 @@ async def test_only_operators_operate_a_kernel(name: str, tmp_path: Path):
 
 async def test_a_peer_in_memory_is_known():
     server = make()
-    yes = await outcomes(partial(link_in_memory, server), roads.YES)
-    assert yes == dict.fromkeys(roads.YES, True)
+    taken = {**roads.YES, **roads.ASSUMED_YES}
+    assert await outcomes(partial(link_in_memory, server), taken) == dict.fromkeys(taken, True)
     assert all((await outcomes(partial(link_in_memory, server), roads.OPEN_TO_ALL)).values())
     strict = make(feature_sets="strict")
     assert all((await outcomes(partial(link_in_memory, strict), roads.YES_IF_STRICT)).values())
@@ -242,8 +245,9 @@ async def test_a_peer_in_memory_is_known():
 
 async def test_a_peer_on_a_pipe_is_known():
     # A process for each road is slow, so only one of each kind is taken.
+    known = {**roads.YES, **roads.ASSUMED_YES}
     chosen = ("skip the question by being mute, 2025-11-25", "grant", "grant along with the call", "approve a scope")
-    yes = await outcomes(link_to_process, {name: roads.YES[name] for name in chosen})
+    yes = await outcomes(link_to_process, {name: known[name] for name in chosen})
     assert yes == dict.fromkeys(chosen, True)
 
 
@@ -295,5 +299,6 @@ async def test_a_user_of_another_number_is_a_stranger_on_a_trusted_unix_socket(
     # The kernel reports our own user, so the server is made to believe that it is somebody else.
     monkeypatch.setattr("defserve.auth.authority.os.getuid", lambda: os.geteuid() + 1)
     async with serving(PEERS["unix socket, trusted"], tmp_path) as (_, base, headers, unix):
-        yes = await outcomes(partial(link_to, "http", base, headers, unix), roads.YES)
-    assert yes == dict.fromkeys(roads.YES, False)
+        taken = {**roads.YES, **roads.ASSUMED_YES}
+        yes = await outcomes(partial(link_to, "http", base, headers, unix), taken)
+    assert yes == dict.fromkeys(taken, False)
