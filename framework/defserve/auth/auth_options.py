@@ -124,7 +124,7 @@ class Auth:
         if principal is None:
             return self.make_denial("invalid_token")
         found = (
-            principal if principal.credential and not self._adds_scopes else self._complete_principal(principal, token)
+            principal if principal.credential and not self._adds_scopes else self.complete_principal(principal, token)
         )
         if "cnf" in found.claims or (self.dpop is not None and self.dpop.required and found.kind == "token"):
             # Whoever stole a bound token has no proof, so a token alone is not enough (RFC 9449 §7.2, RFC 8705 §3).
@@ -186,9 +186,9 @@ class Auth:
             principal = await self.verifier.verify(token)
         except IssuerUnavailable:
             return UNAVAILABLE_DENIAL
-        return None if principal is None else self._complete_principal(principal, token)
+        return None if principal is None else self.complete_principal(principal, token)
 
-    def _complete_principal(self, principal: Principal, token: str) -> Principal:
+    def complete_principal(self, principal: Principal, token: str = "") -> Principal:
         """The principal with its credential, and with all that its scopes include."""
         if not principal.credential:
             principal = replace(principal, credential=make_credential_name(token))

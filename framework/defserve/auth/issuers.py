@@ -42,6 +42,7 @@ class Issuers:
     """
 
     def __init__(self, verifiers: Sequence[TokenVerifier]) -> None:
+        self.verifiers = tuple(verifiers)
         self._by_issuer: dict[str, TokenVerifier] = {}
         self._other: TokenVerifier | None = None
         for verifier in verifiers:

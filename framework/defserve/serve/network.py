@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -51,7 +51,8 @@ class NetworkOptions:
 
     `forwarded` reads the addresses that a trusted proxy forwards; None if no proxy is trusted. With `peer_user`,
     requests on a unix socket say which user sent them. `started` is called with the listener, on its loop, when it
-    listens. Without it, the address is printed; with it, messages of uvicorn are logged like those of others.
+    listens. Without it, the address is printed; with it, messages of uvicorn are logged like those of others. Then
+    `announce` is awaited: it says what else the operator should know.
     """
 
     parser: str = "auto"
@@ -60,6 +61,7 @@ class NetworkOptions:
     forwarded: AddressNormalizer | None = None
     peer_user: bool = False
     started: Callable[[Any], None] | None = None
+    announce: Callable[[], Awaitable[None]] | None = None
 
 
 def run_listener(
@@ -135,6 +137,8 @@ def _listener_class(
                 options.started(self)
             elif self.started and sockets:
                 print(f"serving on {resolve_bound_address(address, sockets[0])}", file=sys.stderr, flush=True)
+            if self.started and options.announce is not None:
+                await options.announce()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             await super().shutdown(sockets)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from socket import socket
+from time import time
 from typing import TYPE_CHECKING
 
 from defserve.auth import Auth
 from defserve.auth.authority import normalize_ip_address
 from defserve.auth.bearer_tokens import check_verifier_settings
 from defserve.core.composition import Composition
-from defserve.errors import UsageError
+from defserve.errors import DefserveError, UsageError
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.lifecycle import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, PRIMING_EVENT_VERSIONS, STATELESS_VERSIONS
 from defserve.protocols.mgp.extension import MGP
+from defserve.protocols.mgp.terms import get_tool_security
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp, HttpOptions
 from defserve.serve.http.other_endpoints import PageContent, PageRules
@@ -28,6 +32,7 @@ from defserve.server.metrics import Metrics
 from defserve.server.sharing import find_sharing
 
 if TYPE_CHECKING:
+    from defserve.protocols.mcp.tools import Tool
     from defserve.server.workers.worker import Worker
 
 # The address of a unix socket has no path for the endpoint, so this one is used.
@@ -136,6 +141,8 @@ def run_network_server(
 ) -> int:
     """Serve on the network until a signal or a client ends it. Returns the exit code."""
     provider, network = SessionOpener(composition), make_network_options(options)
+    if address.scheme != "unix":
+        network = replace(network, announce=partial(announce_dangerous_tools, composition, auth, _print_line))
     if not options.get("local_token", False):
         return run_listener(
             make_http_app(provider, mcp, auth, options, address), address, network, composition.limits, provider
@@ -157,6 +164,10 @@ def make_network_options(options: WebFields) -> NetworkOptions:
         forwarded=normalize_ip_address if options.get("trusted_proxy", False) else None,
         peer_user=options.get("trust_same_user", False),
     )
+
+
+def _print_line(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def list_bound_addresses(sockets: Iterable[socket]) -> list[tuple[str, int]]:
@@ -217,3 +228,59 @@ def refuse_scopes_without_auth(mcp: MCP, auth: Auth | None) -> None:
                 where=item.where,
                 fix="give Server(auth=…), or serve it on stdio: only",
             )
+
+
+# -- What an operator reads at the start: the dangerous tools, and whose calls of them would be refused.
+
+
+MAX_LISTED_NAMES = 5
+
+
+async def announce_dangerous_tools(composition: Composition, auth: Auth | None, say: Callable[[str], None]) -> None:
+    """Say which tools have to be confirmed, and who cannot call them. The rule is `protocols.mgp.permissions`'."""
+    mgp = next((extension for extension in composition.extensions if isinstance(extension, MGP)), None)
+    if mgp is None or mgp.options.confirm == "never":
+        return
+    securities = [(tool, get_tool_security(tool)) for tool in mgp.tools]
+    tools = [tool for tool, found in securities if found is not None and found.security.confirmation_required]
+    if not tools:
+        return
+    rights, refused = "", ["callers without a token"]
+    if mgp.options.confirm == "always":
+        refused.append("clients that cannot be asked")
+    else:
+        rights = ", or if a key, token or access entry names the tool"
+        if auth is not None and (unnamed := await _list_callers_to_ask(mgp, auth, tools)):
+            refused.append(f"if the client cannot be asked, {_list_names(unnamed)}")
+    names = _list_names([tool.name for tool in tools])
+    say(f"dangerous tools: {names}. A call runs if a person confirms it through the client{rights}.")
+    say(f"  would be refused: {'; '.join(refused)}")
+
+
+async def _list_callers_to_ask(mgp: MGP, auth: Auth, tools: list[Tool]) -> list[str]:
+    """Who has no right that names each of the dangerous tools it may call."""
+    from defserve.auth.api_keys import ApiKeys
+    from defserve.auth.issuers import Issuers
+    from defserve.protocols.mgp.permissions import find_naming_right
+
+    listed: dict[str, None] = {}
+    verifier = auth.verifier
+    for one in verifier.verifiers if isinstance(verifier, Issuers) else (verifier,):
+        if not isinstance(one, ApiKeys):
+            if not all(map(mgp.permissions.list_granted_dangers, tools)):
+                listed["tokens without the scope tool:invoke:NAME"] = None
+            continue
+        try:
+            keys = [key for key in await one.keys() if not key.is_expired(time())]
+        except DefserveError:  # the calls will say so
+            continue
+        for caller in (auth.complete_principal(key.make_principal()) for key in keys):
+            unnamed = [t.name for t in tools if caller.may_invoke(t.name) and not find_naming_right(mgp, caller, t)]
+            if unnamed:
+                listed[f'key "{caller.id}" (tool:invoke:* does not name {_list_names(unnamed)})'] = None
+    return list(listed)
+
+
+def _list_names(names: list[str]) -> str:
+    more = len(names) - MAX_LISTED_NAMES
+    return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {more} more" if more > 0 else "")

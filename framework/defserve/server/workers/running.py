@@ -165,7 +165,7 @@ def serve_worker_group(server: Server, on: str, workers: int | str, options: Web
     address, count = address_of_group(on), worker_count(workers)
     check_sharing(server, count, options)
     if (member := read_worker_membership()) is not None:
-        return serve_as_worker(server, address, member, options)
+        return serve_as_worker(server, address, member, options, log_json=log_json)
     if server.auth is not None:
         check_verifier_settings(server.auth.verifier)
     return supervise(address, count, local_token=options.get("local_token", False), log_json=log_json)
@@ -178,7 +178,9 @@ def supervise_unless_worker(on: str, workers: str, *, local_token: bool, log_jso
     return supervise(address_of_group(on), worker_count(workers), local_token=local_token, log_json=log_json)
 
 
-def serve_as_worker(server: Server, address: Address, member: WorkerMembership, options: WebFields) -> int:
+def serve_as_worker(
+    server: Server, address: Address, member: WorkerMembership, options: WebFields, *, log_json: bool = False
+) -> int:
     """Serve on the sockets of the group until the supervisor or a signal ends it. Returns the exit code."""
     add_worker_number_to_logs(member.number)
     try:
@@ -192,6 +194,9 @@ def serve_as_worker(server: Server, address: Address, member: WorkerMembership, 
     worker = Worker(member, control, provider, partial(web.make_metrics_response, composition), readiness)
     app = web.make_http_app(provider, server.mcp, server.auth, options, address, group.key, worker)
     network = replace(web.make_network_options(options), started=worker.on_listening)
+    if member.number == 1 and address.scheme != "unix":
+        say = partial(web.announce_dangerous_tools, composition, server.auth, _teller(log_json))
+        network = replace(network, announce=say)
     sockets = [socket.socket(fileno=number) for number in member.sockets]
     with control:
         return run_listener(app, address, network, composition.limits, provider, sockets)
