@@ -66,7 +66,7 @@ async def speaking(
     offered = {**(capabilities or {}), **(offer(version, *extensions) if extensions else {})}
     async with raw(server, version, offered, opened=False) as peer:
         (session,) = set(server.composition.sessions) - before
-        session.identity = who
+        session.identity, session.is_local = who, who.kind == "local"
         if opened:
             await peer.open()
         yield peer

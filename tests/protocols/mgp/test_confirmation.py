@@ -22,7 +22,8 @@ pytestmark = pytest.mark.anyio
 SESSION = HANDSHAKE[-1]
 MGP = ("security",)
 ASKS: Json = {"elicitation": {}}
-UNCONFIRMED = "dev.defserve.unconfirmed"
+AUDITED = {"dev.defserve.unconfirmed": "trusted and audited", "dev.defserve.confirmed_by_right": "a right names it"}
+NAMED = Principal("alice", frozenset({"tool:invoke:wipe"}))
 QUESTION = "Run wipe?\n  disk: sda"
 
 
@@ -89,6 +90,9 @@ PEERS: dict[str, tuple[Principal, Json, tuple[str, ...]]] = {
     "local, mute": (LOCAL_PRINCIPAL, {}, ()),
     "authenticated, can be asked": (ALICE, ASKS, ()),
     "authenticated, mute": (ALICE, {}, ()),
+    "authenticated, MGP": (ALICE, {}, MGP),
+    "authenticated, the tool is named, can be asked": (NAMED, ASKS, ()),
+    "authenticated, the tool is named, mute": (NAMED, {}, ()),
     "stranger, MGP": (STRANGER, {}, MGP),
     "stranger, MGP, can be asked": (STRANGER, ASKS, MGP),
     "loopback, MGP": (LOOPBACK, {}, MGP),
@@ -97,7 +101,8 @@ PEERS: dict[str, tuple[Principal, Json, tuple[str, ...]]] = {
     "stranger, mute": (STRANGER, {}, ()),
     "loopback, mute": (LOOPBACK, {}, ()),
 }
-CLIENT, ASKED, TRUSTED, REFUSED = "the client confirms", "asked", "trusted and audited", "refused"
+CLIENT, ASKED, REFUSED = "the client confirms", "asked", "refused"
+TRUSTED, BY_RIGHT = AUDITED.values()
 TABLE: dict[str, tuple[str, str]] = {
     # peer: auto, always
     "local, MGP": (CLIENT, REFUSED),
@@ -106,7 +111,10 @@ TABLE: dict[str, tuple[str, str]] = {
     "local, can be asked": (ASKED, ASKED),
     "local, mute": (TRUSTED, REFUSED),
     "authenticated, can be asked": (ASKED, ASKED),
-    "authenticated, mute": (TRUSTED, REFUSED),
+    "authenticated, mute": (REFUSED, REFUSED),
+    "authenticated, MGP": (CLIENT, REFUSED),
+    "authenticated, the tool is named, can be asked": (ASKED, ASKED),
+    "authenticated, the tool is named, mute": (BY_RIGHT, REFUSED),
     "stranger, MGP": (REFUSED, REFUSED),
     "stranger, MGP, can be asked": (REFUSED, REFUSED),
     "stranger, can be asked": (REFUSED, REFUSED),
@@ -133,7 +141,7 @@ async def test_who_confirms_is_what_the_table_says(peer: str, confirm: str, outc
         assert asked == ([QUESTION] if outcome == ASKED else [])
         assert code_of(reply) == ("confirmation_required" if outcome == REFUSED else None)
         assert wiped == ([] if outcome == REFUSED else ["sda"])
-        assert bool(trail.told(UNCONFIRMED)) is (outcome == TRUSTED)
+        assert [AUDITED[event] for event, _ in trail.told(*AUDITED)] == [outcome][: outcome in AUDITED.values()]
         if outcome == ASKED:
             reply, _ = await called(client, answers=False)
             assert code_of(reply) == "confirmation_required"
