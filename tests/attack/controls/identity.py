@@ -48,6 +48,11 @@ def enable_for_everybody(patch: Patch) -> None:
     patch.wrap("defserve.protocols.mcpl.policies:FeaturePolicy.update", make)
 
 
+def take_any_right_for_a_yes(patch: Patch) -> None:
+    """Who may call a dangerous tool may do so unasked."""
+    patch.set("defserve.protocols.mgp.permissions:find_naming_right", lambda mgp, caller, tool: "tool:invoke:*")
+
+
 def know_no_users(patch: Patch) -> None:
     """Who is at the other end of a unix socket is not asked."""
     patch.set(f"{AUTHORITY}:identify_socket_user", lambda user: _stranger())

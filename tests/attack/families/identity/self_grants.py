@@ -19,6 +19,7 @@ from tests.attack.controls.identity import (
     stop_for_everybody,
     take_any_address,
     take_any_local_token,
+    take_any_right_for_a_yes,
     take_everybody_for_an_admin,
 )
 from tests.attack.keys import create
@@ -366,14 +367,36 @@ def _(trial: Trial) -> None:
         said = outcome(talk.ask("tools/call", tool_call("ask", {}), yes))
         trial.expect("hello" in said, f"ctx.ask of a stranger: {said}")
     keyed = trial.arena.serve(Kind("keyed"))
-    alice = Caller(keyed.place, create(keyed, "alice", "ToolInvoke(*)").token)
+    for allowed, capabilities in (
+        ("ToolInvoke(erase)", {}),
+        ("ToolInvoke(*)", ELICITATION),
+        ("ToolInvoke(*)", mgp_offer(SESSION)),
+    ):
+        alice = Caller(keyed.place, create(keyed, "alice", allowed).token)
+        for carrier in (HttpConversation, SocketConversation):
+            said, ran = erase_as(trial, keyed, carrier(alice), capabilities)
+            trial.expect(ran, f"a known caller with {allowed}, {sorted(capabilities)}: {said}")
+
+
+def erase_as(trial: Trial, served: Served, talking: Conversation, capabilities: Json) -> tuple[str, bool]:
+    """What a dangerous call is answered, and whether it ran."""
+    word = f"{trial.random.randrange(10**12)}"
+    with talking as talk:
+        talk.open(capabilities)
+        said = outcome(talk.ask("tools/call", tool_call("erase", {"word": word}), yes))
+    return said, served.is_valid_mac(word)
+
+
+@FAMILY.attack("a key for all tools, and nobody to ask", Control(take_any_right_for_a_yes, "a wildcard: "))
+def _(trial: Trial) -> None:
+    """Whoever wrote a wildcard did not say yes to this tool, and a client that cannot be asked has asked nobody."""
+    served = trial.arena.serve(Kind("keyed"))
+    bot = Caller(
+        served.place, create(served, "bot", "ToolInvoke(*)", "AdminWrite", scopes="erase tool:read:erase").token
+    )
     for carrier in (HttpConversation, SocketConversation):
-        for capabilities in ({}, ELICITATION, mgp_offer(SESSION)):
-            word = f"{trial.random.randrange(10**12)}"
-            with carrier(alice) as talk:
-                talk.open(capabilities)
-                said = outcome(talk.ask("tools/call", tool_call("erase", {"word": word}), yes))
-            trial.expect(keyed.is_valid_mac(word), f"a known caller with {sorted(capabilities)}: {said}")
+        said, ran = erase_as(trial, served, carrier(bot), {})
+        trial.expect(not ran, f"a wildcard: {said}")
 
 
 @FAMILY.attack("--trust-same-user on a unix socket", Control(know_no_users, "the same user"))
