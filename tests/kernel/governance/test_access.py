@@ -64,6 +64,21 @@ async def test_grants_for_a_server_and_its_tools_decide(tmp_path: Path, version:
         assert one.trail.told("ACCESS_GRANTED")[0][1]["server_id"] == "s"
 
 
+async def test_an_entry_that_names_a_dangerous_tool_is_an_operators_yes(tmp_path: Path) -> None:
+    dangerous = '[servers.mgp.tools."act"]\nrisk = "dangerous"\n'
+    async with governed(tmp_path, tool("act"), mgp=dangerous, kernel=CLOSED) as one:
+        server = one.here.kernel.server
+        async with (
+            speaking(server, HANDSHAKE[-1], ["access_control"], who=ALICE) as admin,
+            speaking(server, HANDSHAKE[-1], who=BOB) as bob,
+        ):
+            await admin.ask("mgp/access/grant", about("server_grant", permission="allow"))
+            assert await uses(bob, "s_act") == "confirmation_required"
+            await admin.ask("mgp/access/grant", about("tool_grant", "act", permission="allow"))
+            assert await uses(bob, "s_act") is None
+        assert one.trail.told("dev.defserve.confirmed_by_right")[0][1] == {"right": "access entry of bob"}
+
+
 @pytest.mark.parametrize("who", [BOB, STRANGER], ids=lambda who: who.id)
 async def test_only_operators_change_access(tmp_path: Path, who: Principal) -> None:
     async with (

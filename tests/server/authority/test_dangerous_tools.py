@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -19,14 +20,16 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 
 from defserve import Remote, Server, ToolError, dangerous
-from defserve.auth import ApiKeys, StaticTokens
+from defserve.auth import ApiKeys, Auth, StaticTokens
 from defserve.client import Answers
 from defserve.code_mode import CodeMode
 from defserve.protocols.mgp.access import AccessPolicy, Entry
+from defserve.server.web import announce_dangerous_tools
 from tests.at_address import at_address
 from tests.effort import slow
 from tests.protocols.mgp.callers import NOON, Trail, offer
-from tests.raw import HANDSHAKE, STATELESS
+from tests.raw import HANDSHAKE, STATELESS, raw
+from tests.serve.processes import ServerProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -94,13 +97,13 @@ class Disks:
     def __init__(self, caller: CallerKind, folder: Path, **options: Any) -> None:
         self.caller, self.trail, self.wiped, self.asked = caller, Trail(), list[str](), list[str]()
         self.keys = ApiKeys(folder / "keys.json", pepper="0123456789abcdef")
-        tokens = StaticTokens(
-            {"good": {"principal": "ann", "scopes": caller.scopes if caller.shows == "token" else ()}}
-        )
-        auth: Any = {"key": self.keys, "token": tokens}.get(caller.shows)
+        if caller.shows == "key":
+            options["auth"] = self.keys
+        elif caller.shows == "token":
+            options["auth"] = StaticTokens({"good": {"principal": "ann", "scopes": caller.scopes}})
         access = AccessPolicy("opt-out", [caller.entry]) if caller.entry is not None else None
         granted = {"granted": ["filesystem.write"], **caller.options}
-        self.server = Server("disks", "1", auth=auth, access=access, audit=self.trail, **granted, **options)
+        self.server = Server("disks", "1", access=access, audit=self.trail, **granted, **options)
 
         @self.server.tool
         @dangerous("filesystem.write")
@@ -275,3 +278,109 @@ async def test_a_permission_that_the_client_granted_is_not_the_operators_yes(tmp
         result = await client.request("tools/call", {"name": "run", "arguments": {"disk": "sda"}, "_meta": meta})
     assert "has to be confirmed" in result["content"][0]["text"]
     assert disks.wiped == []
+
+
+async def test_a_token_in_a_message_on_a_pipe_is_still_the_local_users_client(tmp_path: Path):
+    disks = Disks(CALLERS["no token"], tmp_path, auth=Auth(StaticTokens({"good": "ann"}), in_messages=True))
+    async with raw(disks.server, opened=False) as peer:
+        params = peer.with_meta({"name": "wipe", "arguments": {"disk": "sda"}})
+        shown = {"auth": {"type": "bearer", "token": "good"}}
+        await peer.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params} | shown)
+        await peer.reply_to(1)
+    assert disks.tell_outcome() == ASSUMED
+
+
+# -- what the operator reads at the start ------------------------------------------------------------------
+
+AUTO = "A call runs if a person confirms it through the client, or if a key, token or access entry names the tool."
+ALWAYS = "A call runs if a person confirms it through the client."
+NO_TOKEN = "  would be refused: callers without a token"
+
+
+def serve_disks(*names: str, **options: Any) -> Server:
+    server = Server("disks", "1", **options)
+    for name in names:
+
+        @server.tool(name=name)
+        @dangerous("filesystem.write")
+        def run() -> None: ...
+
+    @server.tool
+    @dangerous(confirm=False)
+    def look() -> None: ...
+
+    return server
+
+
+async def announced(server: Server) -> list[str]:
+    lines: list[str] = []
+    await announce_dangerous_tools(server.composition, server.auth, lines.append)
+    return lines
+
+
+async def test_the_start_names_the_dangerous_tools_and_who_is_refused():
+    assert await announced(serve_disks()) == []
+    assert await announced(serve_disks("wipe", confirm="never")) == []
+    assert await announced(serve_disks("wipe")) == [f"dangerous tools: wipe. {AUTO}", NO_TOKEN]
+    several = await announced(serve_disks(*"abcdefg", confirm="always"))
+    assert several == [
+        f"dangerous tools: a, b, c, d, e and 2 more. {ALWAYS}",
+        f"{NO_TOKEN}; clients that cannot be asked",
+    ]
+
+
+async def test_the_start_names_what_tokens_lack():
+    tokens = StaticTokens({"good": "ann"})
+    lacking = f"{NO_TOKEN}; if the client cannot be asked, tokens without the scope tool:invoke:NAME"
+    assert await announced(serve_disks("wipe", auth=tokens)) == [f"dangerous tools: wipe. {AUTO}", lacking]
+    granted = serve_disks("wipe", auth=tokens, permissions="config_only", granted=["filesystem.write"])
+    assert (await announced(granted))[1] == NO_TOKEN
+
+
+async def test_the_start_names_the_keys_that_do_not_name_a_tool(tmp_path: Path):
+    now = 0.0
+    keys = ApiKeys(tmp_path / "keys.json", pepper="0123456789abcdef", clock=lambda: now)
+    await keys.create("expired", permissions=["ToolInvoke(*)"], expires_in=1)
+    for name, permissions in {
+        "ci": ["ToolInvoke(*)"],
+        "half": ["ToolInvoke(*)", "ToolInvoke(wipe)"],
+        "whole": ["ToolInvoke(wipe)", "ToolInvoke(shred)"],
+        "other": ["ToolInvoke(look)"],
+        "bob": ["ToolInvoke(*)"],
+    }.items():
+        await keys.create(name, permissions=permissions)
+    access = AccessPolicy("opt-out", [Entry("tool_grant", "bob", tool) for tool in ("wipe", "shred")])
+    _, refused = await announced(serve_disks("wipe", "shred", auth=keys, access=access))
+    assert refused == (
+        f'{NO_TOKEN}; if the client cannot be asked, key "ci" (tool:invoke:* does not name wipe, shred), '
+        'key "half" (tool:invoke:* does not name shred)'
+    )
+
+
+async def test_keys_that_cannot_be_read_do_not_stop_the_start(tmp_path: Path):
+    server = serve_disks("wipe", auth=ApiKeys(tmp_path / "keys.json", pepper="0123456789abcdef"))
+    (tmp_path / "keys.json").write_text("no JSON")
+    (tmp_path / "keys.json").chmod(0o600)
+    assert (await announced(server))[1] == NO_TOKEN
+
+
+@pytest.mark.parametrize("on", ["http://127.0.0.1:0/mcp", "unix:{folder}/s"])
+def test_the_lines_follow_the_address_on_standard_error(on: str, tmp_path: Path):
+    source = f"""
+from defserve import dangerous
+server = Server("disks")
+
+@server.tool
+@dangerous
+def wipe() -> None: ...
+
+server.run(on={on.format(folder=tmp_path)!r})
+sys.exit()
+"""
+    with ServerProcess(tmp_path, source) as served:
+        address = served.line(2)
+        assert address is not None and address.startswith(b"serving on ")
+        if on.startswith("http"):
+            assert [served.line(2), served.line(2)] == [f"dangerous tools: wipe. {AUTO}".encode(), NO_TOKEN.encode()]
+        served.signal(signal.SIGTERM)
+        assert (served.exit_code(), served.rest(1), served.rest(2)) == (0, [], [])
