@@ -100,7 +100,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<file>:<line>: '<name>' is not a permission": lambda desk: desk.declares(
         "@server.tool\n@dangerous('shell.exec')\ndef run() -> str: ..."
     ),
-    "<file>:<line>: <tool>: parameter '<name>': no feature set keeps a <model>": lambda desk: desk.declares(
+    "<file>:<line>: <tool>: parameter '<name>': the server keeps no <model>": lambda desk: desk.declares(
         COUNT.replace("counting.state(Counter)", "")
     ),
     "mount comes after serving began": lambda _: raised(
