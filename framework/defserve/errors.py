@@ -61,11 +61,8 @@ class UsageError(DefserveError):
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """The fix for a misspelt word: the known one that is nearest, or else `otherwise`; by default, all of them."""
-    from difflib import get_close_matches
-
     names = list(known)
-    # A long word costs much to compare, and is no slip of the finger.
-    close = get_close_matches(word[:100], names, 1)
+    close = find_nearest_names(word, names)
     if not close:  # `TOOLS`, `Json`: nothing but the case differs
         close = [name for name in names if name.lower() == word.lower()][:1]
     return f"did you mean {close[0]!r}?" if close else otherwise or f"use one of {', '.join(names)}"

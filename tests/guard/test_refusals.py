@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from defserve.guard.verdict import Verdict, log_author_note, make_rejection
 from defserve.testing import SyncClient
 from tests.rows import for_each_row
 
-CORPORA = Path(__file__).parent / "corpora"
+CORPORA = (Path(__file__).parent / "corpora", Path(__file__).parents[1] / "attack" / "corpora")
 LISTED = {"git": ["status", "log", "diff", "show", "blame", "branch"], "ls": None, "python3 --version": None}
 HOSTS = [f"{name}.example.com" for name in ("api", "www", "files", "mail", "news", "status", "docs")]
 
@@ -37,20 +38,22 @@ JUDGES: dict[str, tuple[str, str, Judge]] = {
     "path": ("url", "Path refused", lambda text: paths.judge(text, "/srv/data")),
 }
 MEMBERS = {"shell": "command", "code": "code", "url": "url"}
+FILES = {"shell": ["shell*.jsonl"], "code": ["code*.jsonl", "programs.jsonl"], "url": ["url*.jsonl"]}
 
 
 def corpus(kind: str) -> Iterator[str]:
-    for file in sorted(CORPORA.glob(f"{kind}*.jsonl")):
+    for file in (file for folder in CORPORA for name in FILES[kind] for file in sorted(folder.glob(name))):
         for line in file.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             yield row.get(MEMBERS[kind]) or "".join(piece * count for piece, count in row.get("repeat", ()))
 
 
-@for_each_row("row", JUDGES)
-def test_no_refusal_is_long_or_lists_many_names(row: str):
+@pytest.mark.parametrize("every", [25, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("row", JUDGES)
+def test_no_refusal_is_long_or_lists_many_names(row: str, every: int):
     kind, reason, judge = JUDGES[row]
     refusals = 0
-    for text in corpus(kind):
+    for text in islice(corpus(kind), 0, None, every):
         if verdict := judge(text):
             continue
         refusal = make_rejection(verdict, reason, "guard")
@@ -61,11 +64,11 @@ def test_no_refusal_is_long_or_lists_many_names(row: str):
         if refusal.advice.startswith("Try "):
             assert refusal.advice.count(", ") + refusal.advice.count(" or ") < MAX_NAMES_IN_REFUSAL, refusal.message
         assert "allowed=" not in refusal.message and "Shell(" not in json.dumps(refusal.data)
-    assert refusals > 20
+    assert refusals
 
 
 SENTENCES: dict[str, Verdict] = {
-    "Refused: Blocked program: 'grpe'. Try grep, pgrep, fgrep, egrep or lzgrep.": shell.judge("grpe x"),
+    "Refused: Blocked program: 'grpe'. Try grep, zgrep, pgrep, fgrep or egrep.": shell.judge("grpe x"),
     "Refused: Blocked program: '/usr/bin/git' is named by a path. Try git.": shell.judge("/usr/bin/git log"),
     "Refused: Blocked program: 'curl'": shell.judge("curl x.example"),
     "Refused: Blocked command: 'git psuh'; did you mean 'push'?": shell.judge("git psuh"),
