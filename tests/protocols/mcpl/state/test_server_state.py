@@ -16,6 +16,8 @@ from defserve import Server, State, UsageError
 from defserve.auth import StaticTokens
 from defserve.client import Client, Mcpl
 from defserve.client.links.stdio import ProcessLink
+from defserve.protocols.mcpl.state.states import StateOptions
+from defserve.server.options import StateFields
 from defserve.testing import SyncClient
 from tests import asgi
 from tests.raw import ERAS, raw
@@ -152,6 +154,10 @@ def test_a_second_model_is_refused_with_what_to_do():
     with pytest.raises(UsageError, match=r"'notes.state' has a state already") as refused:
         server.state(Notebook)
     assert refused.value.fix == "put both in one model, or make another set"
+
+
+def test_it_takes_every_option_that_a_state_has():
+    assert set(StateFields.__annotations__) == set(StateOptions._fields)
 
 
 def test_a_resource_cannot_take_it():
