@@ -17,7 +17,7 @@ from defserve.protocols.mcp.tools import ToolOptions
 from defserve.protocols.mcpl.feature_sets import EventOptions, FeatureSet, InferenceOptions
 from defserve.protocols.mgp.vocabulary import PERMISSION_RISKS
 from defserve.search import Search
-from defserve.server.options import AppFields, FeatureSetFields, MountFields
+from defserve.server.options import AppFields, FeatureSetFields, MountFields, StateFields
 from tests.rows import for_each_row
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -38,7 +38,7 @@ TABLES: dict[tuple[str, str], tuple[Any, ...]] = {
     ("resources-and-prompts", "Option"): (ResourceOptions,),
     ("search", "`Search(…)`"): (Search,),
     ("security", "`Shell(…)`"): (Shell,),
-    ("state", "`set.state(Model, …)`"): (FeatureSet.state,),
+    ("state", "`server.state(Model, …)`, `set.state(Model, …)`"): (FeatureSet.state, StateFields),
     ("background-tasks", "Option"): (ToolOptions,),
     ("tools", "Option"): (ToolOptions,),
     ("transforms", "`Transform(…)`"): (Transform,),

@@ -100,7 +100,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<file>:<line>: '<name>' is not a permission": lambda desk: desk.declares(
         "@server.tool\n@dangerous('shell.exec')\ndef run() -> str: ..."
     ),
-    "<file>:<line>: <tool>: parameter '<name>': no feature set keeps a <model>": lambda desk: desk.declares(
+    "<file>:<line>: <tool>: parameter '<name>': the server keeps no <model>": lambda desk: desk.declares(
         COUNT.replace("counting.state(Counter)", "")
     ),
     "mount comes after serving began": lambda _: raised(
@@ -207,7 +207,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<url> cannot be reached: <reason>": lambda desk: desk.types("list", "http://127.0.0.1:9/mcp"),
     # permission
     "<tool> needs a permission it does not have (<permission>: the operator of this server denies it)."
-    " The operator grants it: <how>": (lambda _: called(one_tool(read, permissions="deny_all"), "read")),
+    " The operator can grant it.": (lambda _: called(one_tool(read, permissions="deny_all"), "read")),
     "<tool> has to be confirmed, and this client cannot be asked: <fix>": lambda _: called(
         one_tool(wipe, confirm="always"), "wipe", offers=()
     ),
@@ -223,15 +223,9 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<principal> has no access to <tool> (<reason>): ask an admin of this server for it": lambda _: called(
         calc(access=AccessPolicy("opt-in")), "add", a=1, b=2
     ),
-    '{"status":"rejected","reason":"URL refused",<details>}': lambda _: called(
-        one_tool(fetch), "fetch", url="http://127.0.0.1/"
-    ),
-    '{"status":"rejected","reason":"Command refused",<details>}': lambda _: called(
-        one_tool(git), "git", command="rm -rf /"
-    ),
-    '{"status":"rejected","reason":"Code validation failed",<details>}': lambda _: called(
-        one_tool(evaluate), "evaluate", code="import os"
-    ),
+    "URL refused: <violation>": lambda _: called(one_tool(fetch), "fetch", url="http://127.0.0.1/"),
+    "Command refused: <violation>": lambda _: called(one_tool(git), "git", command="rm -rf /"),
+    "Code validation failed: <violation>": lambda _: called(one_tool(evaluate), "evaluate", code="import os"),
     "<level> code cannot be run here: nothing can contain it (missing: <layers>); <fix>": without_containment,
     # stores
     "<file>:<line>: '<address>' is not the address of a store": lambda desk: desk.declares(

@@ -8,19 +8,18 @@ from pydantic import BaseModel, Field
 from defserve import Server, State, ToolError
 
 server = Server("drafts", "1.0.0", store=os.environ.get("DRAFTS_STORE", "sqlite:///drafts.db"))
-editing = server.feature_set("drafts.edit", "Write a draft")
 
 
 class Draft(BaseModel):
     text: str = ""
 
 
-drafts = editing.state(Draft, keep=200)
+drafts = server.state(Draft, keep=200)
 Old = Annotated[str, "A passage that occurs once. If it is empty, the new text is added at the end."]
 Version = Annotated[int, Field(ge=1, description="Its number in the list of versions.")]
 
 
-@editing.tool
+@server.tool
 def replace(old: Old, new: Annotated[str, "What stands there instead."], draft: State[Draft]) -> str:
     """Replace a passage of the draft."""
     if draft.text.count(old) != 1 and old:
@@ -29,14 +28,14 @@ def replace(old: Old, new: Annotated[str, "What stands there instead."], draft: 
     return draft.text
 
 
-@editing.tool
+@server.tool
 async def versions() -> list[str]:
     """The beginning of each version, the oldest first."""
     found = [await drafts.at(checkpoint) for checkpoint in await drafts.checkpoints()]
     return [f"{number}: {draft.text[:60]}" for number, draft in enumerate(found, 1)]
 
 
-@editing.tool
+@server.tool
 async def restore(version: Version, draft: State[Draft]) -> str:
     """Go back to a version. It becomes the newest one, so this can be undone, too."""
     checkpoints = await drafts.checkpoints()

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from defserve.base.frozen import FrozenDataclass
 from defserve.base.peer_bounds import (
@@ -61,14 +61,25 @@ class UsageError(DefserveError):
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """The fix for a misspelt word: the known one that is nearest, or else `otherwise`; by default, all of them."""
-    from difflib import get_close_matches
-
     names = list(known)
-    # A long word costs much to compare, and is no slip of the finger.
-    close = get_close_matches(word[:100], names, 1)
+    close = find_nearest_names(word, names)
     if not close:  # `TOOLS`, `Json`: nothing but the case differs
         close = [name for name in names if name.lower() == word.lower()][:1]
     return f"did you mean {close[0]!r}?" if close else otherwise or f"use one of {', '.join(names)}"
+
+
+MAX_REFUSAL_LENGTH = 600
+"""Characters of the text of a refusal. A model pays for each, and a person stops reading."""
+MAX_NAMES_IN_REFUSAL = 5
+_MAX_COMPARED_NAMES = 500
+
+
+def find_nearest_names(asked: str, known: Iterable[str], *, min_likeness: float = 0.6) -> list[str]:
+    """The few known names that are most like the one that was asked for, the likest first."""
+    from difflib import get_close_matches
+
+    # Comparing costs microseconds for each name and character, and a peer chooses what is asked.
+    return get_close_matches(asked[:100], islice(known, _MAX_COMPARED_NAMES), MAX_NAMES_IN_REFUSAL, min_likeness)
 
 
 def make_attribute_error(owner: str, name: str, elsewhere: Mapping[str, str], known: Iterable[str]) -> AttributeError:
@@ -160,9 +171,11 @@ class Refused(DefserveError):
 
 
 class Rejected(Refused):
-    """A guard found something in the arguments. `data` is the body of MGP §7.4; a model can correct itself with it.
+    """A guard found something in the arguments.
 
-    `guard` is the validator's name on the wire.
+    `message` is for models and people: a sentence on what was found, and what to write instead. It is the same on the
+    wire, in a terminal and on the page. `data` is the body of MGP §7.4, with every detail. `guard` is the validator's
+    name on the wire.
     """
 
     error_type = "validation_blocked"
@@ -178,7 +191,31 @@ class Rejected(Refused):
         if guard == "code_safety":
             self.error_type = "code_safety_violation"
         body = {"status": "rejected", "reason": reason, "violations": [*self.violations], "hints": dict(hints or {})}
-        super().__init__(f"{reason}: {'; '.join(self.violations)}", data=body)
+        found = f"{truncate_text(reason, 100)}: {_join_violations(self.violations)}"
+        self.advice = _describe_alternatives(hints or {}, MAX_REFUSAL_LENGTH - len(found) - 2)
+        """What to write instead, in a sentence; empty if the guard does not know."""
+        stop = "" if found.endswith(("?", ".")) else "."
+        super().__init__(f"{found}{stop} {self.advice}" if self.advice else found, data=body)
+
+
+def _join_violations(violations: tuple[str, ...]) -> str:
+    shown = truncate_text("; ".join(violations[:MAX_NAMES_IN_REFUSAL]), MAX_VIOLATION_LENGTH)
+    more = len(violations) - MAX_NAMES_IN_REFUSAL
+    return f"{shown}; and {more} more" if more > 0 else shown
+
+
+def _describe_alternatives(hints: Mapping[str, Any], room: int) -> str:
+    """The hints that a text repeats: the nearest names as far as there is room, or else the form."""
+    nearest, form = hints.get("nearest"), hints.get("form")
+    # Another server may have sent them.
+    names = list(map(str, cast("list[object]", nearest)))[:MAX_NAMES_IN_REFUSAL] if isinstance(nearest, list) else []
+    while names:
+        advice = f"Try {' or '.join(filter(None, (', '.join(names[:-1]), names[-1])))}."
+        if len(advice) <= room:
+            return advice
+        names.pop()
+    advice = f"Write {form}."
+    return advice if isinstance(form, str) and len(advice) <= room else ""
 
 
 class LimitExceeded(Refused):
@@ -227,13 +264,15 @@ class Problem(FrozenDataclass):
 
 
 class BadArguments(ToolError):
-    """The arguments of a call do not fit its schema; one line for each problem."""
+    """The arguments of a call do not fit its schema. The text has a line for each of the first problems."""
 
     error_type = "invalid_arguments"
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         self.problems = problems
-        super().__init__("\n".join(map(str, problems)))
+        lines = [str(problem) for problem in problems[:MAX_NAMES_IN_REFUSAL]]
+        text = truncate_text("\n".join(lines), MAX_REFUSAL_LENGTH - 50)
+        super().__init__(f"{text}\nand more problems" if len(problems) > len(lines) else text)
 
 
 class TimedOut(ToolError):

@@ -368,6 +368,16 @@ def test_an_exception_is_shown_by_the_authors_frames_and_whole_with_verbose(
     assert "tools.py" in whole and "decoder.py" in whole and MORE not in whole
 
 
+def test_a_refusal_is_a_sentence_and_with_verbose_also_its_details(defserve: Run, folder: Path):
+    (folder / "shell.py").write_text(
+        "from defserve import Server, ShellCommand\nserver = Server('shell', '1')\n"
+        "@server.tool\ndef run(command: ShellCommand) -> str:\n    return command.text\n"
+    )
+    code, _, err = defserve("call", "shell.py", "run", "command=grpe x")
+    assert (code, "Command refused: Blocked program: 'grpe'. Try grep" in err, "programs" in err) == (5, True, False)
+    assert '"programs"' in defserve("call", "shell.py", "run", "command=grpe x", "-v").err
+
+
 def test_a_traceback_of_packages_alone_only_loses_our_frames():
     ours = f'  File "{PACKAGE_FOLDER}/x.py", line 1, in a\n    a()\n'
     text = f'Traceback:\n{ours}  File "{PYTHON_FOLDERS[0]}/y.py", line 2, in b\nE: e\n'

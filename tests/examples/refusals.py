@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from defserve.client import Client
@@ -25,7 +24,8 @@ async def refused(client: Client, tool: str, **arguments: Any) -> Json:
     else:
         assert result["isError"] is True, result
         (block,) = result["content"]
-        body = json.loads(block["text"])
+        body = result["_meta"]["dev.defserve/error"]
+        assert block["text"].startswith(f"{body['reason']}: ")
     assert body["status"] == "rejected"
     assert body["violations"]
     return body

@@ -20,6 +20,8 @@ class Notebook(BaseModel):
 
 notebooks = notes.state(Notebook, keep=100, mode="data")
 assert_type(notebooks, States[Notebook])
+assert_type(server.state(Notebook, per="server"), States[Notebook])
+server.state(Notebook, per="me")  # pyright: ignore[reportArgumentType]
 notes.state(Notebook, mode="delta")  # pyright: ignore[reportArgumentType]
 
 

@@ -17,7 +17,7 @@ from pydantic_core import ValidationError
 from defserve.base.hidden_characters import replace_hidden_characters
 from defserve.binding.json_schemas import list_subschemas, resolve_leaf_schemas, walk_graph, walk_schema
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
-from defserve.errors import Problem
+from defserve.errors import MAX_NAMES_IN_REFUSAL, Problem, find_nearest_names
 
 MAX_PROBLEMS = 20
 MANY = 10_000
@@ -98,6 +98,7 @@ def _reason(error: _Error, secret: bool) -> str:
     if error.type in ("value_error", "assertion_error"):
         return " ".join(str(error.context.get("error") or error.message).split())
     got = describe_json_type(error.value) if secret else format_value(error.value)
+    error.context["asked"] = "" if secret else str(error.value)[:SHOWN]
     if error.type in ("too_short", "too_long"):
         got = str(error.context.get("actual_length"))
         error.context["noun"] = "character" if isinstance(error.value, str) else "item"
@@ -209,9 +210,9 @@ BROKEN: dict[str, Callable[[_Context], str]] = {
     "too_short": lambda c: f"must have at least {format_count(c['min_length'], c['noun'])}",
     "too_long": lambda c: f"must have at most {format_count(c['max_length'], c['noun'])}",
     "string_pattern_mismatch": lambda c: f"must match the pattern {c['pattern']}",
-    "literal_error": lambda c: f"expected {_format_choices(c['expected'])}",
-    "enum": lambda c: f"expected {_format_choices(c['expected'])}",
-    "union_tag_invalid": lambda c: f"expected {_format_choices(format_alternatives(c['expected_tags'].split(', ')))}",
+    "literal_error": lambda c: f"expected {_format_choices(c['expected'], c['asked'])}",
+    "enum": lambda c: f"expected {_format_choices(c['expected'], c['asked'])}",
+    "union_tag_invalid": lambda c: f"expected {_format_choices(c['expected_tags'], c['asked'])}",
 }
 
 
@@ -219,9 +220,12 @@ def format_count(number: Any, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def format_alternatives(options: Iterable[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
+def format_alternatives(options: Iterable[str], asked: str = "") -> str:
+    """`a`, `a or b`, `a, b or c`. Of many, the nearest to what was asked for, and how many more there are."""
     distinct = list(dict.fromkeys(options))
+    if (more := len(distinct) - MAX_NAMES_IN_REFUSAL) > 0:
+        nearest = find_nearest_names(asked, distinct, min_likeness=0) if asked else distinct[:MAX_NAMES_IN_REFUSAL]
+        distinct = [*nearest, f"{more} more"]
     return " or ".join(filter(None, (", ".join(distinct[:-1]), distinct[-1]))) if distinct else ""
 
 
@@ -260,27 +264,28 @@ def describe_json_type(value: Any) -> str:
 
 def describe_unknown_name(outer: tuple[str | int, ...], name: str, known: Iterable[str]) -> Problem:
     """`unknown argument "limt"; did you mean "limit"?`, or inside of an argument, `order.qt: unknown field; …`."""
-    from difflib import get_close_matches
-
     names = list(known)
-    close = get_close_matches(name[:200], names, n=1)
-    if close:
+    if close := find_nearest_names(name, names):
         rest = f'; did you mean "{close[0]}"?'
     elif outer:
         rest = ""
     else:
-        shown = f"known: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}"
+        is_long = len(names) > MAX_NAMES_IN_REFUSAL
+        shown = f"known: {', '.join(names[:MAX_NAMES_IN_REFUSAL])}{', …' if is_long else ''}"
         rest = f"; {shown if names else 'there are none'}"
     if outer:
         return Problem(format_value_path((*outer, name)), f"unknown field{rest}")
     return Problem("", f"unknown argument {format_value(name)}{rest}")
 
 
-def _format_choices(text: str) -> str:
+def _format_choices(text: str, asked: str) -> str:
     """Python's list of choices in JSON's spelling."""
+    choices = [choice for choice in _CHOICE.findall(text) if choice != "or"]
+    text = format_alternatives(choices, asked)
     return re.sub(r"(?<!['\w])(True|False|None)(?!['\w])", lambda found: _WORDS[found[0]], text).replace("'", '"')
 
 
+_CHOICE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,]+""")
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 
 

@@ -51,7 +51,7 @@ CONNECTION_OPTIONS: Final = (
     CommandArgument(
         "-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="a header for a server at an address"
     ),
-    make_flag("-v", "--verbose", help="show what the server writes to stderr, and full tracebacks"),
+    make_flag("-v", "--verbose", help="show the server's stderr, full tracebacks, and the details of a refusal"),
 )
 
 

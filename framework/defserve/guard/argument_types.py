@@ -68,6 +68,12 @@ class ShellCommand:
         return Shell().__get_pydantic_core_schema__(source, handler)
 
 
+_GIT_NOTE = (
+    "git was refused because the settings of the repository name a program that it would run; if you trust the"
+    " repository, list git: Shell(allowed={'git': None})"
+)
+
+
 @dataclass(frozen=True)
 class Shell:
     """How a `ShellCommand` is judged: `Annotated[ShellCommand, Shell(allowed={"git": ["status", "log"]})]`."""
@@ -96,7 +102,7 @@ class Shell:
 
         judged = judgement.judge(text, mode=self.mode, allowed=self.allowed, root=self.root)
         if judged.argv and self.root and (found := self._look(judged.argv, self.root)):
-            judged = make_refused_verdict([found], {})
+            judged = make_refused_verdict([found], author_note=_GIT_NOTE if found.rule == "run" else "")
         verdict = require_allowed(judged, "Command refused", self.mode)
         return ShellCommand(text, verdict.argv or (), self.mode)
 

@@ -19,7 +19,7 @@ from defserve.guard.network import (
     make_url_hints,
     parse_authority,
 )
-from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
+from defserve.guard.verdict import Verdict, Violation, make_refused_verdict, make_rejection
 from defserve.limits import Limits
 
 DEADLINE_EXTENSION: Final = "deadline"
@@ -85,7 +85,7 @@ class Egress:
 
 def make_refusal(verdict: Verdict, reason: str = "URL refused") -> Rejected:
     """A verdict as an exception for the caller."""
-    return Rejected(reason, verdict.violations, verdict.hints, guard="network_restricted")
+    return make_rejection(verdict, reason, "network_restricted")
 
 
 def _lower(value: object) -> object:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from defserve.base.hidden_characters import is_printable_line
+from defserve.errors import MAX_NAMES_IN_REFUSAL, find_nearest_names
 from defserve.guard.verdict import Verdict, Violation, make_refused_verdict
 
 __all__ = ["judge"]
@@ -102,22 +103,39 @@ def judge(
     private   hosts that may be reached although they are not public, each as exactly `host:port`, in lower case;
               `ports` and `hosts` do not apply to them
     """
-    hints = make_url_hints(schemes, ports, hosts)
     try:
         where, rest = _parse_url(url, schemes)
     except _Bad as bad:
-        return make_refused_verdict([bad.violation], hints)
+        nearest = schemes if bad.violation.rule == "scheme" else ()
+        return make_refused_verdict([bad.violation], make_url_hints(schemes, ports, hosts, nearest))
     is_private = str(where) in private
     violations = [] if is_private else _against_options(where, ports, hosts) + _against_host(where.host)
-    return make_refused_verdict(violations, hints) if violations else Verdict(True, url=_format_url(where, rest))
+    if not violations:
+        return Verdict(True, url=_format_url(where, rest))
+    nearest = _find_nearest(where, {violation.rule for violation in violations}, ports, hosts)
+    return make_refused_verdict(violations, make_url_hints(schemes, ports, hosts, nearest))
 
 
 def make_url_hints(
-    schemes: Collection[str], ports: Collection[int] | None, hosts: Collection[str] | None
+    schemes: Collection[str],
+    ports: Collection[int] | None,
+    hosts: Collection[str] | None,
+    nearest: Collection[str] = (),
 ) -> dict[str, Any]:
     """What would be allowed, for a peer whose URL was not."""
-    lists = {"allowed_schemes": schemes, "allowed_ports": ports, "allowed_hosts": hosts}
+    lists = {"allowed_schemes": schemes, "allowed_ports": ports, "allowed_hosts": hosts, "nearest": nearest or None}
     return {name: list(values) for name, values in lists.items() if values is not None}
+
+
+def _find_nearest(
+    where: Authority, rules: Collection[str], ports: Collection[int] | None, hosts: Collection[str] | None
+) -> list[str]:
+    if hosts and "host-list" in rules:
+        return find_nearest_names(where.host, hosts, min_likeness=0)
+    if ports and "port" in rules:
+        close = sorted(ports, key=lambda port: abs(port - where.port))
+        return [f"port {port}" for port in close[:MAX_NAMES_IN_REFUSAL]]
+    return []
 
 
 def parse_authority(url: str) -> Authority:

@@ -39,10 +39,8 @@ def judge(path: str, root: str | Path) -> Verdict:
     found = list(_violations(path))
     if not found:
         return Verdict(True)
-    hints: dict[str, str] = {"form": _FORM}
-    if inside := _relative(path, root):
-        hints["path"] = inside
-    return make_refused_verdict(found, hints)
+    inside = _relative(path, root)
+    return make_refused_verdict(found, {"form": _FORM, **({"path": inside, "nearest": [inside]} if inside else {})})
 
 
 def _violations(path: str) -> Iterator[Violation]:

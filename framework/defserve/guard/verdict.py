@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from defserve.errors import Rejected
@@ -38,19 +39,39 @@ class Verdict:
     url: str | None = None
     """Of a URL that is allowed: the URL as it was understood."""
     hints: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What would be allowed instead, for a peer that wants to correct itself."""
+    """What would be allowed instead, for a peer that wants to correct itself. A refusal's text repeats two of them:
+    `nearest`, the few names that are closest to what was asked, or else `form`, what to write. The rest is detail."""
+    author_note: str = ""
+    """What the tool's author could change. It is logged once, and never sent."""
 
     def __bool__(self) -> bool:
         return self.allowed
 
 
-def make_refused_verdict(violations: Iterable[Violation], hints: Mapping[str, Any] | None = None) -> Verdict:
+def make_refused_verdict(
+    violations: Iterable[Violation], hints: Mapping[str, Any] | None = None, author_note: str = ""
+) -> Verdict:
     """The verdict of a judge that found something."""
-    return Verdict(False, tuple(violations), hints=hints or {})
+    return Verdict(False, tuple(violations), hints=hints or {}, author_note=author_note)
 
 
 def require_allowed(verdict: Verdict, reason: str, guard: str) -> Verdict:
     """The verdict, if it allows the input. Raises Rejected otherwise."""
     if not verdict.allowed:
-        raise Rejected(reason, verdict.violations, verdict.hints, guard=guard)
+        raise make_rejection(verdict, reason, guard)
     return verdict
+
+
+def make_rejection(verdict: Verdict, reason: str, guard: str) -> Rejected:
+    """A refusal for whoever called. What only the tool's author can change goes to the log."""
+    if verdict.author_note:
+        log_author_note(verdict.author_note)
+    return Rejected(reason, verdict.violations, verdict.hints, guard=guard)
+
+
+@lru_cache(1_000)
+def log_author_note(note: str) -> None:
+    """Tell the author what to change so that such a call is not refused. Each note is logged once."""
+    import logging
+
+    logging.getLogger("defserve").warning(note)

@@ -15,8 +15,11 @@ from defserve.protocols.mgp.terms import SecurityFields
 if TYPE_CHECKING:
     from defserve.protocols.mcp.lifecycle import Icon
     from defserve.protocols.mcp.transforms import Transform
+    from defserve.protocols.mcpl.state.ownership import StateOwnerKind
+    from defserve.protocols.mcpl.state.states import BigIntegerPolicy, StateConcurrency, StateMode
     from defserve.protocols.mgp.security import Security
     from defserve.proxying.mounted import RestartPolicy
+    from defserve.stores.store import Store
 
 
 class ItemFields(TypedDict, total=False):
@@ -98,6 +101,18 @@ class FeatureSetFields(TypedDict, total=False):
     inbox: bool
     claude_channel: bool
     tag_ontology: Mapping[str, Any]
+
+
+class StateFields(TypedDict, total=False):
+    """See `protocols.mcpl.state.states.StateOptions`."""
+
+    keep: int | None
+    ttl: float | None
+    mode: StateMode
+    per: StateOwnerKind
+    concurrency: StateConcurrency
+    store: str | Store | None
+    big_integers: BigIntegerPolicy | None
 
 
 class MountFields(TypedDict, total=False):
@@ -193,7 +208,6 @@ SERVER_ATTRIBUTE_FIXES: Final = {
     "sse_app": "server.asgi(legacy_sse=True)",
     "asgi_app": _ASGI,
     "custom_route": "mount server.asgi() in Starlette or FastAPI, and add the route there",
-    "state": 'notes = server.feature_set("notes.edit", "…"), then notes.state(Notebook)',
     "dependency_overrides": "server.override(open_db, fake_db)",
     "import_server": 'server.mount(child, prefix="…")',
     "as_proxy": 'server.mount(Command("python", "other.py")) or server.mount(Remote("https://…"))',

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcpl.channels.directory import ChannelType
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.feature_sets import FeatureSet
+    from defserve.protocols.mcpl.state.states import States
     from defserve.protocols.mcpx.extension import MCPX, ChatHandler, ProposalHandler
     from defserve.protocols.mcpx.participant import Participant
     from defserve.proxying.mounts import Mounts
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from defserve.serve.http.app import HttpApp
     from defserve.server.decorators import WebFields
     from defserve.server.mounting import ServerMount
-    from defserve.server.options import FeatureSetFields, MountFields, ServerFields
+    from defserve.server.options import FeatureSetFields, MountFields, ServerFields, StateFields
     from defserve.stores.identity import ServerIdentity, ServerStore
     from defserve.stores.store import Store
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     OnProposal = TypeVar("OnProposal", bound=ProposalHandler)
 
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M")
 Lifespan = Callable[["Server"], AbstractAsyncContextManager[Any]]
 
 
@@ -212,6 +214,13 @@ class Server(Declarations):
                 options, FeatureSetFields.__annotations__, f"feature set {name!r}", find_author_location()
             )
         return self.mcpl.feature_set(name, description, **options)
+
+    def state(self, model: type[M], /, **options: Unpack[StateFields]) -> States[M]:
+        """Keep a model for each caller, whose tools take it as `State[Model]`. It is saved when their call succeeds.
+
+        The options are those of `StateOptions`. Hosts that speak MCPL see it as a feature set, `<name>.state`.
+        """
+        return self.mcpl.get_server_set(self._namespace or self.name).state(model, **options)
 
     def remove_feature_set(self, name: str) -> None:
         """Remove a feature set with its tools, hooks and events. Hosts are told."""

@@ -66,6 +66,7 @@ class SyncClient:
         self._stack = ExitStack()
         self._portal: BlockingPortal | None = None
         self._client: Client | None = None
+        self._streaming: Client | None = None
         self._news = threading.Condition()
         self._waited_for: dict[str, int] = {}
 
@@ -179,8 +180,12 @@ class SyncClient:
 
     @require_named_arguments
     def stream_parts(self, tool: str, /, **arguments: Any) -> list[Any]:
-        """The parts that a tool sends, in order; see `Client.stream`. The client needs `mgp=Mgp()`."""
-        return self._run_verb(lambda client: _parts(client, tool, arguments))
+        """The parts that a tool sends, in order; see `Client.stream`. A tool that does not stream has one part.
+
+        Streaming is agreed on when a client connects. So a client without `mgp` opens a second connection for this,
+        which offers streaming.
+        """
+        return self._run_verb(lambda client: _parts(client, tool, arguments), streams=True)
 
     call_raw = make_blocking_method(Client.call_raw)
     tools = make_blocking_method(Client.tools)
@@ -227,14 +232,14 @@ class SyncClient:
     def close(self, *, check: bool = True) -> None:
         """Disconnect. With `check`, raises Unanswered for questions without an answer, Unused for answers left over."""
         self._stack.close()
-        self._client = None
+        self._client = self._streaming = None
         if check:
             if complaint := self._script.complaint():
                 raise complaint
             self._script.check_used()
 
-    def _run_verb(self, verb: Callable[[Client], Awaitable[T]]) -> T:
-        client = self._ensure_client()
+    def _run_verb(self, verb: Callable[[Client], Awaitable[T]], *, streams: bool = False) -> T:
+        client = self._ensure_streaming_client() if streams else self._ensure_client()
         assert self._portal is not None
         try:
             return self._portal.call(verb, client)
@@ -249,16 +254,32 @@ class SyncClient:
     def _ensure_client(self) -> Client:
         if self._client is None:
             self._portal = self._stack.enter_context(start_blocking_portal("asyncio"))
-            self._client = self._stack.enter_context(
-                self._portal.wrap_async_context_manager(self._portal.call(self._connection))
-            )
+            self._client = self._open_client(self._portal, self._options)
         return self._client
 
-    def _connection(self) -> Any:
+    def _ensure_streaming_client(self) -> Client:
+        client = self._ensure_client()
+        if client.mgp is not None:
+            return client
+        if self._streaming is None:
+            from defserve.client.mgp.peer import Mgp
+
+            assert self._portal is not None
+            # It guards nothing, so that a tool is called as the first connection would call it.
+            streaming = Mgp(
+                "auto_approve", confirm=lambda tool, arguments, security: True, audit=[], extensions=["streaming"]
+            )
+            self._streaming = self._open_client(self._portal, {**self._options, "mgp": streaming})
+        return self._streaming
+
+    def _open_client(self, portal: BlockingPortal, options: Json) -> Client:
+        return self._stack.enter_context(portal.wrap_async_context_manager(portal.call(self._connection, options)))
+
+    def _connection(self, more: Json) -> Any:
         options: Json = {
             "log_level": "debug",
             "apps": "apps" in self._script.offered,
-            **self._options,
+            **more,
             "version": version_of(self.era),
             "answers": self._script.answers(),
             "on_log": self.logs.append,

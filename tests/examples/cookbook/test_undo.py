@@ -29,8 +29,8 @@ def test_a_change_that_is_refused_leaves_no_version(client: SyncClient):
 @pytest.mark.serves(mcpl=Mcpl(audit=[]))
 def test_a_host_rolls_back_by_itself(client: SyncClient):
     client.call("replace", old="", new="Dear Ann,")
-    before = client.mcpl.state("drafts.edit").checkpoint
+    before = client.mcpl.state("drafts.state").checkpoint
     client.call("replace", old="Ann", new="Bob")
     assert before is not None
-    assert client.mcpl.rollback("drafts.edit", before).success
+    assert client.mcpl.rollback("drafts.state", before).success
     assert client.call("replace", old="", new=" hello") == "Dear Ann, hello"

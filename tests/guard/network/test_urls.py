@@ -86,6 +86,7 @@ def test_a_refusal_says_every_reason_at_once_and_what_would_be_allowed() -> None
         "allowed_schemes": ["http", "https"],
         "allowed_ports": [80, 443, 8080, 8443],
         "allowed_hosts": ["example.com"],
+        "nearest": ["example.com"],
     }
 
 

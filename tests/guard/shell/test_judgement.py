@@ -113,10 +113,10 @@ def test_a_write_in_readonly_says_that_it_is_one() -> None:
     assert [found.rule for found in judge("mkdir d", mode="readonly").violations] == ["write"]
 
 
-def test_a_refusal_of_an_unknown_program_says_what_would_run() -> None:
-    hints = judge("frobnicate x", mode="readonly").hints
-    assert "ls" in hints["programs"] and "cp" not in hints["programs"]
-    assert "allowed=" in hints["author"]
+def test_a_refusal_of_an_unknown_program_says_what_would_run_and_the_author_how_to_allow_it() -> None:
+    verdict = judge("frobnicate x", mode="readonly")
+    assert "ls" in verdict.hints["programs"] and "cp" not in verdict.hints["programs"]
+    assert "allowed=" in verdict.author_note and "allowed=" not in str(verdict.hints)
 
 
 def test_a_refusal_by_the_list_shows_the_list() -> None:

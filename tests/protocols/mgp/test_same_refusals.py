@@ -8,7 +8,6 @@ a missing permission or access is an error where MGP was negotiated.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -225,10 +224,10 @@ def check_shape(reply: Json, shape: Shape, *, speaks: bool) -> None:
     assert (told["error_type"], bool(told["trace_id"])) == (shape.symbol, True)
     assert ("_mgp" in result) is (speaks and shape.number is not None)
     if shape in (BLOCKED, UNSAFE):
-        body = json.loads(result["content"][0]["text"])
-        assert body["status"] == "rejected"
-        assert body["violations"]
-        assert body["code"] == (shape.number if speaks else shape.symbol.upper())
+        assert told["status"] == "rejected"
+        assert told["violations"]
+        assert told["code"] == (shape.number if speaks else shape.symbol.upper())
+        assert result["content"][0]["text"].startswith(f"{told['reason']}: {told['violations'][0]}")
 
 
 @pytest.mark.slow

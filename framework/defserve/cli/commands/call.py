@@ -186,6 +186,7 @@ async def _call_tool(client: Client, tool: str, arguments: dict[str, Any], optio
         result = await client.call_raw(tool, arguments)
     except PeerError as error:
         if options.raw or not is_task_required_error(error):
+            _show_details(error.data, options)
             raise
         return CallResult(await (await client.start(tool, **arguments)).result())
     if options.raw:
@@ -193,10 +194,18 @@ async def _call_tool(client: Client, tool: str, arguments: dict[str, Any], optio
     try:
         return CallResult(await client.value(tool, result), list_media_blocks(result))
     except ToolError as error:
-        kind = str(object_or_empty(object_or_empty(result.get("_meta")).get(ERROR)).get("error_type"))
+        details = object_or_empty(object_or_empty(result.get("_meta")).get(ERROR))
+        _show_details(details, options)
+        kind = str(details.get("error_type"))
         if kind not in FIXES:
             raise
         raise ToolError(f"{error.message}\n  fix: {FIXES[kind]}", data=error.data) from None
+
+
+def _show_details(details: Any, options: Namespace) -> None:
+    """What a program reads of a failure. A person reads its sentence, and this with `-v`."""
+    if details and options.verbose:
+        show_stderr(JsonBlock(details))
 
 
 def explain_error(

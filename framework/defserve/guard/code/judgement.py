@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from defserve.errors import MAX_NAMES_IN_REFUSAL, find_nearest_names
 from defserve.guard.code import allowed_names
 from defserve.guard.code.policy import CodePolicy, check_source_bounds, decode_source, strip_comments_and_strings
 from defserve.guard.code.readonly import ReadonlyRules
@@ -49,7 +50,7 @@ RESTRICTIONS = {
     ],
     "unsupported_builtins": ["open", "input", "type", "super", "setattr", "BaseException"],
 }
-READONLY = "assign only to names and to items of containers made in this code; no attribute assignment"
+READONLY_FORM = "code that assigns only to names and to items of containers made in it, and to no attributes"
 
 
 def judge_source(source: str | bytes, policy: CodePolicy) -> Verdict:
@@ -113,10 +114,14 @@ def _hints(policy: CodePolicy, violations: list[Violation]) -> dict[str, Any]:
     else:
         tried = {name.partition(".")[0] for v in violations for name in QUOTED.findall(v.message) if v.rule == IMPORT}
         hints["blocked_imports"] = [name for name in hints["blocked_imports"] if name in tried | policy.blocked_modules]
+        # What an author allows is meant, whether or not it looks alike.
+        likeness = 0.6 if policy.allow is None else 0
+        nearest = (find_nearest_names(name, hints["allowed_imports"], min_likeness=likeness) for name in sorted(tried))
+        hints["nearest"] = list(dict.fromkeys(chain.from_iterable(nearest)))[:MAX_NAMES_IN_REFUSAL]
     if policy.strict and any(v.rule not in PLAIN and not v.message.startswith(INVALID) for v in violations):
         hints |= RESTRICTIONS
-    if policy.level == "readonly":
-        hints["readonly"] = READONLY
+    if policy.level == "readonly" and "write" in rules:
+        hints["form"] = READONLY_FORM
     return hints
 
 

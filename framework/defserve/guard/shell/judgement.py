@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 from defserve.base.hidden_characters import describe_hidden_characters
+from defserve.errors import find_nearest_names
 from defserve.guard.shell import grammar
 from defserve.guard.shell.grammar import ProgramSpecTable
 from defserve.guard.shell.grammar import parse_grammar as grammar_of
@@ -83,7 +84,7 @@ def judge(
     # Two words may break the same rule: it is named once.
     found = list(dict.fromkeys(one for one in judged if one.rule not in EFFECTS or one.rule in refusing))
     if found:
-        return make_refused_verdict(found, _hints(argv, mode, listed, found))
+        return make_refused_verdict(found, _hints(argv, mode, listed, found), _author_note(argv, listed, found))
     return Verdict(True, argv=tuple(argv))
 
 
@@ -241,18 +242,32 @@ def _find_unlisted_flags(argv: Sequence[str], listed: set[str]) -> Iterator[Viol
 def _hints(
     argv: Sequence[str], mode: ShellMode, listed: AllowList | None, found: Sequence[Violation]
 ) -> Mapping[str, Any]:
-    name = argv[0]
     if listed is not None:
-        return {"form": _FORM, "allowed": listed.readable()}
-    hints: dict[str, Any] = {"form": _FORM}
-    if name not in PROGRAM_TABLE:
-        hints["programs"] = sorted(
-            known for known, entry in PROGRAM_TABLE.items() if mode == "sandbox" or _looks(entry)
+        # Whatever is on a list may be what the caller wants, whether or not it looks alike.
+        is_missing = any(one.rule in ("not-allowed", "path") for one in found)
+        asked = " ".join((argv[0].rpartition("/")[2], *argv[1:2]))
+        nearest = find_nearest_names(asked, listed.lines_to_try(), min_likeness=0) if is_missing else []
+        return {"allowed": listed.readable(), "nearest": nearest}
+    if argv[0] in PROGRAM_TABLE:
+        return {}
+    programs = sorted(known for known, entry in PROGRAM_TABLE.items() if mode == "sandbox" or _looks(entry))
+    # A program that is refused by its name was meant: nothing that looks alike would do.
+    asked = argv[0].rpartition("/")[2] if found[0].rule in ("unknown-program", "path") else ""
+    return {"programs": programs, "nearest": find_nearest_names(asked, programs)}
+
+
+def _author_note(argv: Sequence[str], listed: AllowList | None, found: Sequence[Violation]) -> str:
+    if listed is None and argv[0] not in PROGRAM_TABLE:
+        return (
+            "a command was refused because its program is not known to be harmless; other programs run when the tool"
+            " lists them: Shell(allowed={'program': ['first-word']})"
         )
-        hints["author"] = "other programs run when the tool lists them: allowed={'program': ['first-word']}"
-    elif any(one.rule == "run" for one in found):
-        hints["author"] = "what runs the project's own code runs when the tool lists it: allowed={'npm': ['test']}"
-    return hints
+    if listed is None and any(one.rule == "run" for one in found):
+        return (
+            "a command was refused because it runs the project's own code; it runs when the tool lists it:"
+            " Shell(allowed={'npm': ['test']})"
+        )
+    return ""
 
 
 def _looks(entry: str | ProgramSpecTable) -> bool:
@@ -351,6 +366,11 @@ class AllowList:
     def names(self, program: str) -> bool:
         return program in self.open or program in self.firsts or any(line[0] == program for line in self.lines)
 
+    def lines_to_try(self) -> list[str]:
+        """What a command may begin with, or be."""
+        listed = [f"{name} {word}" for name, words in self.firsts.items() for word in words if word[:1] != "-"]
+        return sorted({*listed, *self.open, *map(shlex.join, self.lines)})
+
     def readable(self) -> dict[str, list[str] | str]:
         """The list as a hint: what a caller may write."""
         shown: dict[str, list[str] | str] = {name: sorted(words) for name, words in self.firsts.items()}
@@ -411,7 +431,7 @@ def find_tar_violations(words: Sequence[str], places: PathRules) -> Iterator[Vio
     if len(chosen) == 1:
         yield from grammar.find_violations(chosen[0], words, "tar", places)
     elif list(words) not in (["--version"], ["--help"]):
-        yield Violation("flag", "Blocked command: tar needs one of -t, -x, -c, -r, -u and -d")
+        yield Violation("flag", "Blocked command: tar needs one operation, such as -t, -x or -c")
 
 
 def _add_dashes(words: Sequence[str]) -> list[str]:

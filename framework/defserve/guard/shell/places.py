@@ -267,7 +267,7 @@ def find_git_program(root: str) -> Violation | None:
                     return Violation(
                         "run",
                         f"Blocked command: git would run what this repository's settings name ('{key}'); take the"
-                        " setting out of .git/config, or list git: Shell(allowed={'git': …})",
+                        " setting out of .git/config",
                     )
     except (OSError, ValueError) as problem:
         return Violation("run", f"Blocked command: the settings of this repository cannot be read ({problem})")

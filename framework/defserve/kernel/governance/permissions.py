@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.messages import Params
     from defserve.kernel.kernel import Kernel, StateFile
+    from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mgp.audit import AuditTrail
     from defserve.protocols.mgp.terms import SecurityOptions
 
@@ -135,7 +136,7 @@ class KernelPermissions(PermissionSection):
         for key in [key for key in self.asked if key[0] == id]:
             del self.asked[key]
 
-    def _remedy(self, call: Call, names: list[str], server_id: str | None) -> str:
-        if server_id is None:
-            return super()._remedy(call, names, server_id)
-        return f"An operator approves it: defserve kernel permissions approve {server_id} {names[0]}."
+    def _remedy(self, call: Call, tool: Tool, names: list[str]) -> str:
+        if tool.server_id is None:
+            return super()._remedy(call, tool, names)
+        return f"An operator approves it: defserve kernel permissions approve {tool.server_id} {names[0]}."

@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, cast
 
-from pydantic_core import to_json
-
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import INTERNAL_ERROR, Params
 from defserve.core.peer import make_error_object, mask_unexpected_error
@@ -119,9 +117,7 @@ def build_tool_failure(call: Call, error: BaseException) -> Params:
     """What the model reads when a tool fails: the author's words, never the text of an unexpected exception."""
     detail: Params = {"trace_id": get_trace_id(call)}
     if isinstance(error, Rejected):
-        return build_rejection_result(
-            error.data | {"code": error.error_type.upper()}, detail | {"error_type": error.error_type}
-        )
+        return build_rejection_result(error, {"code": error.error_type.upper()}, detail)
     if isinstance(error, ToolError | Refused):
         text = error.message
         detail |= {"error_type": error.error_type, **error.data}
@@ -155,11 +151,10 @@ def find_no_back_channel_error(result: Params) -> NoBackChannel | None:
     return NoBackChannel(next(texts, "the client did not offer what this tool needs"), needs=needs)
 
 
-def build_rejection_result(body: Params, detail: Params) -> Params:
-    """A refused call, in a form that a model can act on: what was found, and what would be allowed instead."""
-    text = to_json(body, inf_nan_mode="strings").decode()
-    detail |= body
-    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_META_KEY: detail}}
+def build_rejection_result(error: Rejected, names: Params, detail: Params) -> Params:
+    """A refused call: its sentence for the model, and the body of MGP §7.4 for programs."""
+    detail |= {"error_type": error.error_type, **error.data, **names}
+    return {"content": [{"type": "text", "text": error.message}], "isError": True, "_meta": {ERROR_META_KEY: detail}}
 
 
 def _error(call: Call, code: int, message: str, symbol: str, data: Any) -> Params:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from defserve.core.extension import Extension, Offer
-from defserve.core.json_values import is_array, is_object
+from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.core.peer import make_error_object, mask_unexpected_error
 from defserve.errors import (
@@ -192,11 +192,8 @@ def _own_data(call: Call, error: BaseException) -> Params:
 def _suggestions(kind: ErrorNumber, error: BaseException) -> list[str]:
     if isinstance(error, BadArguments):
         return suggest_for_problems(error.problems)
-    if isinstance(error, Rejected):
-        # What a guard says would be allowed: `allowed imports: json, math`.
-        hints = error.data["hints"].items()
-        listed = ((key, ", ".join(map(str, value)) if is_array(value) else value) for key, value in hints)
-        return _distinct(f"{key.replace('_', ' ')}: {value}" for key, value in listed)
+    if isinstance(error, Rejected) and error.advice:
+        return [error.advice]
     if isinstance(error, ToolError | Refused) and "retry_after_ms" in error.data:
         return [f"Wait {error.data['retry_after_ms']} ms and try again"]
     return list(kind.suggestions)

@@ -5,6 +5,7 @@ Each section is made when it is first needed, so that a server loads only what i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,7 @@ class MCPL(SectionedExtension):
         self.server = McplServerState(refuse_state_injection(find_provider), owner)
         self.sets = self.server.sets
         self._declare_tool, self._tools, self._storage, self._strict = declare_tool, tools, storage, strict
+        self._server_set: FeatureSet | None = None
 
     # -- sections ----------------------------------------------------------------------------------------
 
@@ -153,6 +155,16 @@ class MCPL(SectionedExtension):
             _serve_inbox(made, self.server.composition)
         made.changed()
         return made
+
+    def get_server_set(self, server: str) -> FeatureSet:
+        """The set that `server.state` stands for, named after the server. Made when it is first asked for."""
+        if self._server_set is None:
+            label = "-".join(re.findall(r"[A-Za-z0-9_-]+", server)) or "server"
+            made = self.feature_set(f"{label}.state", "What this server keeps between calls", uses=["tools"])
+            # Clients that know nothing of feature sets use its tools as well.
+            made.is_of_server, made.strict = True, False
+            self._server_set = made
+        return self._server_set
 
     def remove(self, name: str) -> None:
         """Take a set back. Hosts are told; its tools, hooks and events stop at once."""

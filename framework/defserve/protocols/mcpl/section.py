@@ -91,13 +91,15 @@ class FeatureSetBase:
     """The part of a feature set that needs no section; `FeatureSet` adds the author's verbs.
 
     `owner` is the server that declared it. `removed` is True once the server has taken it back. A `strict` set is off
-    until a host switches it on, which no stranger can. One that is declared while serving is `whole`, and shown to
+    until a host switches it on, which no stranger can. The set that `server.state` stands for `is_of_server`: the
+    server's own tools that take its state belong to it. One that is declared while serving is `whole`, and shown to
     hosts, when the code that declares it is done. `told` is what they know, by 0.4 and by 0.5. `changed` is called when
     more is declared on it.
     """
 
     inbox: EventInbox | None = None
     strict = False
+    is_of_server = False
     whole = True
     told: tuple[Params, Params] | None = None
     changed: Callable[[], None] = staticmethod(lambda: None)

@@ -190,11 +190,9 @@ def build_mgp_error_reply(call: Call, error: BaseException) -> Params | None:
     is_tool = call.method == "tools/call"
     # §7.4: refused code is a result, so that the model which wrote it can correct it.
     if is_tool and code == ERROR_CODES_BY_TYPE["code_safety_violation"] and isinstance(error, Rejected):
-        detail: Params = {"trace_id": get_trace_id(call), "error_type": error.error_type, "_mgp": block}
-        told = build_rejection_result(error.data | {"code": code, "name": ERROR_KINDS_BY_CODE[code].name}, detail) | {
-            "_mgp": block
-        }
-        return {"result": call.terms.profile.result(call, told)}
+        names: Params = {"code": code, "name": ERROR_KINDS_BY_CODE[code].name}
+        told = build_rejection_result(error, names, {"trace_id": get_trace_id(call), "_mgp": block})
+        return {"result": call.terms.profile.result(call, told | {"_mgp": block})}
     # 4000 speaks of the arguments of tools only.
     number = InvalidParams.code if isinstance(error, BadArguments) and not is_tool else code
     found = error.data if isinstance(error, Rejected) else {}

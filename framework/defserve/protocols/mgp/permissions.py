@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args
 
 from defserve.auth.authority import AUTHENTICATION_HINT, is_stranger
@@ -20,7 +21,7 @@ from defserve.core.extension import Extension, Handler
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import Params
 from defserve.core.shapes import OBJECT, read_member
-from defserve.errors import LimitExceeded, MethodNotFound, Refused, UsageError
+from defserve.errors import MAX_NAMES_IN_REFUSAL, LimitExceeded, MethodNotFound, Refused, UsageError
 from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mcp.errors import read_meta, read_object_param
 from defserve.protocols.mgp import vocabulary
@@ -246,10 +247,12 @@ class PermissionSection(Extension):
     # -- telling -----------------------------------------------------------------------------------------
 
     def _missing(self, call: Call, tool: Tool, missing: Mapping[str, PermissionStatus]) -> PermissionDenied:
-        told = "; ".join(f"{name}: {status.why}" for name, status in missing.items())
+        told = "; ".join(f"{name}: {status.why}" for name, status in islice(missing.items(), MAX_NAMES_IN_REFUSAL))
+        if len(missing) > MAX_NAMES_IN_REFUSAL:
+            told += f"; and {len(missing) - MAX_NAMES_IN_REFUSAL} more"
         plural = "permissions" if len(missing) > 1 else "a permission"
         details = {"tool": tool.name, "missing": {name: status.decision for name, status in missing.items()}}
-        remedy = self._remedy(call, list(missing), tool.server_id)
+        remedy = self._remedy(call, tool, list(missing))
         is_denied = any(status.decision == "denied" for status in missing.values())
         if is_denied or is_stranger(identify_caller(call)) or "permissions" not in get_call_sections(call):
             return PermissionDenied(f"{tool.name} needs {plural} it does not have ({told}). {remedy}", details=details)
@@ -263,11 +266,15 @@ class PermissionSection(Extension):
             max_retries=3,
         )
 
-    def _remedy(self, call: Call, names: list[str], server_id: str | None) -> str:
-        if is_stranger(identify_caller(call)):
-            return f"Have the operator add it to Server(granted={names!r}), or {AUTHENTICATION_HINT}."
-        if "permissions" not in get_call_sections(call):
-            return f'The operator grants it: Server(permissions="config_only", granted={names!r}).'
+    def _remedy(self, call: Call, tool: Tool, names: list[str]) -> str:
+        """What the caller can do. How the operator does it is for the operator alone."""
+        is_unknown = is_stranger(identify_caller(call))
+        if is_unknown or "permissions" not in get_call_sections(call):
+            from defserve.guard.verdict import log_author_note
+
+            how = ("" if is_unknown else 'permissions="config_only", ') + f"granted={names!r}"
+            log_author_note(f"{tool.name} was refused for want of a permission; Server({how}) grants it")
+            return f"Ask the operator for it, or {AUTHENTICATION_HINT}." if is_unknown else "The operator can grant it."
         if _is_stateless(call):
             return f"The client grants it by sending _meta[{GRANT_META_KEYS[0]!r}] along."
         return "The client grants it with mgp/permission/grant."

@@ -18,7 +18,7 @@ from defserve.core.json_values import is_array, is_mapping
 from defserve.core.messages import Params
 from defserve.errors import Rejected, UsageError
 from defserve.guard.argument_types import VALIDATED_URLS, Code, PublicUrl, Shell, ShellCommand, Url
-from defserve.guard.verdict import Verdict, require_allowed
+from defserve.guard.verdict import Verdict, log_author_note, require_allowed
 from defserve.protocols.mgp.guarded_types import ArgumentGuard, can_be_plain_text, find_tool_guards
 from defserve.protocols.mgp.vocabulary import (
     PERMISSION_RISKS,
@@ -249,11 +249,12 @@ class Validator:
         found = self.function(**given)
         if inspect.isawaitable(found):
             found = await found
-        reason = f"{self.name} refused the call"
         if isinstance(found, Verdict):
-            require_allowed(found, reason, self.name)
+            require_allowed(found, "Call refused", self.name)
         elif isinstance(found, str) or found is False:
-            raise Rejected(reason, ["not allowed" if found is False else found], guard=self.name)
+            if found is False:
+                log_author_note(f"validator {self.name} refused a call; return a text instead of False to say why")
+            raise Rejected("Call refused", [found or "not allowed"], guard=self.name)
 
 
 @overload

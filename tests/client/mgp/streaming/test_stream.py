@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from defserve import Server
 from defserve.client import Answers, Mgp, Stream
 from defserve.client.mgp import streaming
 from defserve.errors import PeerError, PeerGone, PeerTimeout, ToolError
@@ -154,6 +155,28 @@ def test_without_await_the_parts_are_a_list(era: str):
         assert client.stream_parts("words") == ["one ", "two ", "three"]
         with pytest.raises(ToolError, match="no more words"):
             client.stream_parts("broken")
+
+
+@for_each_row("over", ["memory", "stdio", "http", "ws"])
+@for_each_row("era", ["handshake", "stateless"])
+def test_a_test_client_that_offers_no_mgp_gets_the_parts_too(era: str, over: str):
+    with SyncClient("tests.client.mgp.flowing:server", era, over=over) as client:
+        whole = client.call("words")
+        assert client.stream_parts("words") == ["one ", "two ", "three"]
+        assert client.mgp is None and client.call("words") == whole
+        with pytest.raises(ToolError, match="no more words"):
+            client.stream_parts("broken")
+
+
+def test_a_tool_that_does_not_stream_has_one_part():
+    server = Server("plain", "1")
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    with SyncClient(server) as client:
+        assert client.stream_parts("add", a=1, b=2) == [3]
 
 
 # -- a server that is a table ----------------------------------------------------------------------------

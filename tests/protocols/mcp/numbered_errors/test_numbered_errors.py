@@ -179,10 +179,10 @@ async def test_who_you_are_and_what_you_may_do(error: Refused, code: int, name: 
 
 
 async def test_a_guards_refusal_is_a_validation_error_with_its_hints() -> None:
-    error = Rejected("code refused", ["import os"], {"allowed_imports": ["json", "math"]}, guard="code_safety")
+    error = Rejected("code refused", ["import os"], {"nearest": ["json", "math"]}, guard="code_safety")
     said = await refused("fails", error=error)
     assert (said["code"], said["data"]["violations"]) == (-32001, ["import os"])
-    assert said["data"]["suggestions"] == ["allowed imports: json, math"]
+    assert said["data"]["suggestions"] == ["Try json or math."]
 
 
 async def test_a_limit_says_how_long_to_wait() -> None:

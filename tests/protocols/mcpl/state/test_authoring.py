@@ -33,7 +33,7 @@ def test_an_undeclared_state_is_refused_at_the_tool_that_takes_it():
     def bump(counter: State[Counter]) -> None: ...
 
     for server in (Server("s", "1"), Notes().server):
-        with pytest.raises(UsageError, match=r"test_authoring.py:\d+: bump: parameter 'counter': no feature set"):
+        with pytest.raises(UsageError, match=r"test_authoring.py:\d+: bump: parameter 'counter': the server keeps no"):
             server.tool(bump)
 
 
@@ -331,10 +331,9 @@ def test_a_state_that_nobody_keeps_is_met_with_lines_that_can_be_typed():
     def read(counter: State[Counter]) -> int:
         return counter.count
 
-    with pytest.raises(UsageError, match="no feature set keeps a Counter") as raised:
+    with pytest.raises(UsageError, match="the server keeps no Counter") as raised:
         Server("counts", "1").tool(read)
-    lines = 'notes = server.feature_set("notes.edit", "What it is for"); notes.state(Counter)'
-    assert raised.value.fix == f"declare it first: {lines}; then @notes.tool"
+    assert raised.value.fix == "declare it first: server.state(Counter)"
 
 
 def test_a_rollback_without_a_state_says_where_one_is_declared():

@@ -15,7 +15,8 @@ from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.core.call import Call
 from defserve.core.extension import Offer
 from defserve.core.shapes import read_member
-from defserve.errors import InvalidParams
+from defserve.errors import MAX_REFUSAL_LENGTH, InvalidParams
+from defserve.guard.verdict import log_author_note
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.security import moderate, safe
@@ -104,19 +105,37 @@ async def test_policy_decides_for_those_who_do_not(
 
 
 @pytest.mark.parametrize("version", ERAS)
-async def test_a_refusal_names_the_tool_the_permission_and_the_way_to_it(version: str):
+async def test_a_refusal_names_the_tool_and_the_permission_and_the_log_the_way_to_it(
+    version: str, caplog: pytest.LogCaptureFixture
+):
+    log_author_note.cache_clear()
     server, _ = library(permissions="config_only", granted=["network.outbound"])
     async with speaking(server, version) as peer:
         text = text_of((await call(peer, "lend"))["result"])
         assert "lend" in text and "com.example.lending: nobody has granted it" in text
         assert "network.outbound" not in text
-        assert "granted=['com.example.lending']" in text
+        assert text.endswith("The operator can grant it.")
+    assert "granted=['com.example.lending']" in caplog.text
     async with speaking(server, version, ["security"]) as peer:
         error = (await call(peer, "lend"))["error"]
         assert (GRANTS if version == STATELESS else "mgp/permission/grant") in error["message"]
         assert error["data"]["_mgp"]["details"] == {"tool": "lend", "missing": {"com.example.lending": "deferred"}}
     async with speaking(server, version, ["security"], who=STRANGER) as peer:
         assert "--local-token" in (await call(peer, "lend"))["error"]["message"]
+
+
+async def test_of_many_missing_permissions_five_are_named():
+    server = Server("library", "1", permissions="deny_all")
+
+    @server.tool
+    @moderate(*(f"com.example.p{number}" for number in range(8)))
+    def busy() -> None: ...
+
+    async with speaking(server, STATELESS) as peer:
+        result = (await call(peer, "busy"))["result"]
+    assert text_of(result).count("com.example.p") == 5 and "; and 3 more)" in text_of(result)
+    assert len(text_of(result)) <= MAX_REFUSAL_LENGTH
+    assert len(result["_meta"]["dev.defserve/error"]["missing"]) == 8
 
 
 @pytest.mark.parametrize(

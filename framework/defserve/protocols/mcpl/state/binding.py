@@ -67,8 +67,7 @@ def provider(mcpl: MCPL | None, annotation: Any) -> StateProvider | None:
         return StateProvider(found[0])
     name = format_annotation(model)
     if not found:
-        lines = f'notes = server.feature_set("notes.edit", "What it is for"); notes.state({name})'
-        raise UsageError(f"no feature set keeps a {name}", fix=f"declare it first: {lines}; then @notes.tool")
+        raise UsageError(f"the server keeps no {name}", fix=f"declare it first: server.state({name})")
     sets = " and ".join(states.name for states in found)
     raise UsageError(f"State[{name}] is kept by {sets}", fix=f"say which: Annotated[{name}, the_state]")
 

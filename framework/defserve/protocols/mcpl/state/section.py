@@ -19,7 +19,7 @@ from defserve.errors import InvalidParams, Refused, ToolError, UsageError
 from defserve.protocols.mcp.errors import read_text_param
 from defserve.protocols.mcp.function import FindProvider, Function
 from defserve.protocols.mcpl.peers import CURRENT_CALL
-from defserve.protocols.mcpl.section import McplSection, McplServerState
+from defserve.protocols.mcpl.section import FeatureBinding, McplSection, McplServerState
 from defserve.protocols.mcpl.state.binding import WorkingState, find_injected_states
 from defserve.protocols.mcpl.state.ownership import (
     CHECKPOINT_ID_KIND,
@@ -52,7 +52,7 @@ from defserve.stores.identity import make_server_store
 from defserve.stores.store import Store
 
 if TYPE_CHECKING:
-    from defserve.protocols.mcpl.section import FeatureBinding, FeatureSetBase
+    from defserve.protocols.mcpl.section import FeatureSetBase
     from defserve.protocols.mcpl.state.binding import StateStorage
 
 
@@ -111,6 +111,8 @@ class StateSection(McplSection):
     def bind_item_state(self, item: Any, binding: FeatureBinding | None) -> None:
         """Note which state an item takes. Raises UsageError for the state of another set."""
         for states in find_injected_states(item.function.signature):
+            if binding is None and states.feature_set.is_of_server and item.kind == "tool":
+                binding = item.facets["mcpl"] = FeatureBinding(states.feature_set)
             if item.kind != "tool" or binding is None or binding.feature_set is not states.feature_set:
                 raise UsageError(
                     f"{item.kind} {item.name!r} takes {states!r}, which only that set's tools can take",

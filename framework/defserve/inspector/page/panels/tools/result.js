@@ -152,6 +152,9 @@ function Shown({ call, tool, onRepeat }) {
   const [raw, setRaw] = useState(false);
   const { tracebacks } = useStore(app, state => state.target);
   const needs = failed && /not grant|permission/i.test(failed.message);
+  // A refusal is a sentence. What else there is to know about it waits in the fold.
+  const whole = call.result ?? call.error?.data;
+  const title = call.result ? "Whole result" : "Details";
   return html`<div class="stream">
     <${Progress} call=${call} />${call.state === "running" && html`<${Asked} era=${call.era} />`}
     ${
@@ -171,11 +174,11 @@ function Shown({ call, tool, onRepeat }) {
     }
     <${Parts} call=${call} schema=${tool?.output} />
     ${
-      call.result &&
+      whole &&
       html`<div class="part">
         <${Button} small plain icon=${raw ? "down" : "right"} aria-expanded=${String(raw)} onClick=${() => setRaw(!raw)}
-          >Whole result<//
-        >${raw && html`<${Json} value=${call.result} copy label="Whole result" />`}
+          >${title}<//
+        >${raw && html`<${Json} value=${whole} copy label=${title} />`}
       </div>`
     }
   </div>`;
