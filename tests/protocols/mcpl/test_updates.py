@@ -634,7 +634,7 @@ async def test_the_first_example_of_the_docs_is_on_at_a_host_with_default_settin
     exec(example, names)
     usual = [path for path in PATHS if path not in USES_DENIED_BY_DEFAULT]
     async with names["server"].connect("2025-11-25", mcpl=Mcpl(version="0.5", grants=usual)) as client:
-        assert client.mcpl.receipt.unavailable.keys() == {"memory.privacy"}  # 0.5 has no filters
+        assert not client.mcpl.receipt.unavailable
         (injected,) = await client.mcpl.before_inference(Turn(inference_id="i1", user_message="Tea?"))
         assert (injected.position, injected.content[0].text) == ("beforeUser", "Alice likes tea.")
 
