@@ -19,7 +19,7 @@ from defserve.auth.bearer_tokens import (
     find_token_check,
     make_credential_name,
 )
-from defserve.auth.issuers import IssuerUnavailable
+from defserve.auth.issuers import Issuers, IssuerUnavailable
 from defserve.auth.oauth import (
     UNAVAILABLE_DENIAL,
     AuthDenial,
@@ -43,6 +43,7 @@ from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
+    from defserve.auth.api_keys import ApiKeys
     from defserve.auth.bearer_tokens import DpopProofRequest
     from defserve.auth.dpop import DPoP
     from defserve.auth.proxy.oauth_proxy import OAuthProxySite
@@ -137,7 +138,7 @@ class Auth:
         if "cnf" in found.claims or (self.dpop is not None and self.dpop.required and found.kind == "token"):
             # Whoever stole a bound token has no proof, so a token alone is not enough (RFC 9449 §7.2, RFC 8705 §3).
             return self._make_proof_denial(found) if self.dpop is not None else self._make_bound_denial(found)
-        return self._sufficient(found) if found.missing(self.scopes) else found
+        return self.check_server_scopes(found) if found.missing(self.scopes) else found
 
     async def authenticate_bound(
         self, authorization: Sequence[bytes], shown: DpopProofRequest
@@ -157,7 +158,14 @@ class Auth:
             return self._make_bound_denial(found)
         if error := await self.dpop.check(shown, token, thumbprint):
             return self._make_proof_denial(found, error)
-        return self._sufficient(found)
+        return self.check_server_scopes(found)
+
+    def find_api_keys(self) -> ApiKeys | None:
+        """The API keys among the verifiers, if there are any."""
+        from defserve.auth.api_keys import ApiKeys
+
+        verifiers = self.verifier.verifiers if isinstance(self.verifier, Issuers) else (self.verifier,)
+        return next((each for each in verifiers if isinstance(each, ApiKeys)), None)
 
     async def is_ready(self) -> bool:
         """Whether tokens can be checked, as far as that is known. Looks once a second at most: anybody may ask."""
@@ -186,7 +194,7 @@ class Auth:
         found = await self._holder(token)
         if found is UNAVAILABLE_DENIAL:
             raise IssuerUnavailable(UNAVAILABLE_DENIAL.text)
-        return self._sufficient(found) if isinstance(found, Principal) else found
+        return self.check_server_scopes(found) if isinstance(found, Principal) else found
 
     async def _holder(self, token: str) -> Principal | AuthDenial:
         """Who a token belongs to."""
@@ -201,6 +209,10 @@ class Auth:
         """The principal with its credential, and with all that its scopes include."""
         if not principal.credential:
             principal = replace(principal, credential=make_credential_name(token))
+        return self.add_included_rights(principal) if self._adds_scopes else principal
+
+    def add_included_rights(self, principal: Principal) -> Principal:
+        """The principal with all that its scopes include: see `implies` and `permissions`."""
         if more := [self._implied[scope] for scope in principal.scopes if scope in self._implied]:
             principal = replace(principal, scopes=principal.scopes.union(*more))
         return principal if not self._permitted or principal.kind != "token" else self._with_permissions(principal)
@@ -211,7 +223,8 @@ class Auth:
             return replace(principal, scopes=scopes)
         return ApiKeyPrincipal(principal.id, scopes, principal.claims, credential=principal.credential)
 
-    def _sufficient(self, principal: Principal) -> Principal | AuthDenial:
+    def check_server_scopes(self, principal: Principal) -> Principal | AuthDenial:
+        """The same principal, if it has the scopes that every caller needs."""
         if missing := principal.missing(self.scopes):
             cause = TokenRefused(f"scope: it lacks {' '.join(sorted(missing))}", {"sub": principal.id})
             return self.make_denial("insufficient_scope", cause=cause)
@@ -261,8 +274,6 @@ def _own_scopes(holder: Principal) -> list[str]:
 
 def _check_verifier(value: object) -> TokenVerifier:
     if is_array(value):
-        from defserve.auth.issuers import Issuers
-
         return Issuers([_check_verifier(one) for one in as_list(value)])
     if isinstance(value, TokenVerifier) and not isinstance(value, type) and inspect.iscoroutinefunction(value.verify):
         return value

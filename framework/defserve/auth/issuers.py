@@ -72,7 +72,7 @@ class Issuers(ExplainingVerifier):
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """See `Auth.bind_server`."""
-        for verifier in {id(each): each for each in (*self._by_issuer.values(), self._other)}.values():
+        for verifier in self.verifiers:
             bind_part_to_server(verifier, identity)
 
     @property
