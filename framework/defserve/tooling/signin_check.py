@@ -197,7 +197,7 @@ async def check_token(url: str, token: str, ask: SendHttpRequest = send_http_req
         yield Step(TOKEN, "kind", "ok", about)
         return
     shown = [f"{name} {_show_claim(name, claims[name])}" for name in SHOWN_CLAIMS if name in claims]
-    yield Step(TOKEN, "says of itself", "ok", ", ".join(shown) or "nothing that is usual")
+    yield Step(TOKEN, "says of itself", "ok", ", ".join(shown) or "none of the usual claims")
     if answer.status == 401:
         looked = [found async for found in _metadata(url, challenge.get("resource_metadata"), ask)]
         yield await _verify_token(url, token, looked[-1][1] or {}, ask)
@@ -206,7 +206,11 @@ async def check_token(url: str, token: str, ask: SendHttpRequest = send_http_req
 def _describe_answer(status: int, challenge: Mapping[str, str]) -> Step:
     if status == 401:
         return Step(
-            TOKEN, "accepted", "broken", "no: 401", "the steps below, and the server's log, say which check failed"
+            TOKEN,
+            "accepted",
+            "broken",
+            "no: 401",
+            "the server's log says which check failed, and so may the steps below",
         )
     if status == 403:
         about = f"403: it is good, and lacks one of these scopes: {challenge.get('scope', '')}"
@@ -251,8 +255,9 @@ def _decode_claims(token: str) -> dict[str, Any] | None:
 
 
 def _show_claim(name: str, value: object) -> str:
-    is_time = name in ("exp", "nbf", "iat") and isinstance(value, int | float)
-    return format_time(value) if is_time else quote_untrusted(value)
+    if name in ("exp", "nbf", "iat") and isinstance(value, int | float):
+        return format_time(value)
+    return quote_untrusted(value)
 
 
 # -- The steps at one issuer: its metadata, and what it says about clients like those of MCP.
