@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,18 @@ def test_two_keys_of_one_holder_are_told_apart_by_their_ids(notes: Path, defserv
     defserve("keys", "create", "ci", "--no-tools")
     found = defserve("why", "ci", "delete_note", "--server", "notes.py")
     assert found.code == 1 and "ci has 2 API keys" in found.err and " or key:" in found.err
+
+
+def test_the_page_shows_what_the_command_prints(folder: Path, defserve: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(VARIABLE, "0123456789abcdef")
+    page = (Path(__file__).parents[2] / "docs" / "permissions.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n# notes.py\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (shown,) = re.findall(r"^```console\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (folder / "notes.py").write_text(code, encoding="utf-8")
+    printed: list[str] = []
+    for line in re.findall(r"^\$ defserve (.*)$", shown, re.MULTILINE):
+        printed += [f"$ defserve {line}", *steps(defserve(*shlex.split(line)).out)]
+    assert printed == steps(shown)
 
 
 # -- the same gates as real calls
