@@ -10,8 +10,9 @@ audited, and the tool doesn't run.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import asynccontextmanager
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from defserve.auth.authority import is_local_user, make_stranger_principal
@@ -187,7 +188,7 @@ async def explain_call(server: Server, caller: ExaminedCaller, tool_name: str) -
         )
     if caller.principal is None:
         return CallDecision([caller.step])
-    async with _rehearse_call(server, caller.principal, tool) as (call, events):
+    async with _rehearse_call(server, caller.principal, tool) as call:
         steps = [caller.step, *_explain_rights(server, caller.principal, tool), *_explain_policies(server, call, tool)]
         try:
             find_item(call, registry, tool_name, UnknownTool)
@@ -196,7 +197,7 @@ async def explain_call(server: Server, caller: ExaminedCaller, tool_name: str) -
             if not any(step.outcome == "refused" for step in steps):
                 steps.append(_make_refusal("call", error))
             return CallDecision(steps)
-        steps.append(await _explain_confirmation(server, call, tool, events))
+        steps.append(await _explain_confirmation(server, call, tool))
     return CallDecision(steps)
 
 
@@ -251,12 +252,15 @@ def _explain_policies(server: Server, call: Call, tool: Tool) -> Iterator[CallSt
             yield CallStep(gate, "refused", status.why, fix)
 
 
-async def _explain_confirmation(server: Server, call: Call, tool: Tool, events: Mapping[str, Any]) -> CallStep:
+async def _explain_confirmation(server: Server, call: Call, tool: Tool) -> CallStep:
     security = get_tool_security(tool)
     if security is None or not security.security.confirmation_required:
         return CallStep("confirmation", "passed", "not needed: the tool is not marked dangerous")
+    # A copy, because the server may be serving others, whose calls are audited.
+    mgp, audit = copy(server.mgp), _RecordedAudit(server.mgp.server_id)
+    mgp.audit = audit
     try:
-        await confirm_call(server.mgp, call, tool, {})
+        await confirm_call(mgp, call, tool, {})
     except Refused as error:
         from defserve.protocols.mcp.asking.client_requests import can_ask_confirmation
 
@@ -264,9 +268,9 @@ async def _explain_confirmation(server: Server, call: Call, tool: Tool, events: 
             return _make_refusal("confirmation", error)
         sentence = "dangerous. A person is asked; a client that cannot ask one is refused"
         return CallStep("confirmation", "depends", sentence, str(error.data.get("fix", "")))
-    if server.mgp.options.confirm == "never":
+    if mgp.options.confirm == "never":
         return CallStep("confirmation", "passed", 'dangerous, and Server(confirm="never") asks nobody')
-    if right := events.get("right"):
+    if right := audit.details.get("right"):
         return CallStep("confirmation", "depends", f"dangerous. The right {right} names the tool: no question is asked")
     return CallStep("confirmation", "depends", "dangerous. The client asks its user, or is asked if it can be")
 
@@ -293,20 +297,15 @@ class _RecordedAudit(AuditTrail):
 
 
 @asynccontextmanager
-async def _rehearse_call(server: Server, caller: Principal, tool: Tool) -> AsyncGenerator[tuple[Call, dict[str, Any]]]:
-    """A call of the tool that is never run, and the details of what it would have had audited."""
-    audit = _RecordedAudit(server.mgp.server_id)
-    kept, server.mgp.audit = vars(server.mgp).get("audit"), audit
-    composition, engine = server.composition, AsyncioEngine(1)
-    session = Session(composition, engine, lambda message: None, counted=False, **get_session_arguments(caller))
+async def _rehearse_call(server: Server, caller: Principal, tool: Tool) -> AsyncGenerator[Call]:
+    """A call of the tool that is never run."""
+    engine = AsyncioEngine(1)
+    session = Session(server.composition, engine, lambda message: None, counted=False, **get_session_arguments(caller))
     try:
-        yield _make_call(session, tool, {}), audit.details
+        yield _make_call(session, tool, {})
     finally:
         session.close()
         await engine.close()
-        del server.mgp.audit
-        if kept is not None:
-            server.mgp.audit = kept
 
 
 def _make_call(session: Session, tool: Tool, capabilities: dict[str, Any]) -> Call:
