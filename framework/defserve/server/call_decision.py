@@ -85,6 +85,11 @@ class CallDecision(NamedTuple):
             return "would be refused."
         return "would run." if self.would_run else "would run only if a person says yes."
 
+    def describe(self) -> dict[str, Any]:
+        """The same as JSON."""
+        steps = [step._asdict() for step in self.steps]
+        return {"would_run": self.would_run, "verdict": self.verdict, "steps": steps}
+
 
 # -- callers -----------------------------------------------------------------------------------------------
 

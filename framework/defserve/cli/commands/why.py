@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
         server = load_target(target)
         caller, decision = asyncio.run(_explain(server, options))
     if options.json:
-        show_stdout(JsonBlock(_describe_decision(caller, decision, options.tool)))
+        show_stdout(JsonBlock({"caller": caller.title, "tool": options.tool, **decision.describe()}))
     else:
         show_stdout(*_format_decision(caller, decision, f"{options.tool} on {os.path.basename(target)}"))
     return EXIT_OK if decision.would_run else EXIT_TOOL_FAILED
@@ -79,13 +79,3 @@ def _format_decision(caller: ExaminedCaller, decision: CallDecision, subject: st
     ]
     lines.append(StyledLine((decision.verdict, "good" if decision.would_run else "bad")))
     return lines + [StyledLine("  ", ("fix:", "fix"), f" {step.fix}") for step in decision.steps if step.fix]
-
-
-def _describe_decision(caller: ExaminedCaller, decision: CallDecision, tool: str) -> dict[str, Any]:
-    return {
-        "caller": caller.title,
-        "tool": tool,
-        "would_run": decision.would_run,
-        "verdict": decision.verdict,
-        "steps": [step._asdict() for step in decision.steps],
-    }
