@@ -209,6 +209,21 @@ async def test_a_missing_scope_and_a_header_without_a_token_are_logged(caplog: p
 
 
 @pytest.mark.anyio
+async def test_a_scope_that_a_tool_needs_is_logged_when_it_is_asked_for(caplog: pytest.LogCaptureFixture):
+    server = Server("guarded", "1", auth=verifier())
+
+    @server.tool(scopes=["notes.write"])
+    def write() -> str:
+        return "written"
+
+    async with client(server) as http:
+        with caplog.at_level(logging.WARNING, "defserve.auth"):
+            answer = await post(http, signed(), "tools/call", name="write", arguments={})
+    assert answer.status_code == 403
+    assert caplog.records[0].getMessage().endswith("is refused: scope: it lacks notes.write (sub 'alice')")
+
+
+@pytest.mark.anyio
 async def test_a_flood_is_counted_not_written(caplog: pytest.LogCaptureFixture):
     now = 0.0
     refusals = RefusalLog(clock=lambda: now)

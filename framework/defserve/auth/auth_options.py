@@ -106,7 +106,12 @@ class Auth:
 
     def use_verifier(self, verifier: TokenVerifier) -> None:
         """Let this verifier check the tokens from here on."""
-        self.verifier, self._check_token = verifier, find_token_check(verifier)
+        self._verifier, self._check_token = verifier, find_token_check(verifier)
+
+    @property
+    def verifier(self) -> TokenVerifier:
+        """Who checks the tokens."""
+        return self._verifier
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """Say which server this belongs to: what is stored and sealed for it is nobody else's.

@@ -44,7 +44,7 @@ from defserve.auth.signing_keys import (
 )
 from defserve.base.peer_bounds import ByteCache, truncate_text
 from defserve.core import json_values
-from defserve.errors import UsageError
+from defserve.errors import DefserveError, UsageError
 from defserve.stores.identity import ServerIdentity, make_server_store, parse_identity
 from defserve.stores.store import DENIED_TOKENS_SPACE, Store, StoreChange
 
@@ -129,6 +129,8 @@ class JWT(ExplainingVerifier):
                 )
         except TokenRefused:
             raise
+        except DefserveError as error:
+            raise TokenRefused(f"revoked: the list of denied tokens cannot be read: {error}") from None
         except Exception as error:
             # A stranger's bytes can make the libraries raise anything.
             raise TokenRefused(f"format: it cannot be read as a signed token ({type(error).__name__})") from None
@@ -196,17 +198,17 @@ class JWT(ExplainingVerifier):
 
         if isinstance(error, jwt.DecodeError):
             return b"{}", "signature: it was not made with the issuer's key"
-        # The signature is checked before the claims are.
+        if not isinstance(error, jwt.InvalidAudienceError | jwt.InvalidIssuerError | jwt.MissingRequiredClaimError):
+            return b"{}", f"claims: it is not a token of RFC 7519 ({type(error).__name__})"
+        # These three are raised after the signature was found good.
         claims: dict[str, Any] = json.loads(json_values.decode_base64url(token.split(".")[1]))
         proved = {name: quote_untrusted(claims.get(name)) for name in ("aud", "iss")}
         if isinstance(error, jwt.InvalidAudienceError):
             problem = f"aud: it is for {proved['aud']}, and this server is {' or '.join(self.audiences)}"
         elif isinstance(error, jwt.InvalidIssuerError):
             problem = f"iss: it is from {proved['iss']}, and this server trusts {self.issuer}"
-        elif isinstance(error, jwt.MissingRequiredClaimError):
-            problem = f"{error.claim}: it has none"
         else:
-            problem = f"claims: {quote_untrusted(error)}"
+            problem = f"{error.claim}: it has none"
         holder = {name: truncate_text(str(claims[name]), MAX_KID_LENGTH) for name in ("sub", "jti") if name in claims}
         return json.dumps(holder).encode(), problem
 

@@ -19,10 +19,11 @@ from defserve.auth.authority import (
     MAX_ADDRESS_LENGTH,
     identify_socket_user,
     is_local_user,
+    is_stranger,
     make_stranger_principal,
     normalize_ip_address,
 )
-from defserve.auth.bearer_tokens import DpopProofRequest
+from defserve.auth.bearer_tokens import DpopProofRequest, TokenRefused
 from defserve.auth.live_credentials import BearerCredential, LiveBearerCredentials
 from defserve.auth.oauth import NO_BEARER_TOKEN, RESOURCE_METADATA_PATH, TOKEN_HEADER_EXAMPLE, AuthDenial
 from defserve.auth.principals import METRICS_SCOPES, PERMISSION_SCOPES, Principal
@@ -277,7 +278,11 @@ class HttpApp:
 
     async def _ask_for_scopes(self, exchange: Exchange, scopes: Sequence[str]) -> None:
         assert self.auth is not None
-        denied = self.auth.make_denial("insufficient_scope", needs=scopes, holder=exchange.principal)
+        holder = exchange.principal
+        cause = TokenRefused(f"scope: it lacks {' '.join(sorted(holder.missing(scopes)))}", {"sub": holder.id})
+        denied = self.auth.make_denial("insufficient_scope", needs=scopes, holder=holder, cause=cause)
+        if not is_stranger(holder):
+            self._log_refusal(denied, exchange.scope)
         await self._challenge(exchange, denied, exchange.scope)
 
     async def _challenge(self, exchange: Exchange, denied: AuthDenial, scope: Scope) -> None:
