@@ -214,10 +214,6 @@ class Auth:
         """The principal with its credential, and with all that its scopes include."""
         if not principal.credential:
             principal = replace(principal, credential=make_credential_name(token))
-        return self.add_included_rights(principal) if self._adds_scopes else principal
-
-    def add_included_rights(self, principal: Principal) -> Principal:
-        """The principal with all that its scopes include: see `implies` and `permissions`."""
         if more := [self._implied[scope] for scope in principal.scopes if scope in self._implied]:
             principal = replace(principal, scopes=principal.scopes.union(*more))
         return principal if not self._permitted or principal.kind != "token" else self._with_permissions(principal)

@@ -141,7 +141,7 @@ def _examine_assumed(server: Server, name: str, scopes: Iterable[str]) -> Examin
         raise UsageError(
             f"{server.name} cannot know {name!r}", fix="it has no auth; name the caller: pipe or anonymous"
         )
-    principal = server.auth.add_included_rights(Principal(name, frozenset(scopes), credential=name))
+    principal = server.auth.complete_principal(Principal(name, frozenset(scopes), credential=name))
     return ExaminedCaller(
         repr(name), principal, CallStep("known", "depends", "taken for granted; no token was checked")
     )
@@ -166,7 +166,7 @@ async def _examine_key(server: Server, name: str) -> ExaminedCaller:
         )
         return ExaminedCaller(title, None, problem)
     step = CallStep("known", "passed", f"API key {key.id}, {_format_expiry(key)}")
-    return ExaminedCaller(title, server.auth.add_included_rights(key.make_principal()), step)
+    return ExaminedCaller(title, server.auth.complete_principal(key.make_principal()), step)
 
 
 def _format_expiry(key: ApiKey) -> str:
