@@ -41,10 +41,18 @@ def test_the_version_is_ours(defserve: Run):
     assert defserve("--version") == (0, f"defserve {VERSION}\n", "")
 
 
+def test_help_groups_the_commands_by_what_one_wants_to_do(defserve: Run):
+    blocks = [block.splitlines() for block in defserve("--help").out.split("\n\n")[2:-2]]
+    groups = {block[0]: [line.split()[0] for line in block[1:]] for block in blocks}
+    assert list(groups) == ["build:", "run:", "look:", "secure:", "ship:", "operate:", "help:"]
+    assert [name for names in groups.values() for name in names] == list(COMMANDS)
+    assert groups["secure:"] == ["keys", "why", "login", "logout", "audit"]
+
+
 def test_an_unknown_command_is_wrong_usage(defserve: Run):
     code, _, err = defserve("xyzzy")
     assert code == 1
-    assert "there is no command 'xyzzy'" in err and "run, dev, list, call" in err
+    assert "there is no command 'xyzzy'" in err and "run, dev, install, uninstall" in err
 
 
 def test_a_command_that_is_misspelt_is_met_with_a_suggestion(defserve: Run):

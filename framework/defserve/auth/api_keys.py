@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
+from defserve.auth.bearer_tokens import ExplainingVerifier, TokenRefused, format_time
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.principals import ApiKeyPrincipal, Principal, convert_permissions_to_scopes, parse_scopes
 from defserve.core.json_values import is_object
@@ -99,7 +100,7 @@ class NewKey(NamedTuple):
     key: ApiKey
 
 
-class ApiKeys:
+class ApiKeys(ExplainingVerifier):
     """Verifies keys, and makes, lists and revokes them.
 
     `store` is the path of a file (created with 0600), the address of a store (`sqlite:///keys.db`), or a store. The
@@ -128,18 +129,25 @@ class ApiKeys:
         """See `Auth.bind_server`."""
         self._store.bind_server(identity)
 
-    async def verify(self, token: str) -> Principal | None:
-        """The holder of a key; None if it is unknown, revoked or expired.
+    async def check_token(self, token: str) -> Principal:
+        """The holder of a key. Raises TokenRefused if it is unknown, revoked or expired.
 
         Raises IssuerUnavailable while keys cannot be checked: nobody is let in, and no client should give up its key.
         """
         form = _TOKEN.fullmatch(token)
         if form is None:
-            return None
+            raise TokenRefused("format: it is not an API key of defserve")
         try:
             key = await self._find(form[1])
-            if key is None or not hmac.compare_digest(key.hash, self._hash(token)) or key.is_expired(self._clock()):
-                return None
+            if key is None:
+                raise TokenRefused("unknown: no API key has its id, or the key was revoked")
+            if not hmac.compare_digest(key.hash, self._hash(token)):
+                raise TokenRefused("unknown: an API key has its id, and another secret")
+            if key.is_expired(self._clock()):
+                expiry = format_time(key.expires_at or 0)
+                raise TokenRefused(
+                    f"expired: the API key expired at {expiry}", {"principal": key.principal, "key": key.id}
+                )
             await self._touch(key)
         except DefserveError as error:
             log.error("API keys cannot be checked: %s", error)

@@ -11,13 +11,15 @@ from urllib.parse import urlsplit
 
 from defserve.auth.bearer_tokens import (
     MALFORMED_TOKEN,
+    TokenRefused,
     TokenVerifier,
     bind_part_to_server,
     check_verifier_ready,
     extract_bearer_token,
+    find_token_check,
     make_credential_name,
 )
-from defserve.auth.issuers import IssuerUnavailable
+from defserve.auth.issuers import Issuers, IssuerUnavailable
 from defserve.auth.oauth import (
     UNAVAILABLE_DENIAL,
     AuthDenial,
@@ -36,10 +38,12 @@ from defserve.auth.principals import (
     parse_scope_claim,
     parse_scopes,
 )
+from defserve.auth.rates import RefusalLog
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
+    from defserve.auth.api_keys import ApiKeys
     from defserve.auth.bearer_tokens import DpopProofRequest
     from defserve.auth.dpop import DPoP
     from defserve.auth.proxy.oauth_proxy import OAuthProxySite
@@ -85,7 +89,8 @@ class Auth:
         dpop: DPoP | None = None,
         in_messages: bool = False,
     ) -> None:
-        self.verifier, self.in_messages, self.dpop = _check_verifier(verifier), in_messages, dpop
+        self.use_verifier(_check_verifier(verifier))
+        self.in_messages, self.dpop, self.refusals = in_messages, dpop, RefusalLog()
         self.scopes = parse_scopes(scopes)
         audiences: tuple[str, ...] = getattr(self.verifier, "audiences", ())
         self.resource_url = resource or next(
@@ -98,6 +103,15 @@ class Auth:
         self._permitted = {name: convert_permissions_to_scopes(words) for name, words in (permissions or {}).items()}
         self._looked = -LOOK_SECONDS, True
         self._adds_scopes = bool(self._implied or self._permitted)
+
+    def use_verifier(self, verifier: TokenVerifier) -> None:
+        """Let this verifier check the tokens from here on."""
+        self._verifier, self._check_token = verifier, find_token_check(verifier)
+
+    @property
+    def verifier(self) -> TokenVerifier:
+        """Who checks the tokens."""
+        return self._verifier
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """Say which server this belongs to: what is stored and sealed for it is nobody else's.
@@ -118,18 +132,18 @@ class Auth:
         if token is MALFORMED_TOKEN:
             return self.make_denial("invalid_request")
         try:  # as in `_holder`, without another coroutine: nearly every request comes here
-            principal = await self.verifier.verify(token)
+            principal = await self._check_token(token)
         except IssuerUnavailable:
             return UNAVAILABLE_DENIAL
-        if principal is None:
-            return self.make_denial("invalid_token")
+        except TokenRefused as refused:
+            return self.make_denial("invalid_token", cause=refused)
         found = (
             principal if principal.credential and not self._adds_scopes else self.complete_principal(principal, token)
         )
         if "cnf" in found.claims or (self.dpop is not None and self.dpop.required and found.kind == "token"):
             # Whoever stole a bound token has no proof, so a token alone is not enough (RFC 9449 §7.2, RFC 8705 §3).
-            return self._make_proof_denial() if self.dpop is not None else self.make_denial("invalid_token")
-        return self.make_denial("insufficient_scope") if found.missing(self.scopes) else found
+            return self._make_proof_denial(found) if self.dpop is not None else self._make_bound_denial(found)
+        return self.check_server_scopes(found) if found.missing(self.scopes) else found
 
     async def authenticate_bound(
         self, authorization: Sequence[bytes], shown: DpopProofRequest
@@ -141,15 +155,22 @@ class Auth:
         if token is MALFORMED_TOKEN:
             return self.make_denial("invalid_request")
         found = await self._holder(token)
-        if found is None or isinstance(found, AuthDenial):
-            return found or self.make_denial("invalid_token")
+        if isinstance(found, AuthDenial):
+            return found
         bound_to = found.claims.get("cnf")
         thumbprint = bound_to.get("jkt") if is_object(bound_to) and len(bound_to) == 1 else None
         if not isinstance(thumbprint, str):
-            return self.make_denial("invalid_token")
+            return self._make_bound_denial(found)
         if error := await self.dpop.check(shown, token, thumbprint):
-            return self._make_proof_denial(error)
-        return self._sufficient(found)
+            return self._make_proof_denial(found, error)
+        return self.check_server_scopes(found)
+
+    def find_api_keys(self) -> ApiKeys | None:
+        """The API keys among the verifiers, if there are any."""
+        from defserve.auth.api_keys import ApiKeys
+
+        verifiers = self.verifier.verifiers if isinstance(self.verifier, Issuers) else (self.verifier,)
+        return next((each for each in verifiers if isinstance(each, ApiKeys)), None)
 
     async def is_ready(self) -> bool:
         """Whether tokens can be checked, as far as that is known. Looks once a second at most: anybody may ask."""
@@ -178,15 +199,16 @@ class Auth:
         found = await self._holder(token)
         if found is UNAVAILABLE_DENIAL:
             raise IssuerUnavailable(UNAVAILABLE_DENIAL.text)
-        return self._sufficient(found) if isinstance(found, Principal) else found
+        return self.check_server_scopes(found) if isinstance(found, Principal) else found
 
-    async def _holder(self, token: str) -> Principal | AuthDenial | None:
+    async def _holder(self, token: str) -> Principal | AuthDenial:
         """Who a token belongs to."""
         try:
-            principal = await self.verifier.verify(token)
+            return self.complete_principal(await self._check_token(token), token)
         except IssuerUnavailable:
             return UNAVAILABLE_DENIAL
-        return None if principal is None else self.complete_principal(principal, token)
+        except TokenRefused as refused:
+            return self.make_denial("invalid_token", cause=refused)
 
     def complete_principal(self, principal: Principal, token: str = "") -> Principal:
         """The principal with its credential, and with all that its scopes include."""
@@ -202,18 +224,32 @@ class Auth:
             return replace(principal, scopes=scopes)
         return ApiKeyPrincipal(principal.id, scopes, principal.claims, credential=principal.credential)
 
-    def _sufficient(self, principal: Principal) -> Principal | AuthDenial:
-        return self.make_denial("insufficient_scope") if principal.missing(self.scopes) else principal
+    def check_server_scopes(self, principal: Principal) -> Principal | AuthDenial:
+        """The same principal, if it has the scopes that every caller needs."""
+        if missing := principal.missing(self.scopes):
+            cause = TokenRefused(f"scope: it lacks {' '.join(sorted(missing))}", {"sub": principal.id})
+            return self.make_denial("insufficient_scope", cause=cause)
+        return principal
 
-    def _make_proof_denial(self, error: ProofError = "invalid_dpop_proof") -> AuthDenial:
+    def _make_bound_denial(self, holder: Principal) -> AuthDenial:
+        cause = TokenRefused("cnf: it is bound to a key in a way that this server does not check", {"sub": holder.id})
+        return self.make_denial("invalid_token", cause=cause)
+
+    def _make_proof_denial(self, holder: Principal, error: ProofError = "invalid_dpop_proof") -> AuthDenial:
         from defserve.auth.dpop import PROOF_ALGORITHMS
 
         assert self.dpop is not None
         nonce = self.dpop.new_nonce() if self.dpop.wants_nonce else ""
-        return make_proof_denial(error, PROOF_ALGORITHMS, self._metadata_url, nonce)
+        cause = TokenRefused("proof: its DPoP proof is missing or not good", {"sub": holder.id})
+        return replace(make_proof_denial(error, PROOF_ALGORITHMS, self._metadata_url, nonce), cause=cause)
 
     def make_denial(
-        self, error: BearerError | None = None, *, needs: Iterable[str] = (), holder: Principal | None = None
+        self,
+        error: BearerError | None = None,
+        *,
+        needs: Iterable[str] = (),
+        holder: Principal | None = None,
+        cause: TokenRefused | None = None,
     ) -> AuthDenial:
         """The refusal for a caller whose token is missing or not sufficient.
 
@@ -221,7 +257,7 @@ class Auth:
         token by the other, and would lose it.
         """
         asked = dict.fromkeys((*self.scopes, *needs, *(_own_scopes(holder) if holder is not None else ())))
-        return make_bearer_denial(error, asked, self._metadata_url)
+        return replace(make_bearer_denial(error, asked, self._metadata_url), cause=cause)
 
 
 def parse_auth_option(value: Auth | TokenVerifier | Sequence[TokenVerifier]) -> Auth:
@@ -239,8 +275,6 @@ def _own_scopes(holder: Principal) -> list[str]:
 
 def _check_verifier(value: object) -> TokenVerifier:
     if is_array(value):
-        from defserve.auth.issuers import Issuers
-
         return Issuers([_check_verifier(one) for one in as_list(value)])
     if isinstance(value, TokenVerifier) and not isinstance(value, type) and inspect.iscoroutinefunction(value.verify):
         return value

@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from defserve.auth.principals import Principal, parse_scopes
+from defserve.base.peer_bounds import truncate_text
+from defserve.base.redaction import escape_unprintable
 from defserve.core.json_values import is_mapping
 from defserve.errors import UsageError
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
 
 MAX_TOKEN_LENGTH = 16 * 1024
+MAX_QUOTED_LENGTH: Final = 64
 
 # RFC 6750 §2.1: b64token. A header cannot carry any other token, so verifiers do not look at others.
 _B64TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -75,6 +80,65 @@ class TokenVerifier(Protocol):
         ...
 
 
+class TokenRefused(Exception):
+    """A token is not good here. The operator's log says why; the caller is not told.
+
+    `reason` begins with the check that failed: `exp: it expired at …`. `holder` names whose token it is, and is given
+    only if that is proved. What a caller wrote stands in neither, unless `quote_untrusted` has made it harmless.
+    """
+
+    def __init__(self, reason: str, holder: Mapping[str, object] | None = None) -> None:
+        self.reason = reason
+        self.holder = {name: value for name, value in (holder or {}).items() if value}
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        names = ", ".join(f"{name} {quote_untrusted(value)}" for name, value in self.holder.items())
+        return f"{self.reason} ({names})" if names else self.reason
+
+
+def quote_untrusted(value: object) -> str:
+    """What somebody else wrote, short and on one line, for a log."""
+    return escape_unprintable(repr(truncate_text(str(value), MAX_QUOTED_LENGTH)))
+
+
+def format_time(seconds: float) -> str:
+    """A moment in seconds since 1970, for a log: `2027-01-01 00:00:00Z`."""
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return "a time that no calendar has"
+
+
+class ExplainingVerifier:
+    """A verifier that says why it refuses a token. Ours all do."""
+
+    async def verify(self, token: str) -> Principal | None:
+        """See `TokenVerifier.verify`."""
+        try:
+            return await self.check_token(token) if is_well_formed_token(token) else None
+        except TokenRefused:
+            return None
+
+    async def check_token(self, token: str) -> Principal:
+        """The principal of a well-formed token. Raises TokenRefused, or IssuerUnavailable."""
+        raise NotImplementedError
+
+
+def find_token_check(verifier: TokenVerifier) -> Callable[[str], Awaitable[Principal]]:
+    """How a verifier checks a well-formed token: see `ExplainingVerifier.check_token`."""
+    # An author may have put a check of their own into `verify`, and then that one decides.
+    if isinstance(verifier, ExplainingVerifier) and type(verifier).verify is ExplainingVerifier.verify:
+        return verifier.check_token
+    return partial(_check_unexplained, verifier)
+
+
+async def _check_unexplained(verifier: TokenVerifier, token: str) -> Principal:
+    if (found := await verifier.verify(token)) is None:
+        raise TokenRefused(f"token: {type(verifier).__name__} does not accept it")
+    return found
+
+
 async def check_verifier_ready(verifier: object) -> None:
     """Raises IssuerUnavailable if a verifier can say that it can check no token now; see `ApiKeys.check_ready`."""
     if (check := getattr(verifier, "check_ready", None)) is not None:
@@ -101,7 +165,7 @@ def get_revocations(verifier: object) -> Callable[[], AsyncGenerator[str]] | Non
     return getattr(verifier, "revocations", None)
 
 
-class StaticTokens:
+class StaticTokens(ExplainingVerifier):
     """A fixed list of tokens, each with its principal: a name, a Principal, or `{"principal": …, "scopes": […]}`.
 
     It keeps digests only, so neither a dump nor a `repr` shows a token.
@@ -121,15 +185,15 @@ class StaticTokens:
             for token, value in tokens.items()
         ]
 
-    async def verify(self, token: str) -> Principal | None:
-        """The principal of the token, or None. The time this takes does not show how close a guess came."""
-        if not is_well_formed_token(token):
-            return None
+    async def check_token(self, token: str) -> Principal:
+        """The principal of the token. The time this takes does not show how close a guess came."""
         shown, found = digest_token(token), None
         # All are compared, each in constant time, so the time does not show which one came close.
         for digest, principal in self._known:
             if hmac.compare_digest(digest, shown):
                 found = principal
+        if found is None:
+            raise TokenRefused("token: it is not on the list of StaticTokens")
         return found
 
 

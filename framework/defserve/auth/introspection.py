@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
-from defserve.auth.bearer_tokens import is_well_formed_token, make_credential_name
+from defserve.auth.bearer_tokens import ExplainingVerifier, TokenRefused, make_credential_name, quote_untrusted
 from defserve.auth.issuers import (
     ISSUER_TIMEOUT_SECONDS,
     HttpRequest,
@@ -41,13 +41,14 @@ BAD_SECONDS: Final = 5.0
 
 
 class Introspected(NamedTuple):
-    """What the issuer said about a token, and until when that is believed (by the monotonic clock)."""
+    """What the issuer said about a token, until when that is believed (by the monotonic clock), and what is wrong."""
 
-    claims: dict[str, Any] | None
+    claims: dict[str, Any]
     until: float
+    problem: str
 
 
-class Introspection:
+class Introspection(ExplainingVerifier):
     """Tokens that only their issuer can read, by its introspection endpoint at `url`.
 
     This server shows `client_id` and `client_secret` there, as `Authorization: Basic` or (`method="post"`) in the form.
@@ -84,27 +85,28 @@ class Introspection:
         self._send, self._clock = send, clock
         self._good: ByteCache[Introspected] = ByteCache(GOOD_BYTES)
         self._bad: ByteCache[Introspected] = ByteCache(BAD_BYTES)
-        self._asking: dict[bytes, asyncio.Task[dict[str, Any] | None]] = {}
+        self._asking: dict[bytes, asyncio.Task[Introspected]] = {}
 
-    async def verify(self, token: str) -> Principal | None:
-        """The principal that the issuer names; None if the token is not good here.
+    async def check_token(self, token: str) -> Principal:
+        """The principal that the issuer names. Raises TokenRefused if the token is not good here.
 
         Raises IssuerUnavailable if the issuer does not say.
         """
-        if not is_well_formed_token(token):
-            return None
-        claims = await self._claims(token)
-        if claims is None or not _is_current(claims.get("exp"), self._clock()):
-            return None
+        answer = await self._find_answer(token)
+        claims, problem = answer.claims, answer.problem
+        if not problem and not _is_current(claims.get("exp"), self._clock()):
+            problem = "exp: it has expired"
+        if problem:
+            raise TokenRefused(problem, {name: claims.get(name) for name in ("sub", "jti")})
         return Principal(
             claims["sub"], parse_scope_claim(claims.get("scope")), claims, credential=make_credential_name(token)
         )
 
-    async def _claims(self, token: str) -> dict[str, Any] | None:
+    async def _find_answer(self, token: str) -> Introspected:
         digest, now = sha256(token.encode()).digest(), time.monotonic()
         for kept in (self._good.get(digest), self._bad.get(digest)):
             if kept is not None and now < kept.until:
-                return kept.claims
+                return kept
         asking = self._asking.get(digest)
         if asking is None:
             asking = self._asking[digest] = asyncio.create_task(self._ask(token, digest))
@@ -112,7 +114,7 @@ class Introspection:
         # A caller that hangs up must not cancel the question for the others.
         return await asyncio.shield(asking)
 
-    async def _ask(self, token: str, digest: bytes) -> dict[str, Any] | None:
+    async def _ask(self, token: str, digest: bytes) -> Introspected:
         form = {"token": token, "token_type_hint": "access_token", **self._form}
         try:
             async with asyncio.timeout(ISSUER_TIMEOUT_SECONDS):
@@ -125,20 +127,26 @@ class Introspection:
         except (OSError, ValueError, RecursionError) as error:
             log.error("%s does not say whether a token is good: %s", self.url, error or type(error).__name__)
             raise IssuerUnavailable(f"{self.url} does not answer") from None
-        claims = said if self._accepts(said) else None
-        kept, seconds = (self._bad, BAD_SECONDS) if claims is None else (self._good, GOOD_SECONDS)
-        kept.store_value(digest, Introspected(claims, time.monotonic() + seconds), ENTRY_BYTES + len(answer.body))
-        return claims
+        problem = self._find_problem(said)
+        kept, seconds = (self._bad, BAD_SECONDS) if problem else (self._good, GOOD_SECONDS)
+        introspected = Introspected(said, time.monotonic() + seconds, problem)
+        kept.store_value(digest, introspected, ENTRY_BYTES + len(answer.body))
+        return introspected
 
-    def _accepts(self, said: dict[str, Any]) -> bool:
+    def _find_problem(self, said: dict[str, Any]) -> str:
+        """Why a token of which its issuer says this is not good here; empty if it is."""
+        if said["active"] is not True:
+            return "revoked: its issuer says that it is not active: unknown, expired or taken back"
+        if not any(text in self.audiences for text in as_list(said.get("aud"))):
+            return (
+                f"aud: it is for {quote_untrusted(said.get('aud'))}, and this server is {' or '.join(self.audiences)}"
+            )
+        if self.issuer and said.get("iss", self.issuer) != self.issuer:
+            return f"iss: it is from {quote_untrusted(said['iss'])}, and this server trusts {self.issuer}"
         subject = said.get("sub")
-        return (
-            said["active"] is True
-            and any(text in self.audiences for text in as_list(said.get("aud")))
-            and (not self.issuer or said.get("iss", self.issuer) == self.issuer)
-            and isinstance(subject, str)
-            and is_token_principal_id(subject)
-        )
+        if not isinstance(subject, str) or not is_token_principal_id(subject):
+            return "sub: it cannot be the name of a caller"
+        return ""
 
 
 def _is_current(ends: object, now: float) -> bool:

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from defserve.auth.bearer_tokens import (
+    ExplainingVerifier,
+    TokenRefused,
     bind_part_to_server,
     check_verifier_ready,
     check_verifier_settings,
-    is_well_formed_token,
+    find_token_check,
+    quote_untrusted,
 )
 from defserve.auth.oauth import check_oauth_url, list_issuer_metadata_urls
 from defserve.auth.principals import Principal, is_token_principal_id
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from defserve.stores.identity import ServerIdentity
 
 
-class Issuers:
+class Issuers(ExplainingVerifier):
     """Verifiers of different issuers. A token is shown to the one whose issuer it names (`iss`), and to no other.
 
     A verifier may have `issuers`, whose tokens it verifies, and `audiences`, which it accepts. `reads_opaque` says that
@@ -69,7 +72,7 @@ class Issuers:
 
     def bind_server(self, identity: ServerIdentity) -> None:
         """See `Auth.bind_server`."""
-        for verifier in {id(each): each for each in (*self._by_issuer.values(), self._other)}.values():
+        for verifier in self.verifiers:
             bind_part_to_server(verifier, identity)
 
     @property
@@ -85,25 +88,22 @@ class Issuers:
         """See `ApiKeys.check_settings`."""
         check_verifier_settings(self._other)
 
-    async def verify(self, token: str) -> Principal | None:
-        """What the verifier of the token's issuer says."""
-        if not is_well_formed_token(token):
-            return None
+    async def check_token(self, token: str) -> Principal:
+        """What the verifier of the token's issuer says. One that names no issuer cannot speak for users of others."""
         issuer = read_claimed_issuer(token) or self._opaque
+        verifier = self._other if issuer is None else self._by_issuer.get(issuer)
+        if verifier is None:
+            claimed = "it names no issuer" if issuer is None else f"it names the issuer {quote_untrusted(issuer)}"
+            raise TokenRefused(f"iss: {claimed}, and this server trusts {', '.join(self.issuers)}")
+        principal = await find_token_check(verifier)(token)
         if issuer is None:
-            return await self._verify_without_issuer(token)
-        verifier = self._by_issuer.get(issuer)
-        principal = await verifier.verify(token) if verifier is not None else None
-        if principal is None:
-            return None
+            if any(principal.id.startswith(f"{name}|") for name in self.issuers):
+                raise TokenRefused("sub: it has the name of another issuer's user")
+            return principal
         name = f"{issuer}|{principal.id}"
-        return replace(principal, id=name) if is_token_principal_id(name) else None
-
-    async def _verify_without_issuer(self, token: str) -> Principal | None:
-        """What the verifier says that names no issuer. It cannot speak for users of the others."""
-        principal = await self._other.verify(token) if self._other is not None else None
-        is_taken = principal is not None and any(principal.id.startswith(f"{issuer}|") for issuer in self.issuers)
-        return None if is_taken else principal
+        if not is_token_principal_id(name):
+            raise TokenRefused("sub: with its issuer, it cannot be the name of a caller")
+        return replace(principal, id=name)
 
 
 def read_claimed_issuer(token: str) -> str | None:

@@ -21,7 +21,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 from defserve.auth.auth_options import Auth
 from defserve.auth.authority import normalize_ip_address
-from defserve.auth.bearer_tokens import check_verifier_ready, check_verifier_settings, digest_token
+from defserve.auth.bearer_tokens import (
+    ExplainingVerifier,
+    TokenRefused,
+    check_verifier_ready,
+    check_verifier_settings,
+    digest_token,
+    find_token_check,
+)
 from defserve.auth.oauth import is_loopback
 from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.base.concurrency import lock_folder
@@ -39,11 +46,12 @@ if TYPE_CHECKING:
     from defserve.auth.bearer_tokens import TokenVerifier
 
 
-class LocalTokenVerifier:
+class LocalTokenVerifier(ExplainingVerifier):
     """Knows one key, and asks `others` about every other token. It keeps a digest only."""
 
     def __init__(self, key: str, others: TokenVerifier | None = None) -> None:
         self._digest, self._others = digest_token(key), others
+        self._check_other = find_token_check(others) if others is not None else None
 
     @property
     def revocations(self) -> Callable[[], AsyncGenerator[str]] | None:
@@ -58,11 +66,13 @@ class LocalTokenVerifier:
         """See `ApiKeys.check_settings`."""
         check_verifier_settings(self._others)
 
-    async def verify(self, token: str) -> Principal | None:
+    async def check_token(self, token: str) -> Principal:
         """The local user for the key, else what the other verifier says. Compared in constant time."""
         if hmac.compare_digest(digest_token(token), self._digest):
             return LOCAL_PRINCIPAL
-        return await self._others.verify(token) if self._others is not None else None
+        if self._check_other is None:
+            raise TokenRefused("token: it is not the local token of this server")
+        return await self._check_other(token)
 
 
 def add_local_token_auth(key: str, auth: Auth | None) -> Auth:
@@ -72,7 +82,7 @@ def add_local_token_auth(key: str, auth: Auth | None) -> Auth:
         found.admits_strangers = True
         return found
     found = copy.copy(auth)
-    found.verifier = LocalTokenVerifier(key, auth.verifier)
+    found.use_verifier(LocalTokenVerifier(key, auth.verifier))
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple
 from urllib.parse import SplitResult, quote, unquote_plus, urlsplit
@@ -46,17 +46,22 @@ class AuthDenial:
     """The caller is not let in: the status to answer with, the value of the WWW-Authenticate header, and why.
 
     `more` are further headers. If a token cannot be checked, there is no challenge: another token would not help.
+    `cause` is for the operator's log, and never sent.
     """
 
     status: int
     challenge: str
     text: str
     more: tuple[tuple[str, str], ...] = ()
+    cause: Exception | None = field(default=None, compare=False)
 
     def with_metadata_address(self, known: str, reached: str) -> AuthDenial:
         """The same, with the metadata at the address where clients reach it."""
         return replace(self, **{name: getattr(self, name).replace(known, reached) for name in ("challenge", "text")})
 
+
+NO_BEARER_TOKEN: Final = "header: there is no token to read in Authorization"
+"""Why a request with that header is refused, if its denial has no cause."""
 
 UNAVAILABLE_DENIAL = AuthDenial(
     503, "", "Unavailable: tokens cannot be checked at the moment. Try again", (("retry-after", "2"),)

@@ -1,4 +1,4 @@
-"""Rates as token buckets, in a bounded table, and bad tokens counted by the address they come from.
+"""Rates as token buckets, in a bounded table; bad tokens, counted by the address they come from, and logged.
 
 Each key may burst, then keeps to its rate. Only failures have to wait: a good token is always let in.
 """
@@ -6,6 +6,7 @@ Each key may burst, then keeps to its rate. Only failures have to wait: a good t
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable
@@ -14,6 +15,11 @@ from time import monotonic
 
 from defserve.auth.oauth import is_loopback
 from defserve.errors import UsageError
+
+log = logging.getLogger("defserve.auth")
+
+MAX_LOGGED_REFUSALS = 20
+"""Refused tokens that the log names in a minute. The others are counted."""
 
 # A caller that waits as long as it was told must then succeed, despite rounding errors.
 _SLACK = 1e-6
@@ -120,6 +126,39 @@ class FailedTokens:
         if not address or is_loopback(address) or (self._trusted_proxy and not _names(forwarded_for, address)):
             return 0.0
         return self._failures.take_token(self._counted_as(address))
+
+
+class RefusalLog:
+    """Tells the operator why tokens are refused.
+
+    A flood cannot fill the log: in a minute it names `MAX_LOGGED_REFUSALS`, and then says how many more there were.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock, self._minute_ends = clock, -math.inf
+        self._logged = self._unlogged = 0
+
+    def log_refusal(self, address: str, reason: object) -> None:
+        """A token from this address was refused. The reason holds no secret, and no text as the caller wrote it."""
+        now = self._clock()
+        if now >= self._minute_ends:
+            self._report_unlogged()
+            self._logged, self._minute_ends = 0, now + 60
+        if self._logged < MAX_LOGGED_REFUSALS:
+            self._logged += 1
+            log.warning("a token from %s is refused: %s", address or "an unknown address", reason)
+            return
+        if not self._unlogged:
+            from asyncio import get_running_loop
+
+            # The flood may be over by then, and no other refusal would report it.
+            get_running_loop().call_later(self._minute_ends - now, self._report_unlogged)
+        self._unlogged += 1
+
+    def _report_unlogged(self) -> None:
+        if self._unlogged:
+            log.warning("… and %d more refused tokens", self._unlogged)
+            self._unlogged = 0
 
 
 def _names(forwarded_for: Iterable[bytes], address: str) -> bool:

@@ -16,7 +16,14 @@ from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
-from defserve.auth.bearer_tokens import digest_token, is_well_formed_token, make_credential_name
+from defserve.auth.bearer_tokens import (
+    ExplainingVerifier,
+    TokenRefused,
+    digest_token,
+    format_time,
+    make_credential_name,
+    quote_untrusted,
+)
 from defserve.auth.issuers import (
     FetchUrl,
     IssuerUnavailable,
@@ -35,8 +42,9 @@ from defserve.auth.signing_keys import (
     check_algorithms,
     load_fixed_key,
 )
-from defserve.base.peer_bounds import ByteCache
-from defserve.errors import UsageError
+from defserve.base.peer_bounds import ByteCache, truncate_text
+from defserve.core import json_values
+from defserve.errors import DefserveError, UsageError
 from defserve.stores.identity import ServerIdentity, make_server_store, parse_identity
 from defserve.stores.store import DENIED_TOKENS_SPACE, Store, StoreChange
 
@@ -53,7 +61,7 @@ _TYPES = ("jwt", "at+jwt")
 _NOT_OF_ACCESS = ("events", "at_hash", "c_hash")
 
 
-class JWT:
+class JWT(ExplainingVerifier):
     """Signed tokens of one issuer (RFC 7519, RFC 9068) for one audience.
 
     Give the issuer's key (`key`: PEM, or a shared secret with an HS algorithm) or the URL of its published keys
@@ -109,47 +117,45 @@ class JWT:
         if self._denied is not None:
             self._denied.bind_server(identity)
 
-    async def verify(self, token: str) -> Principal | None:
-        """The principal that the claims name; None if anything is wrong with the token. Only the log says what."""
-        if not is_well_formed_token(token):
-            return None
+    async def check_token(self, token: str) -> Principal:
+        """The principal that the claims name. Raises TokenRefused if anything is wrong with the token."""
         try:
-            claims = await self._claims(token)
-            if (
-                claims is None
-                or not self._is_access_token(claims)
-                or not self._is_current(claims)
-                or (self._denied is not None and not await self._denied.accepts(claims))
-            ):
-                return None
+            verified = await self._verify_signature(token)
+            claims: dict[str, Any] = json.loads(verified.claims)
+            problem = verified.problem or self._find_problem(claims)
+            if not problem and self._denied is not None and not await self._denied.accepts(claims):
+                problem = (
+                    "revoked: its id is on the list of denied tokens" if claims.get("jti") else "jti: it has no id"
+                )
+        except TokenRefused:
+            raise
+        except DefserveError as error:
+            raise TokenRefused(f"revoked: the list of denied tokens cannot be read: {error}") from None
         except Exception as error:
-            # A stranger's bytes can make the libraries raise anything. The log says what it was.
-            log.debug("token refused: %s", type(error).__name__)
-            return None
-        return self._principal(claims, token)
+            # A stranger's bytes can make the libraries raise anything.
+            raise TokenRefused(f"format: it cannot be read as a signed token ({type(error).__name__})") from None
+        if problem:
+            holder = {"sub": claims.get("sub"), "kid": verified.kid, "jti": claims.get("jti")}
+            raise TokenRefused(problem, holder if claims else None)
+        scopes = frozenset[str]().union(*(parse_scope_claim(claims.get(name)) for name in self.scopes_claims))
+        return Principal(claims["sub"], scopes, claims, credential=make_credential_name(token))
 
-    async def _claims(self, token: str) -> dict[str, Any] | None:
-        """The claims of the token, if its signature is good and it is for us. Raises what PyJWT raises."""
+    async def _verify_signature(self, token: str) -> VerifiedToken:
+        """The token with its claims, if its signature is good. Raises TokenRefused, or what PyJWT raises."""
         digest = digest_token(token)
         known = self._good.get(digest) or self._bad.get(digest)
         # The key must still be one of the issuer's.
         if known is not None and await self._keys.find_key(known.kid, known.algorithm) is known.key:
-            return json.loads(known.claims) if known.claims else None
+            return known
         import jwt
 
         header: dict[str, Any] = jwt.get_unverified_header(token)
-        algorithm, kid = header.get("alg"), header.get("kid")
-        if (
-            algorithm not in self.algorithms
-            or "crit" in header
-            or str(header.get("typ", "JWT")).lower().removeprefix("application/") not in _TYPES
-            or not isinstance(kid, str | None)
-            or len(kid or "") > MAX_KID_LENGTH
-        ):
-            return None
+        if problem := self._find_header_problem(header):
+            raise TokenRefused(problem)
+        algorithm, kid = header["alg"], header.get("kid")
         key = await self._keys.find_key(kid, algorithm)
         if key is None:
-            return None
+            raise TokenRefused(self._keys.describe_missing_key(quote_untrusted(kid), algorithm))
         try:
             claims = jwt.decode(
                 token,
@@ -164,31 +170,63 @@ class JWT:
                     "verify_iat": False,
                 },
             )
-        except jwt.InvalidTokenError:
-            self._bad.store_value(digest, VerifiedToken(kid, algorithm, key), ENTRY_BYTES)
-            raise
+        except jwt.InvalidTokenError as error:
+            verified = VerifiedToken(kid, algorithm, key, *self._explain_error(error, token))
+            self._bad.store_value(digest, verified, ENTRY_BYTES)
+            return verified
         text = json.dumps(claims).encode()
-        self._good.store_value(digest, VerifiedToken(kid, algorithm, key, text), ENTRY_BYTES + len(text))
-        return claims
+        verified = VerifiedToken(kid, algorithm, key, text)
+        self._good.store_value(digest, verified, ENTRY_BYTES + len(text))
+        return verified
 
-    def _is_access_token(self, claims: dict[str, Any]) -> bool:
+    def _find_header_problem(self, header: Mapping[str, Any]) -> str:
+        """What is wrong with the header of a token; empty if nothing is."""
+        algorithm, kind, kid = header.get("alg"), header.get("typ", "JWT"), header.get("kid")
+        if algorithm not in self.algorithms:
+            return f"alg: {quote_untrusted(algorithm)} is not one of {', '.join(sorted(self.algorithms))}"
+        if "crit" in header:
+            return "crit: it has extensions that must be understood, and none is"
+        if str(kind).lower().removeprefix("application/") not in _TYPES:
+            return f"typ: {quote_untrusted(kind)} is not an access token"
+        if not isinstance(kid, str | None) or len(kid or "") > MAX_KID_LENGTH:
+            return f"kid: it is not a text of at most {MAX_KID_LENGTH} characters"
+        return ""
+
+    def _explain_error(self, error: Exception, token: str) -> tuple[bytes, str]:
+        """The claims of a token that PyJWT has refused, as JSON, and the problem. A bad signature proves no claims."""
+        import jwt
+
+        if isinstance(error, jwt.DecodeError):
+            return b"{}", "signature: it was not made with the issuer's key"
+        if not isinstance(error, jwt.InvalidAudienceError | jwt.InvalidIssuerError | jwt.MissingRequiredClaimError):
+            return b"{}", f"claims: it is not a token of RFC 7519 ({type(error).__name__})"
+        # These three are raised after the signature was found good.
+        claims: dict[str, Any] = json.loads(json_values.decode_base64url(token.split(".")[1]))
+        proved = {name: quote_untrusted(claims.get(name)) for name in ("aud", "iss")}
+        if isinstance(error, jwt.InvalidAudienceError):
+            problem = f"aud: it is for {proved['aud']}, and this server is {' or '.join(self.audiences)}"
+        elif isinstance(error, jwt.InvalidIssuerError):
+            problem = f"iss: it is from {proved['iss']}, and this server trusts {self.issuer}"
+        else:
+            problem = f"{error.claim}: it has none"
+        holder = {name: truncate_text(str(claims[name]), MAX_KID_LENGTH) for name in ("sub", "jti") if name in claims}
+        return json.dumps(holder).encode(), problem
+
+    def _find_problem(self, claims: Mapping[str, Any]) -> str:
+        """What is wrong with claims whose signature is good; empty if nothing is."""
         # Keycloak says in `typ` which of its tokens it is.
-        return not any(name in claims for name in _NOT_OF_ACCESS) and claims.get("typ", "Bearer") in ("Bearer", "DPoP")
-
-    def _is_current(self, claims: dict[str, Any]) -> bool:
-        """Whether it is time for a token. Its dates were verified with its signature."""
-        if not all(_is_date(claims[name]) for name in _DATES if name in claims):
-            return False
+        if any(name in claims for name in _NOT_OF_ACCESS) or claims.get("typ", "Bearer") not in ("Bearer", "DPoP"):
+            return "typ: it is another kind of token, such as an ID token"
+        if wrong := [name for name in _DATES if name in claims and not _is_date(claims[name])]:
+            return f"{wrong[0]}: it is not a date"
         now = self._clock()
-        begins = max((claims[name] for name in ("nbf", "iat") if name in claims), default=now)
-        return begins <= now + self.leeway and now < claims["exp"]
-
-    def _principal(self, claims: dict[str, Any], token: str) -> Principal | None:
-        subject = claims["sub"]
-        if not isinstance(subject, str) or not is_token_principal_id(subject):
-            return None
-        scopes = frozenset[str]().union(*(parse_scope_claim(claims.get(name)) for name in self.scopes_claims))
-        return Principal(subject, scopes, claims, credential=make_credential_name(token))
+        if early := [name for name in ("nbf", "iat") if claims.get(name, now) > now + self.leeway]:
+            return f"{early[0]}: it is good from {format_time(claims[early[0]])}"
+        if now >= claims["exp"]:
+            return f"exp: it expired at {format_time(claims['exp'])}"
+        if not isinstance(claims["sub"], str) or not is_token_principal_id(claims["sub"]):
+            return "sub: it cannot be the name of a caller"
+        return ""
 
 
 def _is_date(value: object) -> bool:
@@ -215,12 +253,16 @@ ENTRY_BYTES = 512
 
 
 class VerifiedToken(NamedTuple):
-    """The header of a token, the key it was checked with, and its claims as JSON. A bad token has none."""
+    """The header of a token, the key it was checked with, its claims as JSON, and what is wrong with a bad one.
+
+    Of a bad token only what names it is kept of its claims, and nothing if its signature is bad.
+    """
 
     kid: str | None
     algorithm: str
     key: VerificationKey
-    claims: bytes = b""
+    claims: bytes
+    problem: str = ""
 
 
 # -- Signed tokens of an OpenID provider or OAuth server, which says by its metadata where its keys are.

@@ -61,6 +61,10 @@ class FixedKey(NamedTuple):
     async def find_key(self, kid: str | None, algorithm: str) -> VerificationKey | None:
         return self.key if algorithm in self.key.algorithms else None
 
+    def describe_missing_key(self, kid: str, algorithm: str) -> str:
+        """Why there is no key for a token. `kid` is already quoted."""
+        return f"alg: the key of this server is not for {algorithm}"
+
 
 def check_algorithms(algorithms: str | Iterable[str]) -> frozenset[str]:
     """An allow-list of one kind: signatures, or shared secrets. Raises UsageError if it is not."""
@@ -219,6 +223,12 @@ class KeySet:
             await self._refresh()
             found = self._pick(kid, algorithm)
         return found
+
+    def describe_missing_key(self, kid: str, algorithm: str) -> str:
+        """See `FixedKey`."""
+        if not self.has_keys:
+            return f"keys: {self.url} has given none"
+        return f"kid: {self.url} has no key {kid} for {algorithm}"
 
     @property
     def has_keys(self) -> bool:

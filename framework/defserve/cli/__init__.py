@@ -26,65 +26,84 @@ from defserve.errors import DefserveError, PeerError, PeerGone, PeerTimeout, Too
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 """What a full disk answers, and a broken one."""
 
-# name -> (module with a `main(argv) -> int`, one line of help)
-COMMANDS: Final = {
-    "run": ("defserve.cli.commands.run.run_server", "run a server"),
-    "dev": (
-        "defserve.cli.commands.run.run_dev",
-        "run a server and reload it when its code changes; clients stay connected",
-    ),
-    "list": ("defserve.cli.commands.inspect.run_list", "show the tools, resources and prompts of a server"),
-    "call": ("defserve.cli.commands.call.main", "call a tool of a server and print the result"),
-    "read": ("defserve.cli.commands.read.run_read", "read a resource of a server"),
-    "prompt": ("defserve.cli.commands.read.run_prompt", "fill in a prompt of a server and print its messages"),
-    "login": ("defserve.cli.commands.login.run_login", "sign in to a server; other commands then use the token"),
-    "logout": ("defserve.cli.commands.login.run_logout", "end a sign-in: revoke its tokens and forget them"),
-    "new": (
-        "defserve.cli.commands.project.run_new",
-        "create a project: a server, its tests, and what it takes to publish it",
-    ),
-    "add": ("defserve.cli.commands.project.run_add", "add a tool, resource, prompt or feature set to a project"),
-    "migrate": (
-        "defserve.cli.commands.project.run_migrate",
-        "rewrite a server of FastMCP or the official SDK to defserve",
-    ),
-    "inspect": (
-        "defserve.cli.commands.inspect.run_inspect",
-        "show a server at a glance: what it speaks, offers, may do and costs",
-    ),
-    "check": ("defserve.cli.commands.check.run_check", "find problems in the definitions of a server"),
-    "test": ("defserve.cli.commands.package.run_test", "run the tests of a project"),
-    "export": (
-        "defserve.cli.commands.check.run_export",
-        "write a catalogue, an OpenAPI document, an mgp.toml entry or JSON Schemas",
-    ),
-    "install": ("defserve.cli.commands.install.run_install", "add a server to the settings of an MCP client"),
-    "uninstall": ("defserve.cli.commands.install.run_uninstall", "remove a server from the settings of an MCP client"),
-    "package": (
-        "defserve.cli.commands.package.run_package",
-        "build everything a project publishes, and check that it agrees",
-    ),
-    "publish": (
-        "defserve.cli.commands.package.run_publish",
-        "check a project and show how to upload it; --yes uploads it",
-    ),
-    "keys": ("defserve.cli.commands.keys.main", "make, list and revoke API keys"),
-    "kernel": (
-        "defserve.cli.commands.kernel.main",
-        "run many servers as one, as an mgp.toml says, and operate them",
-    ),
-    "top": ("defserve.cli.commands.top.main", "watch a server or kernel that runs: calls, errors, latencies"),
-    "gateway": ("defserve.cli.commands.gateway.main", "run a gateway, where participants meet in topics"),
-    "topic": ("defserve.cli.commands.topic.main", "watch a topic, and approve or reject what is proposed in it"),
-    "audit": ("defserve.cli.commands.audit.main", "check that an audit log is intact, and read it"),
-    "state": (
-        "defserve.cli.commands.state.main",
-        "look at the checkpoints in a store; roll back, branch, export, prune, verify",
-    ),
-    "doctor": ("defserve.cli.commands.doctor.main", "show what is installed here, and what is missing"),
-    "completion": ("defserve.cli.commands.completion.run_completion", "print the completion script of a shell"),
-    "version": ("defserve.cli.commands.completion.run_version", "show the version"),
+# What one wants to do -> name -> (module with a `main(argv) -> int`, one line of help)
+COMMAND_GROUPS: Final = {
+    "build": {
+        "new": (
+            "defserve.cli.commands.project.run_new",
+            "create a project: a server, its tests, and what it takes to publish it",
+        ),
+        "add": ("defserve.cli.commands.project.run_add", "add a tool, resource, prompt or feature set to a project"),
+        "migrate": (
+            "defserve.cli.commands.project.run_migrate",
+            "rewrite a server of FastMCP or the official SDK to defserve",
+        ),
+        "check": ("defserve.cli.commands.check.run_check", "find problems in the definitions of a server"),
+        "test": ("defserve.cli.commands.package.run_test", "run the tests of a project"),
+    },
+    "run": {
+        "run": ("defserve.cli.commands.run.run_server", "run a server"),
+        "dev": (
+            "defserve.cli.commands.run.run_dev",
+            "run a server and reload it when its code changes; clients stay connected",
+        ),
+        "install": ("defserve.cli.commands.install.run_install", "add a server to the settings of an MCP client"),
+        "uninstall": (
+            "defserve.cli.commands.install.run_uninstall",
+            "remove a server from the settings of an MCP client",
+        ),
+    },
+    "look": {
+        "list": ("defserve.cli.commands.inspect.run_list", "show the tools, resources and prompts of a server"),
+        "call": ("defserve.cli.commands.call.main", "call a tool of a server and print the result"),
+        "read": ("defserve.cli.commands.read.run_read", "read a resource of a server"),
+        "prompt": ("defserve.cli.commands.read.run_prompt", "fill in a prompt of a server and print its messages"),
+        "inspect": (
+            "defserve.cli.commands.inspect.run_inspect",
+            "show a server at a glance: what it speaks, offers, may do and costs",
+        ),
+        "export": (
+            "defserve.cli.commands.check.run_export",
+            "write a catalogue, an OpenAPI document, an mgp.toml entry or JSON Schemas",
+        ),
+    },
+    "secure": {
+        "keys": ("defserve.cli.commands.keys.main", "make, list and revoke API keys"),
+        "why": ("defserve.cli.commands.why.main", "say whether a caller may call a tool, and why"),
+        "login": ("defserve.cli.commands.login.run_login", "sign in to a server; other commands then use the token"),
+        "logout": ("defserve.cli.commands.login.run_logout", "end a sign-in: revoke its tokens and forget them"),
+        "audit": ("defserve.cli.commands.audit.main", "check that an audit log is intact, and read it"),
+    },
+    "ship": {
+        "package": (
+            "defserve.cli.commands.package.run_package",
+            "build everything a project publishes, and check that it agrees",
+        ),
+        "publish": (
+            "defserve.cli.commands.package.run_publish",
+            "check a project and show how to upload it; --yes uploads it",
+        ),
+    },
+    "operate": {
+        "kernel": (
+            "defserve.cli.commands.kernel.main",
+            "run many servers as one, as an mgp.toml says, and operate them",
+        ),
+        "gateway": ("defserve.cli.commands.gateway.main", "run a gateway, where participants meet in topics"),
+        "topic": ("defserve.cli.commands.topic.main", "watch a topic, and approve or reject what is proposed in it"),
+        "top": ("defserve.cli.commands.top.main", "watch a server or kernel that runs: calls, errors, latencies"),
+        "state": (
+            "defserve.cli.commands.state.main",
+            "look at the checkpoints in a store; roll back, branch, export, prune, verify",
+        ),
+    },
+    "help": {
+        "doctor": ("defserve.cli.commands.doctor.main", "show what is installed here, and what is missing"),
+        "completion": ("defserve.cli.commands.completion.run_completion", "print the completion script of a shell"),
+        "version": ("defserve.cli.commands.completion.run_version", "show the version"),
+    },
 }
+COMMANDS: Final = {name: command for group in COMMAND_GROUPS.values() for name, command in group.items()}
 
 EXAMPLES: Final = """examples:
   defserve run server.py
@@ -141,9 +160,12 @@ def _main(args: list[str]) -> int:
 def usage() -> str:
     """The text of `defserve --help`."""
     width = max(map(len, COMMANDS))
-    lines = "\n".join(f"  {name:{width}}  {about}" for name, (_, about) in COMMANDS.items())
+    groups = "\n\n".join(
+        "\n".join([f"{group}:", *(f"  {name:{width}}  {about}" for name, (_, about) in commands.items())])
+        for group, commands in COMMAND_GROUPS.items()
+    )
     return (
-        f"usage: defserve COMMAND ...\n\nWrite a def, serve it.\n\ncommands:\n{lines}\n\n{EXAMPLES}\n"
+        f"usage: defserve COMMAND ...\n\nWrite a def, serve it.\n\n{groups}\n\n{EXAMPLES}\n"
         "Run `defserve COMMAND --help` for the options of a command."
     )
 

@@ -94,6 +94,7 @@ def make_inspector_target(target: ServerTarget, words: Sequence[str], options: N
         audit=lambda: _find_audit_log(server),
         sign_in_at=_sign_in_at(target, options),
         tracebacks=_tracebacks(target, options),
+        server=server,
     )
 
 

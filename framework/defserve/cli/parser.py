@@ -156,19 +156,20 @@ def parse_positive_int(text: str) -> int:
 
 def parse_token(text: str) -> str:
     """A token, or the one in a file: `@FILE`. No token begins with `@`."""
-    if not text.startswith("@"):
-        return text
+    return read_token_file(text[1:], "@FILE") if text.startswith("@") else text
+
+
+def read_token_file(path: str, form: str = "FILE") -> str:
+    """The token in a file; `-` is stdin. `form` is how the option is written."""
     try:
-        with open(text[1:], "rb") as file:
+        with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
             found = file.read(MAX_TOKEN_LENGTH + 1).decode("ascii").strip()
     except OSError as error:
-        raise ArgumentTypeError(f"cannot read {text[1:]}: {error.strerror}; write --token @FILE") from None
+        raise ArgumentTypeError(f"cannot read {path}: {error.strerror}; write --token {form}") from None
     except UnicodeDecodeError:
         found = ""
     if not found or len(found) > MAX_TOKEN_LENGTH or len(found.split()) > 1:
-        raise ArgumentTypeError(
-            f"{text[1:]} does not hold one token; `defserve keys create --out FILE` writes such a file"
-        )
+        raise ArgumentTypeError(f"{path} does not hold one token; `defserve keys create --out FILE` writes such a file")
     return found
 
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from defserve.base.backoff import Backoff
 from defserve.base.concurrency import BackgroundTasks
@@ -35,6 +35,9 @@ from defserve.inspector.recording.recorder import Direction, RecordedExchange, R
 from defserve.inspector.state_trees import FindStoredState
 from defserve.protocols.mgp.audit import ReadableAuditLog
 
+if TYPE_CHECKING:
+    from defserve.server.server import Server
+
 
 @dataclass(frozen=True, slots=True)
 class InspectionTarget:
@@ -49,6 +52,7 @@ class InspectionTarget:
     audit    gives its audit log, if that can be read; asked for when it is first looked at
     sign_in_at  the address that a person can sign in to; "" if there is none, or if credentials were given
     tracebacks  a sentence that says where the tracebacks of its errors are; "" if that is unknown
+    server   the server itself, if it runs in this process
     """
 
     address: str
@@ -60,6 +64,7 @@ class InspectionTarget:
     audit: Callable[[], ReadableAuditLog | None] | None = None
     sign_in_at: str = ""
     tracebacks: str = ""
+    server: Server | None = None
 
 
 # -- The conversation with the server in one era: opened when it is first used, and again when the server comes back.

@@ -1,6 +1,7 @@
-"""Checks, step by step, what a client needs to sign in at a server, and says what would stop one.
+"""Checks, step by step, what a client needs to sign in at a server, and why a server refuses a token.
 
-It only reads: nothing is registered, nobody signs in. A step that depends on one that failed is left out.
+It only reads: nothing is registered, nobody signs in. A step that depends on one that failed is left out. A token is
+sent to the server alone, and never shown.
 """
 
 from __future__ import annotations
@@ -9,7 +10,15 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from defserve.auth.issuers import HttpRequest, HttpResponse, SendHttpRequest, send_http_request
+from defserve.auth.bearer_tokens import TokenRefused, format_time, quote_untrusted
+from defserve.auth.issuers import (
+    HttpRequest,
+    HttpResponse,
+    Issuers,
+    IssuerUnavailable,
+    SendHttpRequest,
+    send_http_request,
+)
 from defserve.auth.oauth import (
     check_oauth_url,
     get_origin,
@@ -19,11 +28,13 @@ from defserve.auth.oauth import (
     parse_oauth_challenge,
 )
 from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS, parse_key_set
-from defserve.core.json_values import is_object
+from defserve.core.json_values import decode_base64url, is_object
 from defserve.errors import UsageError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 
 SERVER: Final = "Server"
+TOKEN: Final = "Token"
+SHOWN_CLAIMS: Final = ("iss", "aud", "sub", "scope", "iat", "nbf", "exp")
 _OPENING: Final = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -58,17 +69,20 @@ async def check_sign_in(url: str, ask: SendHttpRequest = send_http_request) -> A
     if answer.status != 401:
         return
     said = parse_oauth_challenge(answer.headers.get("www-authenticate", "")).parameters
-    yield _pointer(said)
-    scopes = said.get("scope") or "none: clients ask for scopes_supported, or for no scope"
-    yield Step(SERVER, "says which scopes", "ok", scopes)
-    document: Mapping[str, Any] | None = None
-    async for step, document in _metadata(url, said.get("resource_metadata"), ask):  # noqa: B007 (the last one counts)
-        yield step
+    looked = [found async for found in _metadata(url, said.get("resource_metadata"), ask)]
+    document = looked[-1][1]
     # Clients of 2025-03-26 take the server itself for the issuer. Newer ones do so if there is no metadata.
     servers = texts(document.get("authorization_servers")) if document is not None else [get_origin(url)]
-    for issuer in servers:
-        async for step in issuer_steps(issuer, url, texts((document or {}).get("scopes_supported")), ask):
-            yield step
+    scopes = texts((document or {}).get("scopes_supported"))
+    issuers = [step for issuer in servers async for step in issuer_steps(issuer, url, scopes, ask)]
+    if "resource_metadata" not in said and document is None and issuers[0].state == "broken":
+        yield NO_SIGN_IN_STEP
+        return
+    yield _pointer(said)
+    asked = said.get("scope") or "none: clients ask for scopes_supported, or for no scope"
+    yield Step(SERVER, "says which scopes", "ok", asked)
+    for step in (*(step for step, _ in looked), *issuers):
+        yield step
 
 
 def _refusal(answer: HttpResponse) -> Step:
@@ -138,6 +152,9 @@ def _resource(url: str, found: Mapping[str, Any]) -> Step:
 # -- What was found at each step.
 
 
+State = Literal["ok", "missing", "broken"]
+
+
 class Step(NamedTuple):
     """One thing that a client needs. `missing` stops some clients or some uses, `broken` stops all."""
 
@@ -146,6 +163,101 @@ class Step(NamedTuple):
     state: State
     about: str = ""
     fix: str = ""
+
+
+NO_SIGN_IN_STEP: Final = Step(
+    SERVER,
+    "sign-in",
+    "missing",
+    "there is none: the operator gives out its tokens, such as API keys, and clients are set up with one",
+    "give clients a key (defserve keys create); for sign-in, use OIDC(…) or OAuthProxy(…). --token FILE tries a key",
+)
+
+
+# -- One token: whether the server takes it, and which check fails.
+
+
+async def check_token(url: str, token: str, ask: SendHttpRequest = send_http_request) -> AsyncIterator[Step]:
+    """Whether a server accepts a token; if not, what it says of itself, and which check of ours it fails."""
+    try:
+        check_oauth_url(url, "the URL", query=True)
+        headers = {**_HEADERS, "authorization": f"Bearer {token}"}
+        answer = await ask(HttpRequest(url, headers=headers, body=json.dumps(_OPENING).encode()))
+    except UsageError as error:
+        yield Step(TOKEN, "accepted", "broken", error.problem, error.fix)
+        return
+    except (OSError, ValueError) as error:
+        about = f"{url}: {error or type(error).__name__}"
+        yield Step(TOKEN, "accepted", "broken", about, "start the server, or check the URL")
+        return
+    challenge = parse_oauth_challenge(answer.headers.get("www-authenticate", "")).parameters
+    yield _describe_answer(answer.status, challenge)
+    if (claims := _decode_claims(token)) is None:
+        about = "an API key or another opaque token: only the server can tell why it refuses it, and its log does"
+        yield Step(TOKEN, "kind", "ok", about)
+        return
+    shown = [f"{name} {_show_claim(name, claims[name])}" for name in SHOWN_CLAIMS if name in claims]
+    yield Step(TOKEN, "says of itself", "ok", ", ".join(shown) or "none of the usual claims")
+    if answer.status == 401:
+        looked = [found async for found in _metadata(url, challenge.get("resource_metadata"), ask)]
+        yield await _verify_token(url, token, looked[-1][1] or {}, ask)
+
+
+def _describe_answer(status: int, challenge: Mapping[str, str]) -> Step:
+    if status == 401:
+        return Step(
+            TOKEN,
+            "accepted",
+            "broken",
+            "no: 401",
+            "the server's log says which check failed, and so may the steps below",
+        )
+    if status == 403:
+        about = f"403: it is good, and lacks one of these scopes: {challenge.get('scope', '')}"
+        return Step(TOKEN, "accepted", "broken", about, "ask the issuer for a token with all of them")
+    if status == 200:
+        return Step(TOKEN, "accepted", "ok", "yes")
+    return Step(TOKEN, "accepted", "broken", f"status {status}", "look at the server's log")
+
+
+async def _verify_token(url: str, token: str, document: Mapping[str, Any], ask: SendHttpRequest) -> Step:
+    """What a verifier with the published settings of the server says about a signed token."""
+    from defserve.auth.signed_tokens import OIDC
+
+    async def fetch(place: str) -> bytes:
+        answer = await ask(HttpRequest(place))
+        if answer.status != 200:
+            raise ValueError(f"status {answer.status}")
+        return answer.body
+
+    resource = str(document.get("resource", url))
+    try:
+        issuers = [OIDC(name, audience=resource, fetch=fetch) for name in texts(document.get("authorization_servers"))]
+        if not issuers:
+            return Step(TOKEN, "checked here", "missing", "the server names no issuer to check it with", "see its log")
+        await Issuers(issuers).check_token(token)
+    except TokenRefused as refused:
+        return Step(TOKEN, "checked here", "broken", str(refused), "get a token that passes this check")
+    except (UsageError, IssuerUnavailable) as error:
+        return Step(TOKEN, "checked here", "missing", str(error), "see the server's log")
+    about = f"it is good for {resource} by the issuer's keys: the server expects another audience, or has revoked it"
+    return Step(TOKEN, "checked here", "ok", about)
+
+
+def _decode_claims(token: str) -> dict[str, Any] | None:
+    """The claims of a signed token, not verified; None for any other token."""
+    parts = token.split(".")
+    try:
+        found: Any = json.loads(decode_base64url(parts[1])) if len(parts) == 3 else None
+    except (ValueError, RecursionError):
+        return None
+    return found if is_object(found) else None
+
+
+def _show_claim(name: str, value: object) -> str:
+    if name in ("exp", "nbf", "iat") and isinstance(value, int | float):
+        return format_time(value)
+    return quote_untrusted(value)
 
 
 # -- The steps at one issuer: its metadata, and what it says about clients like those of MCP.
@@ -311,9 +423,6 @@ async def document_at(url: str, ask: SendHttpRequest) -> tuple[dict[str, Any] | 
     except (OSError, ValueError, RecursionError) as error:
         return None, str(error) or type(error).__name__
     return (found, "") if is_object(found) else (None, "not a JSON object")
-
-
-State = Literal["ok", "missing", "broken"]
 
 
 def texts(value: Any) -> list[str]:

@@ -214,3 +214,23 @@ async def test_the_log_of_a_server_elsewhere_cannot_be_checked_and_says_so():
         assert (await do(inspection, "security.audit"))["remote"] is True
         with pytest.raises(UsageError, match="the server runs elsewhere"):
             await do(inspection, "security.verify")
+
+
+async def test_the_panel_says_why_as_the_command_does(tmp_path: Path):
+    server = guarded(audited(tmp_path))
+    async with Inspection(replace(target(server, "stateless"), server=server)) as inspection:
+        assert (await do(inspection, "security.overview"))["explains"]
+        told = await do(inspection, "security.why", caller="anonymous", tool="open_vents")
+        assert (told["would_run"], told["steps"][-1]["gate"]) == (False, "permission com.example.vents")
+        assert told["steps"][-1]["outcome"] == "refused" and told["steps"][-1]["fix"]
+        assert (await do(inspection, "security.why", caller="pipe", tool="open_vents"))["verdict"] == "would run."
+        with pytest.raises(UsageError, match="did you mean 'open_vents'"):
+            await do(inspection, "security.why", caller="pipe", tool="open_vent")
+    assert "open_vents" not in (tmp_path / "audit.jsonl").read_text()
+
+
+async def test_a_server_elsewhere_cannot_be_asked_why():
+    async with Inspection(target(guarded(), "stateless")) as inspection:
+        assert not (await do(inspection, "security.overview"))["explains"]
+        with pytest.raises(BadMessage, match="only a server in this process"):
+            await do(inspection, "security.why", caller="pipe", tool="survey")

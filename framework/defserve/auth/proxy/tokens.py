@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeGuard
 
-from defserve.auth.bearer_tokens import is_well_formed_token, make_credential_name
+from defserve.auth.bearer_tokens import ExplainingVerifier, TokenRefused, make_credential_name
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.oauth import make_pkce_challenge
 from defserve.auth.principals import Principal, is_scope, is_token_principal_id
@@ -40,7 +40,7 @@ _BAD_CODE: Final = OAuthError("invalid_grant", "this code is not good, was used,
 _BAD_TOKEN: Final = OAuthError("invalid_grant", "this refresh token is not good, was used, or was taken back")
 
 
-class ProxyTokens:
+class ProxyTokens(ExplainingVerifier):
     """Issues and verifies the tokens of one authorization server. `audiences` and `issuers` are its own."""
 
     def __init__(
@@ -60,15 +60,15 @@ class ProxyTokens:
 
     # -- at the server -----------------------------------------------------------------------------------
 
-    async def verify(self, token: str) -> Principal | None:
-        """The user who has signed in; None if the token is not good, its grant was taken back, or the user is not
-        allowed in any more.
+    async def check_token(self, token: str) -> Principal:
+        """The user who has signed in. Raises TokenRefused if the token is not good, its grant was taken back, or the
+        user is not allowed in any more.
 
         Raises IssuerUnavailable if the store does not answer: then a client should not throw its token away.
         """
-        found = self._seals.open("access", token) if is_well_formed_token(token) else None
+        found = self._seals.open("access", token)
         if found is None:
-            return None
+            raise TokenRefused("seal: this server has not issued it, or it has expired")
         id, scopes, ends = found
         try:
             grant = await self._grants.find_recent_grant(id)
@@ -76,9 +76,9 @@ class ProxyTokens:
             log.error("grants cannot be read: %s", error)
             raise IssuerUnavailable("the store of grants does not answer") from None
         if not self._is_ours(grant) or grant.generation == 0 or not is_token_principal_id(grant.subject):
-            return None
+            raise TokenRefused("revoked: its sign-in has ended, or was for another server")
         if not self._allows(grant.claims):
-            return None
+            raise TokenRefused("user: the user is not allowed in any more", {"sub": grant.subject})
         claims = {**grant.claims, "iss": self.issuers[0], "aud": grant.resource, "client_id": grant.client}
         more = {"scope": " ".join(scopes), "exp": ends, "grant": id}
         return Principal(grant.subject, frozenset(scopes), {**claims, **more}, credential=make_credential_name(token))

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from defserve.base.version import VERSION
 from defserve.cli.exits import print_error
-from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser
+from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, read_token_file
 from defserve.cli.screen import show_stdout
 from defserve.cli.screen_blocks import STATE_STYLES, JsonBlock, StyledLine, format_count
 from defserve.core.json_values import is_object
@@ -25,6 +25,7 @@ from defserve.tooling.lint.wording_rules import FIX_DENIED
 EXAMPLES: Final = """  defserve doctor
   defserve doctor --port 8080 --json
   defserve doctor --auth https://tools.example.com/mcp
+  defserve doctor --auth https://tools.example.com/mcp --token token.txt
   defserve doctor memory.py
 """
 OLDEST: Final = (3, 11)
@@ -82,28 +83,37 @@ def main(argv: list[str]) -> int:
         argv,
         CommandArgument("--port", type=int, default=PORT, help=f"the port to check (default: {PORT})"),
         CommandArgument("--auth", metavar="URL", help="check how clients sign in at this server instead"),
+        CommandArgument(
+            "--token",
+            type=read_token_file,
+            metavar="FILE",
+            help="with --auth: say which check this token fails; - is stdin",
+        ),
         JSON_FLAG,
         CommandArgument("target", nargs="*", help="look at this server instead: what MCPL hosts would switch off"),
     )
+    if options.token is not None and options.auth is None:
+        raise UsageError("--token needs the address of a server", fix="add --auth URL")
     if options.target:
         try:
             found = list(_feature_sets(options.target))
         except UsageError as error:
             return print_error(str(error), 1)
     else:
-        found = _signing_in(options.auth) if options.auth is not None else list(findings(options.port))
+        found = _signing_in(options.auth, options.token) if options.auth is not None else list(findings(options.port))
     show_stdout(*([JsonBlock([finding._asdict() for finding in found])] if options.json else page(found)))
     return int(any(finding.state == "broken" for finding in found))
 
 
-def _signing_in(url: str) -> list[DoctorFinding]:
-    """What a client meets that signs in at a server. It registers nothing and sends no token."""
+def _signing_in(url: str, token: str | None) -> list[DoctorFinding]:
+    """What a client meets that signs in at a server, or that has a token already. It registers nothing."""
     import asyncio
 
-    from defserve.tooling.signin_check import check_sign_in
+    from defserve.tooling.signin_check import check_sign_in, check_token
 
     async def steps() -> list[DoctorFinding]:
-        return [DoctorFinding(*step) async for step in check_sign_in(url)]
+        looked = check_sign_in(url) if token is None else check_token(url, token)
+        return [DoctorFinding(*step) async for step in looked]
 
     return asyncio.run(steps())
 

@@ -20,6 +20,7 @@ from defserve.inspector.inspection import Inspection, PageRequestHandler, get_re
 from defserve.inspector.kernels import InspectedKernel, KernelOverClient, list_buttons
 from defserve.inspector.protocol import BadMessage, Json, PageRequest, describe_wire_error
 from defserve.kernel.verbs import KERNEL_VERBS, parse_verb_request
+from defserve.server.call_decision import examine_caller, explain_call
 
 SAID: Final[Mapping[str, bool | None]] = {"grant": True, "deny": False, "ask": None}
 DECISIONS: Final = {True: "approved", False: "denied", None: "deferred"}
@@ -51,6 +52,7 @@ async def overview(inspection: Inspection, request: PageRequest) -> Any:
         "server": mgp.server_id,
         "trust": mgp.trust_level,
         "sections": sorted(mgp.sections),
+        "explains": inspection.target.server is not None,
         "permissions": permissions,
         "lifecycle": list(inspection.lifecycle)[::-1],
     }
@@ -125,6 +127,15 @@ def _agent(request: PageRequest) -> str:
 
 def _tool(request: PageRequest) -> str | None:
     return request.get_text("tool", "").strip() or None
+
+
+async def why(inspection: Inspection, request: PageRequest) -> Any:
+    """Whether a caller may call a tool, step by step, as `defserve why` says it."""
+    if (server := inspection.target.server) is None:
+        raise BadMessage("only a server in this process says why", fix="defserve inspect server.py --web")
+    scopes = request.get_text("scopes", "").split()
+    caller = await examine_caller(server, request.get_text("caller").strip(), scopes=scopes or None)
+    return {"caller": caller.title, **(await explain_call(server, caller, request.get_text("tool").strip())).describe()}
 
 
 # -- what was written down -------------------------------------------------------------------------------
@@ -249,6 +260,7 @@ PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "security.access": access,
     "security.grant": grant,
     "security.revoke": revoke,
+    "security.why": why,
     "security.audit": audit,
     "security.verify": verify,
     "security.health": health,

@@ -216,6 +216,8 @@ class MessageTokens:
         found = await self._auth.authenticate(authorization)
         if isinstance(found, Principal):
             return BearerCredential(self._auth, found, authorization)
+        if isinstance(found, AuthDenial) and found.cause is not None:
+            self._auth.refusals.log_refusal("the pipe", found.cause)
         if isinstance(found, AuthDenial) and found.status == 403:
             raise NotPermitted("the token lacks a scope", data={"scopes": list(self._auth.scopes)})
         if found is UNAVAILABLE_DENIAL:

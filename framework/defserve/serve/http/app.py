@@ -15,10 +15,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from defserve.auth.auth_options import Auth
-from defserve.auth.authority import MAX_ADDRESS_LENGTH, identify_socket_user, is_local_user, make_stranger_principal
-from defserve.auth.bearer_tokens import DpopProofRequest
+from defserve.auth.authority import (
+    MAX_ADDRESS_LENGTH,
+    identify_socket_user,
+    is_local_user,
+    is_stranger,
+    make_stranger_principal,
+    normalize_ip_address,
+)
+from defserve.auth.bearer_tokens import DpopProofRequest, TokenRefused
 from defserve.auth.live_credentials import BearerCredential, LiveBearerCredentials
-from defserve.auth.oauth import RESOURCE_METADATA_PATH, TOKEN_HEADER_EXAMPLE, AuthDenial
+from defserve.auth.oauth import NO_BEARER_TOKEN, RESOURCE_METADATA_PATH, TOKEN_HEADER_EXAMPLE, AuthDenial
 from defserve.auth.principals import METRICS_SCOPES, PERMISSION_SCOPES, Principal
 from defserve.auth.rates import FailedTokens
 from defserve.core.messages import INTERNAL_ERROR, INVALID_REQUEST, MalformedMessage, decode, encode
@@ -249,6 +256,8 @@ class HttpApp:
         if not given and self._is_page(exchange, scope) and self.page.is_page_allowed(exchange):
             await self._show(exchange, scope)
             return False
+        if given and found.status != 503:
+            self._log_refusal(found, scope)
         # A token that is good, but not good enough, is no guess. Nor is one that could not be checked.
         if given and found.status not in (403, 503) and (wait := self._count_failure(scope)):
             text = f"Too many bad tokens came from this address. Wait {wait + 1:.0f} s, or send a good one"
@@ -257,6 +266,11 @@ class HttpApp:
             await self._challenge(exchange, found, scope)
         return False
 
+    def _log_refusal(self, denied: AuthDenial, scope: Scope) -> None:
+        assert self.auth is not None
+        address = normalize_ip_address(client[0][:MAX_ADDRESS_LENGTH]) if (client := scope.get("client")) else None
+        self.auth.refusals.log_refusal(address or "", denied.cause or NO_BEARER_TOKEN)
+
     def _count_failure(self, scope: Scope) -> float:
         client, headers = scope.get("client"), scope["headers"]
         forwarded_for = (value for name, value in headers if name == b"x-forwarded-for")
@@ -264,7 +278,11 @@ class HttpApp:
 
     async def _ask_for_scopes(self, exchange: Exchange, scopes: Sequence[str]) -> None:
         assert self.auth is not None
-        denied = self.auth.make_denial("insufficient_scope", needs=scopes, holder=exchange.principal)
+        holder = exchange.principal
+        cause = TokenRefused(f"scope: it lacks {' '.join(sorted(holder.missing(scopes)))}", {"sub": holder.id})
+        denied = self.auth.make_denial("insufficient_scope", needs=scopes, holder=holder, cause=cause)
+        if not is_stranger(holder):
+            self._log_refusal(denied, exchange.scope)
         await self._challenge(exchange, denied, exchange.scope)
 
     async def _challenge(self, exchange: Exchange, denied: AuthDenial, scope: Scope) -> None:

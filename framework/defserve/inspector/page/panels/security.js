@@ -12,6 +12,7 @@ import { Access } from "./security/access.js";
 import { Audit } from "./security/audit.js";
 import { Events } from "./security/events.js";
 import { Layers } from "./security/layers.js";
+import { Why } from "./security/why.js";
 
 const state = createStore({ told: null, audit: null, error: null });
 const SAY = [
@@ -232,7 +233,9 @@ function Panel() {
                   is sent.
                 </p>`
               }<${Permissions} told=${here} /><${Layers} seen=${audit?.seen ?? []} log=${audit?.log} />
-              <${Access} told=${here} /><${Health} told=${here} /><${Events} told=${here} />`
+              ${here.explains && html`<${Why} />`}<${Access} told=${here} /><${Health} told=${here} /><${Events}
+                told=${here}
+              />`
       }
     </div><//
   >`;

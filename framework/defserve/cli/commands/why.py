@@ -1,0 +1,81 @@
+"""`defserve why`: whether a caller may call a tool, by which right, and what to change if it may not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from argparse import Namespace
+from typing import Any, Final
+
+from defserve.cli.exits import EXIT_OK, EXIT_TOOL_FAILED
+from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, read_token_file
+from defserve.cli.screen import show_stdout
+from defserve.cli.screen_blocks import JsonBlock, StyledLine
+from defserve.cli.target import NAME_ONE, find_project_target, load_target, redirect_stdout_to_stderr
+from defserve.errors import UsageError
+from defserve.server.call_decision import CallDecision, ExaminedCaller, Outcome, examine_caller, explain_call
+
+TOKEN_VARIABLE: Final = "DEFSERVE_TOKEN"
+MARKS: Final[dict[Outcome, tuple[str, str]]] = {
+    "passed": ("✓", "good"),
+    "refused": ("✗", "bad"),
+    "depends": ("?", "warning"),
+}
+ABOUT: Final = """Say whether a caller may call a tool, and why.
+
+The gates of the server decide about a call that is not run. Exit code 0: it would run; 5: it would be refused, or only
+run if a person says yes."""
+EXAMPLES: Final = """  defserve why ci delete_note --server notes.py              an API key, by who it is for
+  defserve why key:1f2e3d4c5b6a7988 delete_note               an API key, by its id
+  defserve why anonymous delete_note                          who shows no token
+  defserve why token delete_note --token token.txt            whoever the token proves
+  defserve why alice delete_note --scopes notes.read,notes.write
+"""
+
+
+def main(argv: list[str]) -> int:
+    options = CommandParser("defserve why", ABOUT, EXAMPLES).parse_options(
+        argv,
+        CommandArgument(
+            "caller", help="pipe, anonymous, token, key:ID, who an API key is for, or any name with --scopes"
+        ),
+        CommandArgument("tool", help="the name of a tool"),
+        CommandArgument(
+            "--server", metavar="TARGET", help="server.py, server.py:name or module:name (default: that of the project)"
+        ),
+        CommandArgument(
+            "--token",
+            type=read_token_file,
+            metavar="FILE",
+            help=f"the file of the token; - is stdin (default: the variable {TOKEN_VARIABLE})",
+        ),
+        CommandArgument("--scopes", metavar="A,B", help="take the caller for one with these scopes"),
+        JSON_FLAG,
+    )
+    target = options.server or find_project_target()
+    if target is None:
+        raise UsageError("no server is given", fix=f"add --server: {NAME_ONE}")
+    with redirect_stdout_to_stderr():
+        server = load_target(target)
+        caller, decision = asyncio.run(_explain(server, options))
+    if options.json:
+        show_stdout(JsonBlock({"caller": caller.title, "tool": options.tool, **decision.describe()}))
+    else:
+        show_stdout(*_format_decision(caller, decision, f"{options.tool} on {os.path.basename(target)}"))
+    return EXIT_OK if decision.would_run else EXIT_TOOL_FAILED
+
+
+async def _explain(server: Any, options: Namespace) -> tuple[ExaminedCaller, CallDecision]:
+    scopes = None if options.scopes is None else options.scopes.replace(",", " ").split()
+    token = options.token or os.environ.get(TOKEN_VARIABLE)
+    caller = await examine_caller(server, options.caller, token=token, scopes=scopes)
+    return caller, await explain_call(server, caller, options.tool)
+
+
+def _format_decision(caller: ExaminedCaller, decision: CallDecision, subject: str) -> list[StyledLine]:
+    lines = [StyledLine((f"{caller.title} → {subject}", "title"))]
+    lines += [
+        StyledLine("  ", MARKS[step.outcome], f" {step.gate}: ", step.sentence, hang=4) for step in decision.steps
+    ]
+    lines.append(StyledLine((decision.verdict, "good" if decision.would_run else "bad")))
+    return lines + [StyledLine("  ", ("fix:", "fix"), f" {step.fix}") for step in decision.steps if step.fix]

@@ -1,0 +1,319 @@
+"""Whether a call would run, and why. `defserve why` prints it.
+
+How it works: a caller has rights, a tool has needs, and a person confirms what is dangerous. `explain_call` makes a
+call of a client that can't be asked anything, and lets the gates of real calls decide about it: whether the caller sees
+the tool, the `admit` stages of all extensions, and `confirm_call`. The steps show what each gate looked at. No rule is
+written here a second time: a gate that refuses for a reason of its own adds a step in its own words. Nothing is
+audited, and the tool doesn't run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from defserve.auth.authority import is_local_user, make_stranger_principal
+from defserve.auth.oauth import TOKEN_HEADER_EXAMPLE, AuthDenial
+from defserve.auth.principals import (
+    ANY,
+    LOCAL_PRINCIPAL,
+    ApiKeyPrincipal,
+    Principal,
+    format_invoke_scope,
+    is_token_principal_id,
+)
+from defserve.base.version import VERSION
+from defserve.core.call import Call
+from defserve.core.extension import Offer
+from defserve.core.json_values import is_object
+from defserve.core.session import Session
+from defserve.errors import Refused, UsageError, did_you_mean
+from defserve.protocols.mcp.items import find_item
+from defserve.protocols.mcp.tools import UnknownTool
+from defserve.protocols.mcp.versions import STATELESS_VERSIONS
+from defserve.protocols.mgp.audit import AuditTrail
+from defserve.protocols.mgp.permissions import confirm_call
+from defserve.protocols.mgp.terms import get_tool_security
+from defserve.serve.asyncio_engine import AsyncioEngine
+from defserve.serve.connection import get_session_arguments
+
+if TYPE_CHECKING:
+    from defserve.auth.api_keys import ApiKey
+    from defserve.protocols.mcp.tools import Tool
+    from defserve.server.server import Server
+
+Outcome = Literal["passed", "refused", "depends"]
+
+PIPE: Final = "pipe"
+ANONYMOUS: Final = "anonymous"
+TOKEN: Final = "token"
+KEY_PREFIX: Final = "key:"
+
+
+class CallStep(NamedTuple):
+    """What one gate says, and what to change if it refuses. `depends`: a person is asked, or nothing was verified."""
+
+    gate: str
+    outcome: Outcome
+    sentence: str
+    fix: str = ""
+
+
+class ExaminedCaller(NamedTuple):
+    """A caller as a command names it, and how the server would know it. Without a `principal` it isn't let in."""
+
+    title: str
+    principal: Principal | None
+    step: CallStep
+
+
+class CallDecision(NamedTuple):
+    """The steps of a call in order."""
+
+    steps: list[CallStep]
+
+    @property
+    def would_run(self) -> bool:
+        return not any(step.outcome == "refused" or step.fix for step in self.steps)
+
+    @property
+    def verdict(self) -> str:
+        if any(step.outcome == "refused" for step in self.steps):
+            return "would be refused."
+        return "would run." if self.would_run else "would run only if a person says yes."
+
+    def describe(self) -> dict[str, Any]:
+        """The same as JSON."""
+        steps = [step._asdict() for step in self.steps]
+        return {"would_run": self.would_run, "verdict": self.verdict, "steps": steps}
+
+
+# -- callers -----------------------------------------------------------------------------------------------
+
+
+async def examine_caller(
+    server: Server, name: str, *, token: str | None = None, scopes: Iterable[str] | None = None
+) -> ExaminedCaller:
+    """The caller that `name` stands for: `pipe`, `anonymous`, `token`, `key:ID`, the holder of a key, or any name with
+    `scopes`. Raises UsageError for a caller that nobody knows."""
+    auth = server.auth
+    if name == PIPE:
+        if auth is not None and auth.in_messages:
+            problem = "this server wants a token in each message, also on a pipe"
+            return ExaminedCaller(PIPE, None, CallStep("known", "refused", problem, "send a token: defserve why token"))
+        step = CallStep("known", "passed", "the user who runs the server; a pipe needs no token")
+        return ExaminedCaller(PIPE, LOCAL_PRINCIPAL, step)
+    if name == ANONYMOUS:
+        return _examine_stranger(server)
+    if name == TOKEN:
+        return await _examine_token(server, token)
+    if scopes is not None:
+        return _examine_assumed(server, name, scopes)
+    return await _examine_key(server, name)
+
+
+def _examine_stranger(server: Server) -> ExaminedCaller:
+    if server.auth is not None and not server.auth.admits_strangers:
+        problem = CallStep("known", "refused", "this server wants a token (auth)", f"send one: {TOKEN_HEADER_EXAMPLE}")
+        return ExaminedCaller(ANONYMOUS, None, problem)
+    step = CallStep("known", "passed", "by its address alone: this server has no auth, and lets everybody in")
+    return ExaminedCaller(ANONYMOUS, make_stranger_principal(""), step)
+
+
+async def _examine_token(server: Server, token: str | None) -> ExaminedCaller:
+    if not token:
+        raise UsageError("there is no token to look at", fix="name a file: --token FILE, or --token - for stdin")
+    if server.auth is None:
+        raise UsageError(f"{server.name} has no auth, so it reads no tokens", fix="name the caller: pipe or anonymous")
+    found = await server.auth.authenticate([f"Bearer {token}".encode("latin-1", "replace")])
+    if isinstance(found, Principal):
+        step = CallStep("known", "passed", f"token of {found.id!r} ({type(server.auth.verifier).__name__})")
+        return ExaminedCaller(f"token of {found.id!r}", found, step)
+    reason = found.cause or found.text if isinstance(found, AuthDenial) else "it is no bearer token"
+    return ExaminedCaller(TOKEN, None, CallStep("known", "refused", str(reason), "send a token that passes this check"))
+
+
+def _examine_assumed(server: Server, name: str, scopes: Iterable[str]) -> ExaminedCaller:
+    if server.auth is None or not is_token_principal_id(name):
+        raise UsageError(
+            f"{server.name} cannot know {name!r}", fix="it has no auth; name the caller: pipe or anonymous"
+        )
+    principal = server.auth.complete_principal(Principal(name, frozenset(scopes), credential=name))
+    return ExaminedCaller(
+        repr(name), principal, CallStep("known", "depends", "taken for granted; no token was checked")
+    )
+
+
+async def _examine_key(server: Server, name: str) -> ExaminedCaller:
+    keys = server.auth.find_api_keys() if server.auth is not None else None
+    known = await keys.keys() if keys is not None else []
+    matches = [key for key in known if name in (f"{KEY_PREFIX}{key.id}", key.principal)]
+    if len(matches) > 1:
+        ids = " or ".join(f"{KEY_PREFIX}{key.id}" for key in matches)
+        raise UsageError(f"{name} has {len(matches)} API keys", fix=f"name one of them: {ids}")
+    if not matches or server.auth is None:
+        names = [PIPE, ANONYMOUS, TOKEN, *dict.fromkeys(key.principal for key in known)]
+        others = f"use one of {', '.join(names)}, {KEY_PREFIX}ID, or add --scopes for a caller with these scopes"
+        raise UsageError(f"{server.name} knows no caller {name!r}", fix=did_you_mean(name, names, others))
+    (key,) = matches
+    title = f'key "{key.principal}"'
+    if key.is_expired(time.time()):
+        problem = CallStep(
+            "known", "refused", f"API key {key.id} {_format_expiry(key)}", _format_new_key(key.principal)
+        )
+        return ExaminedCaller(title, None, problem)
+    step = CallStep("known", "passed", f"API key {key.id}, {_format_expiry(key)}")
+    return ExaminedCaller(title, server.auth.complete_principal(key.make_principal()), step)
+
+
+def _format_expiry(key: ApiKey) -> str:
+    if key.expires_at is None:
+        return "never expires"
+    return (
+        f"expire{'d' if key.is_expired(time.time()) else 's'} {time.strftime('%Y-%m-%d', time.gmtime(key.expires_at))}"
+    )
+
+
+def _format_new_key(principal: str, tool: str = "TOOL") -> str:
+    return f"defserve keys create {principal} --allow 'ToolInvoke({tool})'"
+
+
+# -- gates -------------------------------------------------------------------------------------------------
+
+
+async def explain_call(server: Server, caller: ExaminedCaller, tool_name: str) -> CallDecision:
+    """What each gate says about a call of the tool by this caller. Raises UsageError if there is no such tool."""
+    registry = server.mcp.tools.registry
+    if (tool := registry.get(tool_name)) is None:
+        raise UsageError(
+            f"{server.name} has no tool {tool_name!r}", fix=did_you_mean(tool_name, dict(registry.items()))
+        )
+    if caller.principal is None:
+        return CallDecision([caller.step])
+    async with _rehearse_call(server, caller.principal, tool) as call:
+        steps = [caller.step, *_explain_rights(server, caller.principal, tool), *_explain_policies(server, call, tool)]
+        try:
+            find_item(call, registry, tool_name, UnknownTool)
+            await call.terms.table.pipeline(tool).run_admit_steps(call, tool)
+        except (Refused, UnknownTool) as error:
+            if not any(step.outcome == "refused" for step in steps):
+                steps.append(_make_refusal("call", error))
+            return CallDecision(steps)
+        steps.append(await _explain_confirmation(server, call, tool))
+    return CallDecision(steps)
+
+
+def _explain_rights(server: Server, caller: Principal, tool: Tool) -> Iterator[CallStep]:
+    if is_local_user(caller):
+        yield CallStep("rights", "passed", "all of them: the local user started this server")
+        return
+    yield CallStep("rights", "passed", ", ".join(sorted(caller.scopes)) or "none")
+    if server.auth is None:
+        return
+    if (denial := server.auth.check_server_scopes(caller)) and isinstance(denial, AuthDenial):
+        yield CallStep("server", "refused", str(denial.cause), f"every caller needs {' '.join(server.auth.scopes)}")
+    for scope in tool.options.scopes:
+        if caller.missing([scope]):
+            yield CallStep(f"needs scope {scope}", "refused", "lacks it", f"give the caller the scope {scope}")
+        else:
+            yield CallStep(f"needs scope {scope}", "passed", "has it")
+    if not isinstance(caller, ApiKeyPrincipal):
+        return
+    named = format_invoke_scope(tool.name)
+    if caller.may_invoke(tool.name) or tool.protects_itself:
+        right = named if named in caller.scopes else format_invoke_scope(ANY)
+        yield CallStep("may call", "passed", right if right in caller.scopes else "any caller: it checks rights itself")
+    else:
+        yield CallStep("may call", "refused", f"lacks {named}", _format_new_key(caller.id, tool.name))
+
+
+def _explain_policies(server: Server, call: Call, tool: Tool) -> Iterator[CallStep]:
+    """The access policy, then each permission that the tool needs."""
+    mgp = server.mgp
+    if mgp.access is None:
+        yield CallStep("access", "passed", "no access policy")
+    else:
+        policy, name = mgp.access.find_policy_and_name(tool)
+        source = policy.decide(call.principal, name, mgp.access.clock()).source.replace("_", " ")
+        try:
+            mgp.access.check_access(call, tool)
+            yield CallStep(
+                "access", "passed", f"allowed by a {source}" if source != "default policy" else f"by {source}"
+            )
+        except Refused as error:
+            yield _make_refusal("access", error)
+    security = get_tool_security(tool)
+    if security is None:
+        return
+    for name, status in mgp.permissions.list_statuses(call, security.security.permissions, tool.server_id).items():
+        gate = f"permission {name}"
+        if status.decision == "approved":
+            yield CallStep(gate, "passed", f"granted by the {status.by} policy")
+        else:
+            fix = f'the operator grants it: Server(permissions="config_only", granted=[{name!r}])'
+            yield CallStep(gate, "refused", status.why, fix)
+
+
+async def _explain_confirmation(server: Server, call: Call, tool: Tool) -> CallStep:
+    security = get_tool_security(tool)
+    if security is None or not security.security.confirmation_required:
+        return CallStep("confirmation", "passed", "not needed: the tool is not marked dangerous")
+    # A copy, because the server may be serving others, whose calls are audited.
+    mgp, audit = copy(server.mgp), _RecordedAudit(server.mgp.server_id)
+    mgp.audit = audit
+    try:
+        await confirm_call(mgp, call, tool, {})
+    except Refused as error:
+        from defserve.protocols.mcp.asking.client_requests import can_ask_confirmation
+
+        if not can_ask_confirmation(_make_call(call.session, tool, {"elicitation": {}})):
+            return _make_refusal("confirmation", error)
+        sentence = "dangerous. A person is asked; a client that cannot ask one is refused"
+        return CallStep("confirmation", "depends", sentence, str(error.data.get("fix", "")))
+    if mgp.options.confirm == "never":
+        return CallStep("confirmation", "passed", 'dangerous, and Server(confirm="never") asks nobody')
+    if right := audit.details.get("right"):
+        return CallStep("confirmation", "depends", f"dangerous. The right {right} names the tool: no question is asked")
+    return CallStep("confirmation", "depends", "dangerous. The client asks its user, or is asked if it can be")
+
+
+def _make_refusal(gate: str, error: Refused | UnknownTool) -> CallStep:
+    data = error.data if is_object(error.data) else {}
+    return CallStep(
+        gate, "refused", error.message, str(data.get("fix") or "see the operator's settings of this server")
+    )
+
+
+# -- the call ----------------------------------------------------------------------------------------------
+
+
+class _RecordedAudit(AuditTrail):
+    """Keeps the details of events instead of sending them."""
+
+    def __init__(self, server_id: str) -> None:
+        super().__init__((), server_id, lambda: None)
+        self.details: dict[str, Any] = {}
+
+    def report_call_event(self, call: Call, event_type: str, **about: Any) -> None:
+        self.details |= about.get("details") or {}
+
+
+@asynccontextmanager
+async def _rehearse_call(server: Server, caller: Principal, tool: Tool) -> AsyncGenerator[Call]:
+    """A call of the tool that is never run."""
+    engine = AsyncioEngine(1)
+    session = Session(server.composition, engine, lambda message: None, counted=False, **get_session_arguments(caller))
+    try:
+        yield _make_call(session, tool, {})
+    finally:
+        session.close()
+        await engine.close()
+
+
+def _make_call(session: Session, tool: Tool, capabilities: dict[str, Any]) -> Call:
+    offer = Offer(STATELESS_VERSIONS[-1], capabilities, {"name": "defserve", "version": VERSION}, stateless=True)
+    params: dict[str, Any] = {"name": tool.name, "arguments": {}}
+    return Call(session, 1, "tools/call", params, {}, session.composition.negotiate_terms(offer))
