@@ -276,7 +276,8 @@ async def _explain_confirmation(server: Server, call: Call, tool: Tool) -> CallS
     if mgp.options.confirm == "never":
         return CallStep("confirmation", "passed", 'dangerous, and Server(confirm="never") asks nobody')
     if right := audit.details.get("right"):
-        return CallStep("confirmation", "depends", f"dangerous. The right {right} names the tool: no question is asked")
+        sentence = f"dangerous. The right {right} names the tool: that is a yes where no person can be asked"
+        return CallStep("confirmation", "depends", sentence)
     return CallStep("confirmation", "depends", "dangerous. The client asks its user, or is asked if it can be")
 
 
