@@ -240,9 +240,9 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "The store is damaged": with_a_damaged_store,
     "<file>:<line>: the audit log <file> cannot be continued: <reason>": lambda desk: desk.has(
         "audit.jsonl", "{}\n"
-    ).declares("AuditLog('audit.jsonl')"),
+    ).declares("from defserve.server import AuditLog; AuditLog('audit.jsonl')"),
     "<file>:<line>: the audit log <file> is open in another process or server": lambda desk: desk.declares(
-        "first = AuditLog('audit.jsonl')\nsecond = AuditLog('audit.jsonl')"
+        "from defserve.server import AuditLog; first = AuditLog('audit.jsonl')\nsecond = AuditLog('audit.jsonl')"
     ),
     "push: nobody is connected": pushed_to_nobody,
     # developing, packaging, installing

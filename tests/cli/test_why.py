@@ -62,7 +62,8 @@ def test_a_key_that_names_the_tool_runs_it_unasked(notes: Path, defserve: Run):
         "  ✓ may call: tool:invoke:delete_note",
         "  ✓ access: no access policy",
         "  ✓ permission filesystem.write: granted by the operator policy",
-        "  ? confirmation: dangerous. The right tool:invoke:delete_note names the tool: that is a yes where no person can be asked",
+        "  ? confirmation: dangerous. The right tool:invoke:delete_note names the tool: "
+        "that is a yes where no person can be asked",
         "would run.",
     ]
     assert not (notes / "audit.jsonl").exists()

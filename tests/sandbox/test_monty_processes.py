@@ -91,11 +91,11 @@ def test_a_server_that_is_killed_leaves_no_process_that_computes_for_ever():
 
 
 ABANDON = """
-from tests.sandbox.hostile_values import RUNS, CallBudget, Program, RecordingWorkers, SandboxLimits
+from tests.sandbox.hostile_values import RUNS, ProgramCallBudget, RecordingWorkers, SandboxLimits, SandboxProgram
 workers = RecordingWorkers(1)
 workers.open()
 print(workers.taken[0].pid, flush=True)
-Program(workers, RUNS["last value"], SandboxLimits(seconds=2), bool, CallBudget(1, 1)).start()
+SandboxProgram(workers, RUNS["last value"], SandboxLimits(seconds=2), bool, ProgramCallBudget(1, 1)).start()
 """
 
 

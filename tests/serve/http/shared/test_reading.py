@@ -44,7 +44,7 @@ class Store:
         self.events.append((self.last, kind, b"*"))
         return self.last, self.last - 1
 
-    async def run(self, script: str, session: str, name: str, after: int, most: int) -> Any:
+    async def run_script(self, script: str, session: str, name: str, after: int, most: int) -> Any:
         for _ in range(self._waits.pop() if self._waits else 0):
             await asyncio.sleep(0)
         found = [each for each in self.events if each[0] > after][:most]
@@ -54,7 +54,7 @@ class Store:
         entries = [(b"%d-0" % number, [b"k", kind, b"a", audience, b"d", b"x"]) for number, kind, audience in found]
         return [entries, last, b"1" if is_done else b""]
 
-    def write(self, *args: Any) -> None: ...
+    def queue_script(self, *args: Any) -> None: ...
 
     def new_token(self) -> str:
         return "w/1"

@@ -271,6 +271,6 @@ def test_who_subscribed_hears_of_each_change_once(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch, steps: list[Any]
 ):
     monkeypatch.setattr(links, "START_TIMEOUT", 0.02)
-    monkeypatch.setattr(links.SharedStoreLink, "knows_who_lives", True)
+    monkeypatch.setattr(links.SharedStoreLink, "knows_live_workers", True)
     monkeypatch.setattr(ownership, "TRIES", 5)
     asyncio.run(tell_story(redis, steps, monkeypatch))
