@@ -125,7 +125,7 @@ class Served:
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
-    def is_valid_mac(self, word: str) -> bool:
+    def has_marked(self, word: str) -> bool:
         """Whether a tool ran that was told to mark this word."""
         return self.marks.exists() and word in self.marks.read_text(errors="replace")
 

@@ -230,7 +230,7 @@ def test_the_attacked_servers_start_and_grow_little(file: str):
         if file != "keyed":
             assert works(Caller(served.place)) == ""
         assert served.is_alive and served.resident > 0 and served.growth < 40
-        assert not served.is_valid_mac("nothing")
+        assert not served.has_marked("nothing")
         with pytest.raises(NotTried, match="does not start"):
             arena.serve(Kind(file, ("--no-such-option",)))
     finally:

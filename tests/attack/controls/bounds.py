@@ -43,7 +43,7 @@ def watch_anything(patch: Patch) -> None:
     def make(start: Any) -> Any:
         def initialize(self: Any, *given: Any, **named: Any) -> None:
             start(self, *given, **named)
-            self._readable = lambda call, uri: True
+            self._find_resource = lambda call, uri: object()
 
         return initialize
 

@@ -53,6 +53,12 @@ def take_any_right_for_a_yes(patch: Patch) -> None:
     patch.set("defserve.protocols.mgp.permissions:find_naming_right", lambda mgp, caller, tool: "tool:invoke:*")
 
 
+def believe_strangers_unasked(patch: Patch) -> None:
+    """The same, where nobody can be asked for a yes either."""
+    believe_strangers(patch)
+    take_any_right_for_a_yes(patch)
+
+
 def know_no_users(patch: Patch) -> None:
     """Who is at the other end of a unix socket is not asked."""
     patch.set(f"{AUTHORITY}:identify_socket_user", lambda user: _stranger())
@@ -247,7 +253,7 @@ def let_busy_sessions_give_way(patch: Patch) -> None:
     def end_busy(self: Any, addresses: Any) -> bool:
         holders = [s.holder for a in addresses for s in self._of_address.get(a, ()) if s.holder is not None]
         if holders:
-            max(holders, key=lambda holder: holder.idle() is None).evict()
+            max(holders, key=lambda holder: holder.get_idle_seconds() is None).evict()
         return bool(holders)
 
     patch.set("defserve.core.service:SessionTable._end_one", end_busy)

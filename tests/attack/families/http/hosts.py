@@ -140,7 +140,7 @@ def refused(trial: Trial, served: Served, verb: str, target: str, headers: Seque
     word = f"host-{trial.random.randrange(10**12)}"
     status = attempt(served, verb, target, headers, word)
     told = f"{verb} {target} {', '.join(f'{n}: {v}' for n, v in headers)}"
-    trial.expect(not served.is_valid_mac(word), f"{told}: the call ran")
+    trial.expect(not served.has_marked(word), f"{told}: the call ran")
     trial.expect(status is None or status >= 400, f"{told}: answered {status}")
 
 
@@ -180,7 +180,7 @@ def every_route(trial: Trial, kind: Kind) -> None:
             trial.expect(answer is None or answer.status >= 400, f"{verb} {path} {foreign}: {answer and answer.status}")
         with WebSocket(served.place, foreign) as socket:
             trial.expect(not socket.is_open, f"a WebSocket with {foreign} was opened")
-    trial.expect(not served.is_valid_mac(word), "REST: the call ran")
+    trial.expect(not served.has_marked(word), "REST: the call ran")
 
 
 def simple_requests(trial: Trial, kind: Kind) -> None:
@@ -195,9 +195,9 @@ def simple_requests(trial: Trial, kind: Kind) -> None:
         headers = {"Content-Type": kind_of_body, "Mcp-Protocol-Version": STATELESS}
         more = {**headers, "Mcp-Method": "tools/call", "Mcp-Name": "mark"}
         answer = Caller(served.place).send("POST", body, **more)
-        trial.expect(not served.is_valid_mac(word), f"Content-Type {kind_of_body!r}: the call ran")
+        trial.expect(not served.has_marked(word), f"Content-Type {kind_of_body!r}: the call ran")
         rest = Caller(served.place).send("POST", json.dumps({"word": word}).encode(), path="/tools/mark", **headers)
-        trial.expect(not served.is_valid_mac(word), f"REST with Content-Type {kind_of_body!r}: the call ran")
+        trial.expect(not served.has_marked(word), f"REST with Content-Type {kind_of_body!r}: the call ran")
         for one in (answer, rest):
             allowed = (one.headers if one is not None else {}).get("access-control-allow-origin")
             trial.expect(allowed is None, f"a page may read the answer: Access-Control-Allow-Origin: {allowed}")

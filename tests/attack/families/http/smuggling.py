@@ -175,7 +175,7 @@ def refuse(trial: Trial, kind: Kind, payloads: dict[str, Payload]) -> None:
             wire.send(payload(served.place, marking(f"outer-{word}"), inner))
             first = wire.response(5)
             closed = wire.closes_within(4)
-        trial.expect(not served.is_valid_mac(f"inner-{word}"), f"{name}: the hidden request ran")
+        trial.expect(not served.has_marked(f"inner-{word}"), f"{name}: the hidden request ran")
         status = first.status if first is not None else None
         trial.expect(status is None or status >= 400, f"{name}: answered {status}")
         trial.expect(closed, f"{name}: the connection stays open after {status}")
@@ -235,7 +235,7 @@ def tolerate(trial: Trial, kind: Kind) -> None:
             wire.send(payload(served.place, marking(f"outer-{word}"), hidden(served.place, f"inner-{word}")))
             wire.response(2)
             wire.closes_within(0.3)
-        trial.expect(not served.is_valid_mac(f"inner-{word}"), f"{name}: the hidden request ran")
+        trial.expect(not served.has_marked(f"inner-{word}"), f"{name}: the hidden request ran")
     trial.expect(not (said := works(Caller(served.place))), f"honest callers afterwards: {said}")
 
 

@@ -118,7 +118,7 @@ def _(trial: Trial) -> None:
             trial.expect(status in wanted, f"{who}, {name}: {status} {answer.text[:80] if answer else ''}")
     said = outcome(made.alice.ask("tools/call", tool_call("echo", {"text": "mine"})))
     trial.expect("mine" in said, f"alice's session afterwards: {said}")
-    trial.expect(not made.served.is_valid_mac("strong:"), "somebody's call of `strong` ran")
+    trial.expect(not made.served.has_marked("strong:"), "somebody's call of `strong` ran")
 
 
 @FAMILY.attack("without a session", Control(let_everybody_in, "^no token, .*: (200|101)"))
@@ -145,7 +145,7 @@ def _(trial: Trial) -> None:
             found["WebSocket"] = socket.status
         for name, status in found.items():
             trial.expect(status in (400, 401, 429), f"{who}, {name}: {status}")
-    trial.expect(not made.served.is_valid_mac("strong:"), "somebody's call of `strong` ran")
+    trial.expect(not made.served.has_marked("strong:"), "somebody's call of `strong` ran")
 
 
 @FAMILY.attack("a weaker key in the session of a stronger one", Control(act_for_the_session, ": it ran"))
@@ -155,7 +155,7 @@ def _(trial: Trial) -> None:
     call = message("tools/call", tool_call("strong", {"word": made.word()}))
     for name, body in {"call": call, "batch": [call, call], "as a list of one": [call]}.items():
         answer = weak.post(body)
-        trial.expect(not made.served.is_valid_mac("strong:"), f"{name}: it ran ({answer and answer.text[:120]})")
+        trial.expect(not made.served.has_marked("strong:"), f"{name}: it ran ({answer and answer.text[:120]})")
     listed = [tool["name"] for tool in (weak.ask("tools/list").get("result") or {}).get("tools", [])]
     trial.expect(set(listed) <= {"echo", "who"}, f"list: it sees {listed}")
     said = weak.ask("resources/read", {"uri": "memo://secret"})
@@ -173,10 +173,10 @@ def _(trial: Trial) -> None:
     weak = Caller(made.served.place, made.weak).open()
     word = made.word()
     said = outcome(weak.using(token=made.strong).call("strong", word=word))
-    trial.expect(made.served.is_valid_mac(word), f"the stronger key: {said}")
+    trial.expect(made.served.has_marked(word), f"the stronger key: {said}")
     word = made.word()
     weak.call("strong", word=word)
-    trial.expect(not made.served.is_valid_mac(word), "the weaker key, after the stronger one: it ran")
+    trial.expect(not made.served.has_marked(word), "the weaker key, after the stronger one: it ran")
 
 
 @FAMILY.attack("a weaker key says yes", Control(share_everything, "a weaker key confirmed it|went to a stream"))
@@ -197,7 +197,7 @@ def _(trial: Trial) -> None:
         with ThreadPoolExecutor(1) as pool:
             params = tool_call(asks, {"word": word})
             said = outcome(pool.submit(made.alice.ask, "tools/call", params, from_weak, 4).result())
-        trial.expect(not made.served.is_valid_mac(word), f"{asks}: a weaker key confirmed it ({said})")
+        trial.expect(not made.served.has_marked(word), f"{asks}: a weaker key confirmed it ({said})")
         heard = [each for each in _drain(listening) if each.get("method") == "elicitation/create"]
         trial.expect(not heard, f"{asks}: the question went to a stream of the weaker key")
         listening.close()
@@ -235,7 +235,7 @@ def _(trial: Trial) -> None:
     caller = Caller(made.served.place, made.weak)
     caller.send("POST", message("tools/call", tool_call("strong", {"word": made.word()})), path=feed.path)
     time.sleep(0.5)
-    trial.expect(not made.served.is_valid_mac("strong:"), "a weaker key on the stronger key's stream: it ran")
+    trial.expect(not made.served.has_marked("strong:"), "a weaker key on the stronger key's stream: it ran")
     feed.close()
 
 

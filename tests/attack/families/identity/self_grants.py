@@ -14,6 +14,7 @@ from tests.attack.arena import Kind, Served
 from tests.attack.controls.identity import (
     believe_nobody,
     believe_strangers,
+    believe_strangers_unasked,
     enable_for_everybody,
     know_no_users,
     stop_for_everybody,
@@ -106,7 +107,7 @@ def run(trial: Trial, served: Served, talk: Conversation, tool: str, told: str, 
     claims = {"dev.cloto/mgp/grants": GRANTS, "dev.defserve/grants": GRANTS, "confirmed": True}
     params = {**tool_call(tool, {"word": word}), "_meta": claims, "confirmed": True, "agent_id": "local"}
     said = outcome(talk.ask("tools/call", params, answer))
-    trial.expect(not served.is_valid_mac(word), f"{told}: it ran ({said})")
+    trial.expect(not served.has_marked(word), f"{told}: it ran ({said})")
 
 
 def alone(
@@ -140,7 +141,7 @@ def with_answers(
         answers = {k: {"action": "accept", "content": accepted(q.get("params") or {})} for k, q in asked.items()}
         again = {**params, "inputResponses": answers, "requestState": result.get("requestState")}
         reply = caller.alone("tools/call", again, capabilities=capabilities, meta=meta)
-    trial.expect(not served.is_valid_mac(word), f"{told}: it ran ({outcome(reply)})")
+    trial.expect(not served.has_marked(word), f"{told}: it ran ({outcome(reply)})")
 
 
 @FAMILY.attack("sessions over HTTP", BELIEVED)
@@ -202,7 +203,7 @@ def by_prefix(trial: Trial, file: str) -> tuple[Served, Caller, str]:
     return served, caller, prefix
 
 
-@FAMILY.attack("REST", Control(believe_strangers, "^REST"))
+@FAMILY.attack("REST", Control(believe_strangers_unasked, "^REST"))
 def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind(options=("--rest",)))
     for tool in TOOLS:
@@ -211,7 +212,7 @@ def _(trial: Trial) -> None:
                 word = f"{trial.random.randrange(10**12)}"
                 caller = Caller(served.place, headers=headers)
                 answer = caller.send("POST", {"word": word, **more}, path=f"/tools/{tool}")
-                trial.expect(not served.is_valid_mac(word), f"REST {tool} {more} {headers}: {answer and answer.status}")
+                trial.expect(not served.has_marked(word), f"REST {tool} {more} {headers}: {answer and answer.status}")
 
 
 @FAMILY.attack("batches", Control(believe_strangers, "^batch|it ran$"))
@@ -226,13 +227,13 @@ def _(trial: Trial) -> None:
                 grant = [message("mgp/permission/grant", form, f"g{n}") for n, form in enumerate(GRANT_FORMS)]
                 call = message("tools/call", tool_call(tool, {"word": word}), "call")
                 told = inside.post([*grant, call, *grant], patience=2)
-                trial.expect(not served.is_valid_mac(word), f"batch {version}, {tool}: {told and told.text[-200:]}")
+                trial.expect(not served.has_marked(word), f"batch {version}, {tool}: {told and told.text[-200:]}")
     word = f"{trial.random.randrange(10**12)}"
     params = stateless_params(
         tool_call("erase", {"word": word}), mgp_offer(STATELESS), {"dev.cloto/mgp/grants": GRANTS}
     )
     Caller(served.place).post([message("tools/call", params)], patience=2)
-    trial.expect(not served.is_valid_mac(word), "a batch of one that stands alone: it ran")
+    trial.expect(not served.has_marked(word), "a batch of one that stands alone: it ran")
 
 
 FORGED: list[dict[str, str]] = [
@@ -317,7 +318,7 @@ def _(trial: Trial) -> None:
                     trial.expect("error" in said, f"mgp/access/grant {given}: {outcome(said)}")
                     word = f"{trial.random.randrange(10**12)}"
                     talk.ask("tools/call", {**tool_call("reserved", {"word": word}), "agent_id": "alice"})
-                    trial.expect(not served.is_valid_mac(word), f"after mgp/access/grant {given}: it ran")
+                    trial.expect(not served.has_marked(word), f"after mgp/access/grant {given}: it ran")
             said = caller.alone("mgp/access/grant", given, capabilities=mgp_offer(STATELESS, "access_control"))
             trial.expect("error" in said, f"stateless mgp/access/grant: {outcome(said)}")
 
@@ -334,7 +335,7 @@ def _(trial: Trial) -> None:
     for tool, more in (("edit", {"path": "/etc/hosts"}), ("quiet", {})):
         word = f"{trial.random.randrange(10**12)}"
         caller.call_alone(tool, word=word, **more)
-        if served.is_valid_mac(word):
+        if served.has_marked(word):
             trial.expect(True, "")
             trial.notes.append(f"{tool} runs for strangers who do not speak MCPL")
             continue
@@ -348,12 +349,12 @@ def _(trial: Trial) -> None:
                         word = f"{trial.random.randrange(10**12)}"
                         scope = {"scope": {"label": "/etc/hosts"}, **tool_call(tool, {"word": word, **more})}
                         said = outcome(talk.ask("tools/call", scope, yes))
-                        held = not served.is_valid_mac(word)
+                        held = not served.has_marked(word)
                         trial.expect(held, f"mcpl {version}, {carrier.__name__}, {tool}: {said}")
             word, meta = f"{trial.random.randrange(10**12)}", {"dev.defserve/featureSets": policy}
             params = tool_call(tool, {"word": word, **more})
             reply = caller.alone("tools/call", params, capabilities=offer, meta=meta)
-            trial.expect(not served.is_valid_mac(word), f"stateless mcpl {version}, {tool}: {outcome(reply)}")
+            trial.expect(not served.has_marked(word), f"stateless mcpl {version}, {tool}: {outcome(reply)}")
 
 
 @FAMILY.attack("what strangers may still do", Control(believe_nobody, "a known caller with"))
@@ -384,7 +385,7 @@ def erase_as(trial: Trial, served: Served, talking: Conversation, capabilities: 
     with talking as talk:
         talk.open(capabilities)
         said = outcome(talk.ask("tools/call", tool_call("erase", {"word": word}), yes))
-    return said, served.is_valid_mac(word)
+    return said, served.has_marked(word)
 
 
 @FAMILY.attack("a key for all tools, and nobody to ask", Control(take_any_right_for_a_yes, "a wildcard: "))
@@ -405,7 +406,7 @@ def _(trial: Trial) -> None:
     served = trial.arena.serve(Kind(on="unix:{folder}/s", options=("--trust-same-user",)))
     word = f"{trial.random.randrange(10**12)}"
     said = outcome(Caller(served.place).call_alone("erase", word=word))
-    trial.expect(served.is_valid_mac(word), f"the same user, trusted by the operator: {said}")
+    trial.expect(served.has_marked(word), f"the same user, trusted by the operator: {said}")
 
 
 @FAMILY.attack("--local-token", Control(take_any_local_token, "^a wrong key: 200"))
@@ -428,7 +429,7 @@ def _(trial: Trial) -> None:
     trial.expect("here" in outcome(caller.call_alone("echo", text="here")), "a stranger is refused a safe tool")
     word = f"{trial.random.randrange(10**12)}"
     caller.alone("tools/call", tool_call("erase", {"word": word}), capabilities=mgp_offer(STATELESS), meta={})
-    trial.expect(not served.is_valid_mac(word), "without the key a dangerous tool runs")
+    trial.expect(not served.has_marked(word), "without the key a dangerous tool runs")
     for wrong in (
         "x" * 43,
         *[key[:-1] + ("a" if key[-1] != "a" else "b") for key in keys],
@@ -442,5 +443,5 @@ def _(trial: Trial) -> None:
     for key in keys:
         word = f"{trial.random.randrange(10**12)}"
         caller.using(token=key).call_alone("erase", word=word)
-        ran = ran or served.is_valid_mac(word)
+        ran = ran or served.has_marked(word)
     trial.expect(ran, "with the key of the file a dangerous tool does not run")

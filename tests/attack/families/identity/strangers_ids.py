@@ -85,7 +85,7 @@ def _(trial: Trial) -> None:
         hers = HttpConversation(alice)
         hers.open(capabilities)
         said = outcome(hers.ask("tools/call", tool_call("sure", {"word": word}), by_bob, 3))
-        trial.expect(not served.is_valid_mac(word), f"bob confirmed alice's call ({said})")
+        trial.expect(not served.has_marked(word), f"bob confirmed alice's call ({said})")
         hers.close()
 
 
@@ -115,7 +115,7 @@ def _(trial: Trial) -> None:
     for name, (caller, call, given) in tries.items():
         full = {**call, "inputResponses": answers, "requestState": given}
         reply = caller.alone("tools/call", full, capabilities=ELICITATION)
-        trial.expect(not served.is_valid_mac(word), f"{name}: it ran ({outcome(reply)})")
+        trial.expect(not served.has_marked(word), f"{name}: it ran ({outcome(reply)})")
 
 
 @FAMILY.attack("subscriptions and calls of another", Control(share_everything, "bob (cancelled|unsubscribed)"))
@@ -135,7 +135,7 @@ def _(trial: Trial) -> None:
             note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request}}
             caller.post(note)
     stream.ends_within(6)
-    trial.expect(served.is_valid_mac("slept"), "bob cancelled alice's call")
+    trial.expect(served.has_marked("slept"), "bob cancelled alice's call")
     kept = hers.ask("mgp/events/unsubscribe", {"subscription_id": id})
     trial.expect("result" in kept, f"alice's own subscription: {kept}")
 
@@ -150,7 +150,7 @@ def _(trial: Trial) -> None:
         for path in (feed.path, feed.path + "&session_id=x", feed.path.replace("session_id", "sessionId")):
             answer = caller.send("POST", message("tools/call", tool_call("strong", {"word": word})), path=path)
             trial.expect(answer is not None and answer.status in (400, 401, 404), f"{path}: {answer and answer.status}")
-    trial.expect(not served.is_valid_mac(word), "bob's call ran in alice's session")
+    trial.expect(not served.has_marked(word), "bob's call ran in alice's session")
     feed.close()
 
 

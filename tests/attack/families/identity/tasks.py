@@ -59,7 +59,7 @@ def _(trial: Trial) -> None:
     for method in METHODS:
         reply = asked(Caller(served.place), method, id)
         trial.expect(reply["status"] == 401, f"nobody, {method}: {reply}")
-    trial.expect(not served.is_valid_mac(word), "somebody else confirmed alice's task")
+    trial.expect(not served.has_marked(word), "somebody else confirmed alice's task")
     trial.expect(status(alice, id) == "input_required", f"alice's task is {status(alice, id)} after it all")
 
 
