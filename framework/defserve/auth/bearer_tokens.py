@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -110,7 +111,7 @@ def format_time(seconds: float) -> str:
         return "a time that no calendar has"
 
 
-class ExplainingVerifier:
+class ExplainingVerifier(ABC):
     """A verifier that says why it refuses a token. Ours all do."""
 
     async def verify(self, token: str) -> Principal | None:
@@ -120,9 +121,9 @@ class ExplainingVerifier:
         except TokenRefused:
             return None
 
+    @abstractmethod
     async def check_token(self, token: str) -> Principal:
         """The principal of a well-formed token. Raises TokenRefused, or IssuerUnavailable."""
-        raise NotImplementedError
 
 
 def find_token_check(verifier: TokenVerifier) -> Callable[[str], Awaitable[Principal]]:
