@@ -40,8 +40,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from defserve.serve.fastpath.httptools import BoundedHttptoolsProtocol
-from defserve.serve.fastpath.install import check_compat
-fast, slow = check_compat(HttpToolsProtocol, WebSocketsSansIOProtocol), check_compat(H11Protocol)
+from defserve.serve.fastpath.install import check_uvicorn_compat
+fast, slow = check_uvicorn_compat(HttpToolsProtocol, WebSocketsSansIOProtocol), check_uvicorn_compat(H11Protocol)
 print(json.dumps([uvicorn.__version__, fast, slow.deadlines]))
 """
 

@@ -95,11 +95,13 @@ class FeatureSetUse:
     """A feature set, and whether anything was declared on it.
 
     `denied` is what MCPL hosts of 0.5 do not grant it by default. If there is any, they switch the set off.
+    `only_lost`: it uses nothing but what MCPL 0.5 dropped, so splitting it would keep nothing on.
     """
 
     name: str
     declares: bool
     denied: tuple[str, ...] = ()
+    only_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from defserve.protocols.mcp.apps import AppView
 from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.skills import SkillManifest
-from defserve.protocols.mcpl.vocabulary import find_uses_denied_by_default
+from defserve.protocols.mcpl.vocabulary import MCPL_05, find_uses_denied_by_default
 from defserve.protocols.mgp.guarded_types import find_tool_guards
 from defserve.protocols.mgp.terms import get_tool_security
 from defserve.server.server import Server
@@ -224,7 +224,13 @@ def _live(mcpl: MCPL) -> dict[str, Any]:
     hooks = type(mcpl).hooks.get_existing_section(mcpl)
     return {
         "feature_sets": tuple(
-            FeatureSetUse(one.name, one.declares, tuple(find_uses_denied_by_default(one.uses))) for one in mcpl.sets
+            FeatureSetUse(
+                one.name,
+                one.declares,
+                tuple(find_uses_denied_by_default(one.uses)),
+                all(use in MCPL_05.lost for use in one.uses),
+            )
+            for one in mcpl.sets
         ),
         "hooks": tuple(_hook(hook) for hook in (hooks.injecting if hooks is not None else ())),
         "states": tuple(

@@ -324,7 +324,7 @@ def find_injected_orders(found: ServerDefinitions) -> Iterator[LintFinding]:
 
 def find_denied_sets(found: ServerDefinitions) -> Iterator[LintFinding]:
     for one in found.feature_sets:
-        if one.denied:
+        if one.denied and not one.only_lost:
             yield LintFinding(
                 f"feature set {one.name!r}",
                 "",

@@ -96,7 +96,11 @@ async def test_a_session_that_ended_while_a_process_heard_nothing_is_over_for_it
     await client.at("two").call("who")
     await away(pair, own_redis)
     own_redis.start()
-    assert (await client.at("one").delete().ended()).status == 204
+    # On a busy machine the process hears a moment later that its store is back.
+    async with asyncio.timeout(20):
+        while (deleted := await client.at("one").delete().ended()).status == 503:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert deleted.status == 204
     await until(lambda: not pair["two"].known)
     assert (await client.at("two").begin_call("who").ended()).status == 404
 

@@ -29,6 +29,7 @@ const held = new Map(); // index → row
 let range = [0, 0],
   asked = null,
   fetching = false,
+  missed = false, // more was asked for while rows were on their way
   shown = null,
   newest = null,
   timer = null;
@@ -91,7 +92,11 @@ const isOpen = row => row.kind === "request" && row.ms === undefined && row.note
 
 // Asks for what is missing in view, and for what may have changed: requests that were not answered yet.
 async function fetchRows(again) {
-  if (fetching || !shown) return;
+  if (!shown) return;
+  if (fetching) {
+    missed = true;
+    return;
+  }
   let [first, last] = [Math.max(0, range[0]), Math.min(range[1], shown.rows)];
   const wanted = index => !held.has(index) || (again && isOpen(held.get(index)));
   while (first < last && !wanted(first)) first++;
@@ -107,7 +112,9 @@ async function fetchRows(again) {
       start: Math.max(0, start - shift),
       stop: Math.min(shown.rows, last + AROUND) - shift,
     });
-    if (query !== wire.get().query) return;
+    if (query !== wire.get().query || !shown) return;
+    // The timeline was cleared, or a row left its middle, while these rows were on their way.
+    if (got.version < shown.version || got.dropped < shown.dropped) return;
     // A row that is complete stays the same object, so that it is not drawn anew.
     got.rows.forEach((row, at) => {
       const index = got.start + shift + at,
@@ -125,8 +132,11 @@ async function fetchRows(again) {
     /* the socket is gone; when it is back everything is asked for anew */
   } finally {
     fetching = false;
-    // What was scrolled to in the meantime, unless the host has no more.
-    if (range[0] < first - AROUND || range[1] > last + AROUND) fetchRows(false);
+    // What came or was scrolled to in the meantime, unless the host has no more.
+    if (missed || range[0] < first - AROUND || range[1] > last + AROUND) {
+      missed = false;
+      fetchRows(true);
+    }
   }
 }
 
