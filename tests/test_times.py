@@ -85,7 +85,7 @@ async def test_a_check_of_arguments_that_waits_too_long_is_cancelled(version: st
 
     async with raw(server, version) as peer:
         said = said_by(await peer.ask("tools/call", {"name": "work"}))
-    assert said["text"] == "checking the arguments took longer than 0.05 s (Limits.validation)"
+    assert said["text"] == "checking the arguments took longer than 0.05 s"
     assert (said["error_type"], said["limit"], said["timeout_ms"]) == ("timeout", "validation", 50)
     assert waiting.cancelled and not ran
 
@@ -117,7 +117,7 @@ async def test_a_list_that_waits_too_long_is_cancelled(version: str):
     waiting = Waiting("list")
     async with raw(Server("s", "1", limits=Limits(discovery=SHORT), extensions=[waiting]), version) as peer:
         said = said_by(await peer.ask("tools/list"))
-    assert said["text"] == "tools/list took longer than 0.05 s (Limits.discovery)"
+    assert said["text"] == "tools/list took longer than 0.05 s"
     assert (said["error_type"], said["limit"], waiting.cancelled) == ("timeout", "discovery", True)
 
 
@@ -138,7 +138,7 @@ async def test_a_list_that_blocks_too_long_is_refused_afterwards_and_there_the_n
         said = said_by(await peer.ask("tools/list"))
         assert (said["limit"], said["text"]) == (
             "discovery",
-            "listing the tools took longer than 0.05 s (Limits.discovery)",
+            "listing the tools took longer than 0.05 s",
         )
         assert [tool["name"] for tool in (await peer.ask("tools/list"))["result"]["tools"]] == ["work"]
 
@@ -167,4 +167,4 @@ async def test_a_lock_that_is_held_too_long(version: str):
         go.set()
         assert text_of((await peer.reply_to(first))["result"]) == "written"
     assert (said["error_type"], said["limit"]) == ("state_busy", "lock")
-    assert "Limits.lock" in said["text"]
+    assert said["text"] == "Another call works on this state; try again later"

@@ -377,7 +377,7 @@ class TaskRunner:
         for limit, is_reached in is_full.items():
             if is_reached:
                 data = {"limit": limit, "retry_after_ms": 1000}
-                raise TooManyCalls(f"too many tasks are running (Limits.{limit})", data=data)
+                raise TooManyCalls("too many tasks are running", data=data)
 
     async def renew_lease(self) -> None:
         """Show that this process is alive, before it takes on a task."""

@@ -334,7 +334,7 @@ class StateBusy(LimitExceeded):
 
     def __init__(self) -> None:
         data = {"limit": "lock", "retry_after_ms": 1000}
-        super().__init__("Another call works on this state (Limits.lock); try again later", data=data)
+        super().__init__("Another call works on this state; try again later", data=data)
 
 
 class TreeLocks:
