@@ -4,7 +4,6 @@ from defserve import Server, State, ToolError
 from pydantic import BaseModel
 
 server = Server("{{ cookiecutter.project_slug }}")
-notes = server.feature_set("notes.edit", "Write and edit notes")
 
 
 class Notebook(BaseModel):
@@ -13,10 +12,10 @@ class Notebook(BaseModel):
     notes: list[str] = []
 
 
-notebooks = notes.state(Notebook)
+server.state(Notebook)
 
 
-@notes.tool
+@server.tool
 def add_note(text: str, book: State[Notebook]) -> int:
     """Write a note; gives back its number.
 
@@ -29,7 +28,7 @@ def add_note(text: str, book: State[Notebook]) -> int:
     return len(book.notes)
 
 
-@notes.tool
+@server.tool
 def edit_note(number: int, text: str, book: State[Notebook]) -> str:
     """Write a note anew; gives back what it said before.
 
@@ -43,7 +42,7 @@ def edit_note(number: int, text: str, book: State[Notebook]) -> str:
     return before
 
 
-@notes.tool
+@server.tool
 def list_notes(book: State[Notebook]) -> list[str]:
     """All notes, in order."""
     return book.notes

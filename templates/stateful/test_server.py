@@ -21,7 +21,7 @@ def test_a_note_that_is_not_there_cannot_be_edited(client: SyncClient) -> None:
 @pytest.mark.eras("handshake")
 def test_a_host_goes_back_to_a_checkpoint(client: SyncClient) -> None:
     client.call("add_note", text="first")
-    before, checkpoint = client.call("list_notes"), client.mcpl.state("notes.edit").checkpoint
+    before, checkpoint = client.call("list_notes"), client.mcpl.state("{{ cookiecutter.project_slug }}.state").checkpoint
     client.call("add_note", text="second")
-    assert checkpoint is not None and client.mcpl.rollback("notes.edit", checkpoint).success
+    assert checkpoint is not None and client.mcpl.rollback("{{ cookiecutter.project_slug }}.state", checkpoint).success
     assert client.call("list_notes") == before
