@@ -103,7 +103,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<file>:<line>: <tool>: parameter '<name>': the server keeps no <model>": lambda desk: desk.declares(
         COUNT.replace("counting.state(Counter)", "")
     ),
-    "mount comes after serving began": lambda _: raised(
+    "mount comes after the server has started": lambda _: raised(
         DefserveError, lambda: (server := calc(), server.composition, server.mount(Server("other", "1")))
     ),
     # starting

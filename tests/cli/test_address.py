@@ -54,10 +54,10 @@ def test_a_token_may_be_in_a_file(defserve: Run, elsewhere: Web, folder: Path):
     ("held", "said"),
     [
         (None, "cannot read ann.key: No such file"),
-        (b"", "ann.key does not hold one token"),
-        (b"two words", "ann.key does not hold one token"),
-        (b"\xff\xfe", "ann.key does not hold one token"),
-        (b"x" * 100_000, "ann.key does not hold one token"),
+        (b"", "ann.key must contain exactly one token"),
+        (b"two words", "ann.key must contain exactly one token"),
+        (b"\xff\xfe", "ann.key must contain exactly one token"),
+        (b"x" * 100_000, "ann.key must contain exactly one token"),
     ],
 )
 def test_a_file_without_a_token_is_an_error_that_does_not_show_it(

@@ -281,7 +281,7 @@ def test_a_persons_no_is_told_in_words_for_a_person(defserve: Run, todo: str, pe
     person(line)
     code, out, err = defserve("call", todo, "clear")
     assert (code, out) == (5, "")
-    assert err.endswith("error: clear was not run, because you did not say yes\n")
+    assert err.endswith("error: clear was not run, because you did not confirm it\n")
 
 
 @pytest.mark.parametrize("era", ["stateless", "handshake"])

@@ -29,7 +29,7 @@ def test_a_key_is_shown_once_and_alone_on_stdout(defserve: Run):
 
 def test_a_key_that_may_nothing_is_only_made_on_purpose(defserve: Run, folder: Path):
     code, out, err = defserve("keys", "create", "alice", "--out", "alice.key")
-    assert (code, out) == (1, "") and "could not call any tool" in err and "--allow 'ToolInvoke(*)'" in err
+    assert (code, out) == (1, "") and "couldn't call any tool" in err and "--allow 'ToolInvoke(*)'" in err
     assert not (folder / "alice.key").exists() and defserve("keys", "list").out == "There are no keys.\n"
     assert defserve("keys", "create", "alice", "--no-tools", "--out", "alice.key").code == 0
 

@@ -90,7 +90,7 @@ def test_a_client_of_ones_own_and_its_secret(defserve: Run, there: Company, fold
     for content in (b"", b"two words", b"\xff", b"x" * 20_000):
         (folder / "secret").write_bytes(content)
         code, _, err = defserve("login", there.url, "--client-id", "mine", "--client-secret-file", "secret")
-        assert code != 0 and "does not hold one secret" in err
+        assert code != 0 and "must contain exactly one secret" in err
     assert defserve("login", there.url, "--client-secret-file", "missing").code != 0
 
 
@@ -151,7 +151,7 @@ def test_a_sign_in_that_counts_no_more_is_told_from_a_token_that_was_given(defse
     code, _, err = defserve("call", there.url, "add")
     assert (
         code == 1
-        and f"the token of your sign-in any more (HTTP 401)\n  fix: sign in again: defserve login {there.url}" in err
+        and f"no longer accepts the token from your sign-in (HTTP 401)\n  fix: sign in again: defserve login {there.url}" in err
     )
     assert "use another --token" in defserve("call", there.url, "add", "--token", "x").err
 

@@ -181,7 +181,7 @@ def test_a_result_that_was_not_awaited_is_a_failure(defserve: Run, folder: Path)
     Path("pictures.py").write_text(PICTURES)
     code, out, err = defserve("call", "pictures.py", "lazy")
     assert code == 5 and out.startswith("it is <coroutine object helper at ")
-    assert "fix: write await helper(…) in it" in err
+    assert "fix: await helper(…) in the tool" in err
 
 
 def test_json_alone_is_about_the_result_and_with_an_object_about_the_arguments(defserve: Run, folder: Path):

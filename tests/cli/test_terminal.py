@@ -40,8 +40,8 @@ def test_a_question_is_answered_by_its_number(tmp_path: Path):
     ("tool", "asked", "said"),
     [
         ("remove", "[y/N]", "remove was not run\n"),
-        ("ask", "(string):", "stopped: ask was not run to its end\n"),
-        ("confirm", "[y/N]", "stopped: confirm was not run to its end\n"),
+        ("ask", "(string):", "stopped: ask did not finish\n"),
+        ("confirm", "[y/N]", "stopped: confirm did not finish\n"),
     ],
 )
 def test_ctrl_c_at_a_question_ends_the_command_at_once(tmp_path: Path, tool: str, asked: str, said: str):

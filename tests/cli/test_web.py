@@ -146,7 +146,7 @@ def test_a_command_is_inspected(defserve: Run, served: str, runs: list[Any]):
 def test_a_store_beside_the_server_is_read(defserve: Run, served: str, runs: list[Any], tmp_path: Path):
     address = f"sqlite:///{tmp_path}/notes.db"
     assert "does not exist" in defserve("inspect", served, "--web", "--store", address).err
-    assert "belongs to its process" in defserve("inspect", served, "--web", "--store", "memory:").err
+    assert "can only be read by its own process" in defserve("inspect", served, "--web", "--store", "memory:").err
     assert runs == []
     sqlite3.connect(tmp_path / "notes.db").close()
     assert defserve("inspect", served, "--web", "--no-browser", "--store", address).code == 0

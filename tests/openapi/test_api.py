@@ -121,7 +121,7 @@ async def test_one_server_may_have_several_apis_and_tools_of_its_own() -> None:
         assert [tool["name"] for tool in await client.tools()] == ["desk_own", "desk_list_pets", "desk_get_pet"]
         assert await client.call("desk_get_pet", id=4) == {"ok": True}
         assert api.target == "/v1/pets/4"
-    with pytest.raises(UsageError, match="comes after serving began"):
+    with pytest.raises(UsageError, match="comes after the server has started"):
         parent.add_openapi(document(PETS))
 
 

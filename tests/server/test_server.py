@@ -184,14 +184,14 @@ def test_wrapping_a_method_nobody_serves_is_refused_and_stays_refused():
     async def wrapper(call: Any, params: Any, next: Any) -> Any: ...
 
     for _ in range(2):
-        with pytest.raises(UsageError, match=r"around\('tools/cal'\) wraps a method nobody serves"):
+        with pytest.raises(UsageError, match=r"around\('tools/cal'\) wraps a method that this server does not have"):
             _ = server.composition
 
 
 def test_wrapping_after_serving_began_is_refused():
     server = Server("s", "1")
     _ = server.composition
-    with pytest.raises(UsageError, match=r"around\('tools/call'\) comes after serving began"):
+    with pytest.raises(UsageError, match=r"around\('tools/call'\) comes after the server has started"):
         server.around("tools/call")(passing)
 
 

@@ -306,9 +306,7 @@ def _parse_options(verb: KernelVerb, argv: list[str]) -> Namespace:
     return parser.parse_options(
         argv,
         CommandArgument("--config", metavar="FILE", help=CONFIG_HELP),
-        CommandArgument(
-            "--pid", type=parse_positive_int, metavar="PID", help="which kernel, if several serve this file"
-        ),
+        CommandArgument("--pid", type=parse_positive_int, metavar="PID", help="which kernel, if several use this file"),
         JSON_LINES_FLAG,
     )
 

@@ -169,7 +169,9 @@ def read_token_file(path: str, form: str = "FILE") -> str:
     except UnicodeDecodeError:
         found = ""
     if not found or len(found) > MAX_TOKEN_LENGTH or len(found.split()) > 1:
-        raise ArgumentTypeError(f"{path} does not hold one token; `defserve keys create --out FILE` writes such a file")
+        raise ArgumentTypeError(
+            f"{path} must contain exactly one token; `defserve keys create --out FILE` writes such a file"
+        )
     return found
 
 

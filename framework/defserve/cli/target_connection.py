@@ -181,7 +181,7 @@ def explain_http_errors(address: str, *, is_signed_in: bool = False) -> Generato
     except CredentialsRequired as error:
         if is_signed_in and error.error == "invalid_token":
             raise UsageError(
-                f"{address} does not take the token of your sign-in any more (HTTP {error.data['status']})",
+                f"{address} no longer accepts the token from your sign-in (HTTP {error.data['status']})",
                 fix=f"sign in again: defserve login {address}",
             ) from None
         raise UsageError(error.message, fix=_credentials(error, address)) from None

@@ -87,7 +87,7 @@ class PreparedAnswers:
         asked = format_confirmation_question(tool.name, arguments, tool.schema)
         shown = asked if tool.is_listed else f"{asked}\n  ({tool.name} {_reason(tool)})"
         if not await ask_yes_or_no(Answers(ask=self._ask), shown, "value"):
-            raise ToolError(f"{tool.name} was not run, because you did not say yes")
+            raise ToolError(f"{tool.name} was not run, because you did not confirm it")
         self._confirmed = asked
 
     async def _ask(self, message: str, schema: dict[str, Any]) -> Any:

@@ -139,7 +139,7 @@ def open_snapshot_source(target: str | None, options: Namespace, stack: AsyncExi
     if scheme == "unix":
         return lambda: asyncio.to_thread(_look_at_socket, target, options)
     raise UsageError(
-        f"top cannot look at {target!r}",
+        f"top cannot monitor {target!r}",
         fix="name an address, http://127.0.0.1:8000/mcp, ws://… or unix:/path, or the mgp.toml of a kernel",
     )
 

@@ -272,7 +272,7 @@ class Declarations:
 
     def _refuse_after_start(self, what: str) -> None:
         if self._composition is not None:
-            raise UsageError(f"{what} comes after serving began", fix="declare it where the server is made")
+            raise UsageError(f"{what} comes after the server has started", fix="declare it where you create the server")
 
     # -- for the layers below ----------------------------------------------------------------------------
 
@@ -339,7 +339,9 @@ def compose_server(server: Server) -> Composition:
         server.extend(ProcessSharing(server.shared, server.storage_identity))
     composition = Composition(server.extensions, limits=server.limits, around=_wrappers(server))
     if unknown := sorted(set(server.wrappers) - composition.known_methods):
-        raise UsageError(f"around({unknown[0]!r}) wraps a method nobody serves", fix="check its spelling")
+        raise UsageError(
+            f"around({unknown[0]!r}) wraps a method that this server does not have", fix="check its spelling"
+        )
     if server.search is not None:
         server.search.check(is_whole=not _is_proxy(server))
     server.check_mounts()

@@ -101,7 +101,7 @@ def main(argv: list[str]) -> int:
         raise result.problem
     if found := UNFINISHED.search(json.dumps(result.value)):
         raise ToolError(
-            f"the result holds {found[0]}, so {tool} did not wait for it\n  fix: write await {found['name']}(…) in it"
+            f"the result contains {found[0]}, so {tool} did not await it\n  fix: await {found['name']}(…) in the tool"
         )
     return 0
 
@@ -173,7 +173,7 @@ async def call(
         try:
             return (await _call_tool(client, tool, arguments, options))._replace(problem=given.unanswered)
         except asyncio.CancelledError:
-            show_stderr("", f"stopped: {tool} was not run to its end")
+            show_stderr("", f"stopped: {tool} did not finish")
             raise
         except (PeerError, ToolError) as error:
             if tool in tools or (isinstance(error, PeerError) and error.code != UNKNOWN_TOOL):

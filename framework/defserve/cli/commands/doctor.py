@@ -90,7 +90,7 @@ def main(argv: list[str]) -> int:
             help="with --auth: say which check this token fails; - is stdin",
         ),
         JSON_FLAG,
-        CommandArgument("target", nargs="*", help="look at this server instead: what MCPL hosts would switch off"),
+        CommandArgument("target", nargs="*", help="check this server instead: list what MCPL hosts would switch off"),
     )
     if options.token is not None and options.auth is None:
         raise UsageError("--token needs the address of a server", fix="add --auth URL")

@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
     about = "\n".join(f"  {name:11} {text}" for name, text in actions.items())
     parser = CommandParser("defserve kernel", f"{ABOUT}\n\nactions:\n{about}", EXAMPLES)
     parser.add_arguments(
-        CommandArgument("action", nargs="?", choices=actions, help="operate a kernel that runs, or make a file"),
+        CommandArgument("action", nargs="?", choices=actions, help="control a running kernel, or create a file"),
         CommandArgument("--config", metavar="FILE", help=CONFIG_HELP),
         make_flag("--check", help="only check the file"),
         make_flag("--json", help="with --check: print JSON"),

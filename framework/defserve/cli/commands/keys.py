@@ -64,7 +64,7 @@ def create(argv: list[str]) -> int:
         argv,
         CommandArgument("principal", help="who the key is for"),
         CommandArgument("--allow", action="append", default=[], metavar="PERMISSION", help=ALLOW_HELP),
-        make_flag("--no-tools", help="it may call no tool, and is made all the same"),
+        make_flag("--no-tools", help="create the key even though it can't call any tool"),
         CommandArgument("--scope", action="append", default=[], metavar="SCOPE", help="a scope of the key; repeatable"),
         CommandArgument(
             "--expires", type=parse_duration, metavar="TIME", help="how long it is valid: 90s, 15m, 12h, 30d, 4w"
@@ -78,7 +78,7 @@ def create(argv: list[str]) -> int:
     )
     if not (options.allow or options.scope or options.no_tools):
         raise UsageError(
-            "this key could not call any tool, so it is not made",
+            "this key couldn't call any tool, so it wasn't created",
             fix="add --allow 'ToolInvoke(*)' for every tool, or --no-tools if it is not for tools",
         )
     with _open_key_output(options.out) as place:

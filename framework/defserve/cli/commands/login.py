@@ -52,10 +52,10 @@ def run_login(argv: list[str]) -> int:
         ),
         CommandArgument("--client-secret-file", type=_secret, metavar="FILE", help="the file that holds its secret"),
         CommandArgument("--issuer", metavar="URL", help="the issuer that the client was registered with"),
-        make_flag("--no-browser", help="open no browser: print the address, and read one"),
-        CommandArgument("--port", type=_port, default=0, help="the local port to come back to (default: any)"),
+        make_flag("--no-browser", help="don't open a browser: print the address, and paste the one you end up at"),
+        CommandArgument("--port", type=_port, default=0, help="the local port for the redirect (default: any)"),
         make_flag("--list", help="show where you are signed in"),
-        make_flag("--status", help="show it, and ask the servers whether it still counts"),
+        make_flag("--status", help="show them, and ask the servers whether they are still valid"),
         JSON_FLAG,
     )
     url: str | None = options.url
@@ -95,7 +95,7 @@ def _secret(path: str) -> str:
     except UnicodeDecodeError:
         found = ""
     if not found or len(found) > MAX_SECRET_LENGTH or len(found.split()) > 1:
-        raise ArgumentTypeError(f"{path} does not hold one secret")
+        raise ArgumentTypeError(f"{path} must contain exactly one secret")
     return found
 
 
@@ -119,7 +119,7 @@ def run_logout(argv: list[str]) -> int:
     )
     options = parser.parse_options(
         argv,
-        CommandArgument("url", nargs="?", help="the address of the server; needless if there is only one sign-in"),
+        CommandArgument("url", nargs="?", help="the address of the server; optional if there is only one sign-in"),
         make_flag("--all", help="end all sign-ins"),
     )
     for url in _urls(options.url, is_all=options.all):

@@ -58,7 +58,7 @@ PACKAGE_OPTIONS: Final = (
         metavar="FILE",
         action="append",
         default=[],
-        help="ship this file, or all that match this pattern, though it looks private; repeatable",
+        help="include this file, or all that match this pattern, even though it looks private; repeatable",
     ),
 )
 

@@ -80,7 +80,7 @@ def parse(argv: list[str], asked: TemplateQuestions) -> Namespace:
     return parser.parse_options(
         argv,
         CommandArgument("--output", default=".", metavar="DIR", help="where to create its folder (default: here)"),
-        make_flag("--yes", "-y", help="ask nothing; use the defaults"),
+        make_flag("--yes", "-y", help="don't ask; use the defaults"),
         RESULT_JSON_FLAG,
     )
 
@@ -194,7 +194,9 @@ def run_add(argv: list[str]) -> int:
         CommandArgument(
             "name", metavar="NAME", help="the name of the function; for a feature set, words with dots between them"
         ),
-        CommandArgument("--description", default="", metavar="TEXT", help="what it does; models choose by it"),
+        CommandArgument(
+            "--description", default="", metavar="TEXT", help="what it does; models use this to choose a tool"
+        ),
         CommandArgument("--uri", default="", help="the URI of the resource; {names} in it become parameters"),
         CommandArgument(
             "--server", metavar="FILE", help="path/server.py or path/server.py:name, if pyproject.toml does not name it"
@@ -262,7 +264,7 @@ def run_migrate(argv: list[str]) -> int:
         argv,
         CommandArgument("files", nargs="+", metavar="FILE", help="a Python file, or a folder of them"),
         make_flag("--write", help="change the files"),
-        make_flag("--diff", help="print the differences alone"),
+        make_flag("--diff", help="print only the differences"),
         RESULT_JSON_FLAG,
     )
     done = _migrate([Path(name) for name in options.files])

@@ -213,7 +213,7 @@ async def export(opened: OpenedStore, options: Namespace) -> int:
 
 async def prune(opened: OpenedStore, options: Namespace) -> int:
     if options.keep is None and options.ttl is None and options.idle is None:
-        raise UsageError("nothing says what to delete", fix="give --keep, --ttl or --idle")
+        raise UsageError("say what to delete", fix="give --keep, --ttl or --idle")
     retention, rows = Retention(options.keep, options.ttl), list[dict[str, Any]]()
     for key in await opened.select_trees(options):
         tree = await opened.trees.load_tree(key)
@@ -356,7 +356,7 @@ async def _adopt_checkpoint(opened: OpenedStore, key: TreeKey, at: Checkpoint) -
         return await opened.trees.adopt_content(key, await opened.trees.load_content(key, at.id), checkpoint=at.id)
     except StateTampered:
         raise UsageError(
-            "a new checkpoint needs the secret of the server, and this is another one", fix=f"set {SECRET_VARIABLE}"
+            "a new checkpoint needs the server's secret, and this is a different one", fix=f"set {SECRET_VARIABLE}"
         ) from None
 
 
@@ -524,7 +524,7 @@ ACTIONS: Final = {
         "make a new checkpoint below an old one, with its content, and make it the head",
         [
             CommandArgument("checkpoint", metavar="CHECKPOINT", help=BEGIN),
-            CommandArgument("--content", metavar="FILE", help="a JSON file with another content"),
+            CommandArgument("--content", metavar="FILE", help="a JSON file with the new content"),
         ],
     ),
     "trust": StateAction(
@@ -572,7 +572,9 @@ async def open_server_store(address: str, server: str | None = None) -> AsyncGen
 def require_existing_store(address: str) -> str:
     """Raises UsageError for a store that opening would create."""
     if address.startswith("memory:"):
-        raise UsageError("a store in memory belongs to its process", fix="name a SQLite file or a Redis server")
+        raise UsageError(
+            "a store in memory can only be read by its own process", fix="name a SQLite file or a Redis server"
+        )
     path = Path(address.removeprefix("sqlite:///")).expanduser()
     if address.startswith("sqlite:///") and not path.is_file():
         raise UsageError(

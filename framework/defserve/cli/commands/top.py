@@ -44,11 +44,13 @@ def main(argv: list[str]) -> int:
             metavar="ADDRESS",
             help="http://host:port/mcp, ws://…, unix:/path, or a kernel's mgp.toml (default: found)",
         ),
-        CommandArgument("--every", type=_parse_interval, default=2.0, metavar="SECONDS", help="how often (default: 2)"),
-        CommandArgument("--count", type=parse_positive_int, metavar="N", help="print N tables and end; no full screen"),
         CommandArgument(
-            "--pid", type=parse_positive_int, metavar="PID", help="which kernel, if several serve this file"
+            "--every", type=_parse_interval, default=2.0, metavar="SECONDS", help="seconds between updates (default: 2)"
         ),
+        CommandArgument(
+            "--count", type=parse_positive_int, metavar="N", help="print N tables and exit; no full screen"
+        ),
+        CommandArgument("--pid", type=parse_positive_int, metavar="PID", help="which kernel, if several use this file"),
         JSON_LINES_FLAG,
         *CONNECTION_OPTIONS,
     )

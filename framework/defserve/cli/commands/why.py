@@ -41,15 +41,17 @@ def main(argv: list[str]) -> int:
         ),
         CommandArgument("tool", help="the name of a tool"),
         CommandArgument(
-            "--server", metavar="TARGET", help="server.py, server.py:name or module:name (default: that of the project)"
+            "--server",
+            metavar="TARGET",
+            help="server.py, server.py:name or module:name (default: the project's server)",
         ),
         CommandArgument(
             "--token",
             type=read_token_file,
             metavar="FILE",
-            help=f"the file of the token; - is stdin (default: the variable {TOKEN_VARIABLE})",
+            help=f"a file with the token; - is stdin (default: the variable {TOKEN_VARIABLE})",
         ),
-        CommandArgument("--scopes", metavar="A,B", help="take the caller for one with these scopes"),
+        CommandArgument("--scopes", metavar="A,B", help="assume that the caller has these scopes"),
         JSON_FLAG,
     )
     target = options.server or find_project_target()

@@ -90,7 +90,9 @@ class MCP(SectionedExtension):
         """The section of skills. It is made with the first skill, before serving begins."""
         if self.skills is None:
             if self.subscriptions.composition is not None:
-                raise UsageError("the first skill comes after serving began", fix="declare it where the server is made")
+                raise UsageError(
+                    "the first skill comes after the server has started", fix="declare it where you create the server"
+                )
             from defserve.protocols.mcp.skills import Skills
 
             skills = Skills(self.resources)
@@ -122,7 +124,7 @@ class MCP(SectionedExtension):
         for facet, what in OPTIONAL_EXTENSION_FACETS.items():
             if facet in item.facets and facet not in served:
                 raise UsageError(
-                    f"{item.kind} {item.name!r} is the first {what} of this server, and comes after serving began",
+                    f"{item.kind} {item.name!r} is the first {what}, and comes after the server has started",
                     where=item.where,
                     fix=f"declare a {what} before the server serves",
                 )

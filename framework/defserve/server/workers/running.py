@@ -147,7 +147,7 @@ def _own_command() -> tuple[str, ...]:
     """What started this process. Raises UsageError if that cannot be done again."""
     arguments = sys.orig_argv[1:]
     if not arguments or arguments[-1] == "-" or hasattr(sys, "ps1"):
-        raise UsageError("workers load the server from its file, and this one is in none", fix="save it: server.py")
+        raise UsageError("workers load the server from a file, and this server isn't in one", fix="save it: server.py")
     return (sys.executable, *arguments)
 
 

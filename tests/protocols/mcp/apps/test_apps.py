@@ -298,7 +298,7 @@ async def test_what_is_declared_while_serving_is_checked_as_well():
     plain = Server("plain", "1")
     _ = plain.composition
     for declare in (lambda: plain.add_app(a_view, "ui://late"), lambda: plain.add_tool(a_tool, visible_to="app")):
-        with pytest.raises(UsageError, match="comes after serving began"):
+        with pytest.raises(UsageError, match="comes after the server has started"):
             declare()
 
 

@@ -400,7 +400,7 @@ def test_the_same_skill_twice_is_refused_and_names_the_file(folder: Path) -> Non
 def test_the_first_skill_comes_before_serving(folder: Path) -> None:
     server = Server("s")
     assert server.composition is not None
-    with pytest.raises(UsageError, match="the first skill comes after serving began"):
+    with pytest.raises(UsageError, match="the first skill comes after the server has started"):
         server.skills(folder)
 
 
