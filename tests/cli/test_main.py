@@ -46,7 +46,7 @@ def test_help_groups_the_commands_by_what_one_wants_to_do(defserve: Run):
     groups = {block[0]: [line.split()[0] for line in block[1:]] for block in blocks}
     assert list(groups) == ["build:", "run:", "look:", "secure:", "ship:", "operate:", "help:"]
     assert [name for names in groups.values() for name in names] == list(COMMANDS)
-    assert groups["secure:"] == ["keys", "why", "login", "logout", "audit"]
+    assert groups["secure:"] == ["keys", "why", "login", "logout", "dev-issuer", "audit"]
 
 
 def test_an_unknown_command_is_wrong_usage(defserve: Run):

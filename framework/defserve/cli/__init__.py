@@ -72,6 +72,10 @@ COMMAND_GROUPS: Final = {
         "why": ("defserve.cli.commands.why.main", "say whether a caller may call a tool, and why"),
         "login": ("defserve.cli.commands.login.run_login", "sign in to a server; other commands then use the token"),
         "logout": ("defserve.cli.commands.login.run_logout", "end a sign-in: revoke its tokens and forget them"),
+        "dev-issuer": (
+            "defserve.cli.commands.login.run_dev_issuer",
+            "for development: an OpenID provider on this machine, to try sign-in with",
+        ),
         "audit": ("defserve.cli.commands.audit.main", "check that an audit log is intact, and read it"),
     },
     "ship": {

@@ -1,4 +1,7 @@
-"""`defserve login` and `defserve logout`: sign in at the terminal, show where one is signed in, and sign out."""
+"""`defserve login` and `defserve logout`: sign in at the terminal, show where one is signed in, and sign out.
+
+`defserve dev-issuer` is somebody to sign in with, on this machine.
+"""
 
 from __future__ import annotations
 
@@ -141,6 +144,45 @@ def _urls(given: str | None, *, is_all: bool) -> list[str]:
     if not servers:
         raise UsageError("you are not signed in anywhere", fix="sign in first: defserve login URL")
     return servers
+
+
+# -- `defserve dev-issuer`: somebody to sign in with, for development.
+
+
+ISSUER_PORT: Final = 9000
+ISSUER_ABOUT: Final = """Run an OpenID provider on this machine, to try sign-in without a real one. FOR DEVELOPMENT ONLY.
+
+Its page lists the users; whoever clicks one is signed in, without a password. It takes every client id and secret."""
+ISSUER_EXAMPLES: Final = """  defserve dev-issuer ann@example.com bob@example.com
+  defserve dev-issuer ann@example.com --port 9001
+"""
+
+
+def run_dev_issuer(argv: list[str]) -> int:
+    options = CommandParser("defserve dev-issuer", ISSUER_ABOUT, ISSUER_EXAMPLES).parse_options(
+        argv,
+        CommandArgument("users", nargs="+", metavar="USER", help="who can sign in: an e-mail address, or another name"),
+        CommandArgument(
+            "--port",
+            type=int,
+            default=ISSUER_PORT,
+            help=f"the port on loopback; 0 is a free one (default: {ISSUER_PORT})",
+        ),
+    )
+    if not 0 <= options.port < 65_536:
+        raise UsageError(f"there is no port {options.port}", fix="use one from 1024 to 65535, or leave --port out")
+    return asyncio.run(_serve_issuer(options.users, options.port))
+
+
+async def _serve_issuer(users: Sequence[str], port: int) -> int:
+    from defserve.tooling.dev_issuer import WARNING, serve_dev_issuer
+    from defserve.tooling.devserver.client_relay import make_stop_future
+
+    async with serve_dev_issuer(users, port) as issuer:
+        use = f'OAuthProxy("oidc", issuer="{issuer.issuer}", client_id="dev", client_secret="dev", …)'
+        show_stderr(StyledLine((WARNING, "bad")), StyledLine(f"in your server: {use}"))
+        show_stderr(StyledLine(f"issuer on {issuer.issuer}"))
+        return await make_stop_future()
 
 
 # -- Signs in with the person at the terminal: a browser is opened, or addresses are copied by hand.

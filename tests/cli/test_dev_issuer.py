@@ -1,0 +1,93 @@
+"""`defserve dev-issuer`: signing in on this machine, typed as the page on sign-in says, with a browser that clicks."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Thread
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from defserve.cli.commands import login
+from defserve.client.signin.credential_files import Keyring
+from tests.auth.browsing import browse
+from tests.cli.running import Run
+from tests.reader import commands, is_shown
+from tests.test_docs import blocks, text_of
+
+
+def section() -> str:
+    found = re.search(r"^## Try it on this machine$(.*?)^## ", text_of("docs/sign-in.md"), re.MULTILINE | re.DOTALL)
+    assert found
+    return found[1]
+
+
+@pytest.fixture
+def ports() -> dict[str, str]:
+    """The ports of the page → free ones."""
+    with ExitStack() as stack:
+        held = {port: stack.enter_context(socket.create_server(("127.0.0.1", 0))) for port in ("8000", "9000")}
+        return {port: str(one.getsockname()[1]) for port, one in held.items()}
+
+
+@contextmanager
+def running(*words: str) -> Iterator[str]:
+    """What a command that keeps running says until it listens."""
+    command = [sys.executable, "-m", "defserve", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            said: list[str] = []
+            while not said or not re.match(r"(serving|issuer) on ", said[-1]):
+                line = process.stderr.readline()
+                assert line, said
+                said.append(line)
+            yield "".join(said)
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def _own_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser that allows everything and clicks the first user, and a place for what is kept."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(Keyring, "of_system", lambda: None)
+    monkeypatch.setattr(login, "has_browser", lambda: True)
+
+    def click_through(url: str) -> None:
+        redirect = dict(parse_qsl(urlsplit(url).query))["redirect_uri"]
+        urllib.request.urlopen(asyncio.run(browse(url, redirect)), timeout=30).read()
+
+    def open_page(url: str) -> bool:
+        Thread(target=click_through, args=(url,)).start()
+        return True
+
+    monkeypatch.setattr(login, "open_browser", open_page)
+
+
+@pytest.mark.e2e
+def test_the_section_about_this_machine_comes_true(folder: Path, ports: dict[str, str], defserve: Run):
+    def here(text: str) -> str:
+        return re.sub("|".join(ports), lambda found: ports[found[0]], text)
+
+    (code,) = blocks(section())
+    (folder / "notes.py").write_text(here(code), encoding="utf-8")
+    started, typed = (list(commands(here(block))) for block in blocks(section(), "console"))
+    assert [command.split()[1] for command, _ in started] == ["dev-issuer", "run"]
+    # The page has the usual port of the issuer, and does not name it.
+    issuing, serving = (command.split()[1:] for command, _ in started)
+    with running(*issuing, "--port", ports["9000"]) as issuer, running(*serving) as server:
+        assert "FOR DEVELOPMENT ONLY" in issuer and f'issuer="http://127.0.0.1:{ports["9000"]}"' in issuer
+        assert f"serving on http://127.0.0.1:{ports['8000']}/mcp" in server
+        for command, shown in typed:
+            status, out, err = defserve(*command.split()[1:])
+            assert status == 0 and is_shown(shown, err + out), f"$ {command}\n{err}{out}"
