@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from defserve.auth.auth_options import Auth, parse_auth_option
+from defserve import Server, dangerous
+from defserve.auth import ApiKeys, OAuthProxy
+from defserve.auth.auth_options import Auth, list_operator_warnings, parse_auth_option
 from defserve.auth.bearer_tokens import StaticTokens
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.oauth import UNAVAILABLE_DENIAL, AuthDenial
 from defserve.auth.principals import Principal
 from defserve.auth.signed_tokens import JWT
 from defserve.errors import UsageError
+from defserve.server.web import announce_to_operator
 from tests.auth.issuer import AUDIENCE, ISSUER, pem, private_key, signed
 from tests.rows import for_each_row
 
@@ -139,3 +144,53 @@ async def test_a_token_whose_issuer_is_away_is_neither_good_nor_bad() -> None:
     with pytest.raises(IssuerUnavailable):
         await Auth(Away()).still_holds([b"Bearer t"])
     assert (await Auth(Away()).authenticate([b"Bearer t"])) is UNAVAILABLE_DENIAL
+
+
+# -- What an operator is told before callers find out.
+
+
+async def list_problems(server: Server, **options: bool) -> list[str]:
+    assert server.auth is not None
+    return [problem for problem, _ in await list_operator_warnings(server.auth, **options)]
+
+
+@pytest.mark.anyio
+async def test_who_keeps_sign_ins_in_memory_is_told_what_a_restart_costs(tmp_path: Path):
+    given: dict[str, Any] = {"client_id": "a", "client_secret": "b", "url": "http://127.0.0.1:8000/mcp", "allow": "*"}
+    (problem,) = await list_problems(Server("s", auth=OAuthProxy("github", **given)))
+    assert "everybody has to sign in again" in problem
+    kept = OAuthProxy("github", **given, store=f"sqlite:///{tmp_path}/oauth.db", secret="0123456789abcdef" * 2)
+    assert await list_problems(Server("s", auth=kept)) == []
+
+
+@pytest.mark.anyio
+async def test_who_has_made_no_keys_yet_is_told_how(tmp_path: Path):
+    file = tmp_path / "nokeys.json"
+    keys = ApiKeys(file, pepper="0123456789abcdef")
+    server = Server("s", auth=[keys])
+    assert server.auth is not None
+    ((problem, fix),) = await list_operator_warnings(server.auth)
+    assert problem == f"there are no API keys yet in {file}, so no caller has one"
+    assert fix.startswith("make one: defserve keys create NAME --allow ") and fix.endswith(f" --store {file}")
+    await keys.create("ann", permissions=["ToolInvoke(*)"])
+    assert await list_problems(server) == []
+
+
+@pytest.mark.anyio
+async def test_a_store_of_keys_is_only_opened_where_the_server_runs(tmp_path: Path):
+    server = Server("s", auth=ApiKeys(f"sqlite:///{tmp_path}/keys.db", pepper="0123456789abcdef"))
+    assert await list_problems(server, opens_stores=False) == [] and not os.listdir(tmp_path)
+    assert await list_problems(server) == ["there are no API keys yet, so no caller has one"]
+
+
+@pytest.mark.anyio
+async def test_the_start_says_so_before_it_names_the_dangerous_tools(tmp_path: Path):
+    server = Server("s", auth=ApiKeys(tmp_path / "keys.json"))
+
+    @server.tool
+    @dangerous
+    def wipe() -> None: ...
+
+    said: list[str] = []
+    await announce_to_operator(server.composition, server.auth, said.append)
+    assert [line.partition(":")[0] for line in said[:3]] == ["warning", "  fix", "dangerous tools"]

@@ -46,7 +46,8 @@ def test_a_server_at_an_http_address_is_listed(defserve: Run, elsewhere: Web):
 
 def test_a_token_may_be_in_a_file(defserve: Run, elsewhere: Web, folder: Path):
     (folder / "ann.key").write_text("t0ken\n")
-    assert defserve("list", elsewhere.url, "--token", "@ann.key").code == 0
+    for spelling in ("@ann.key", "ann.key"):
+        assert defserve("list", elsewhere.url, "--token", spelling).code == 0
     assert {exchange.headers["authorization"] for exchange in elsewhere.seen} == {"Bearer t0ken"}
 
 
@@ -124,7 +125,8 @@ def test_nobody_at_an_address_is_unreachable(defserve: Run, scheme: str):
         (
             401,
             "Bearer",
-            "wants a token (HTTP 401)\n  fix: add --token TOKEN, or --token @FILE; or sign in: defserve login http",
+            "wants a token (HTTP 401)\n  fix: add --token TOKEN, or --token @FILE. Who runs the server gives out its "
+            "tokens, such as API keys\n",
         ),
         (401, 'Bearer error="invalid_token"', "does not take this token (HTTP 401)\n  fix: use another --token"),
         (403, 'Bearer error="insufficient_scope"', "wants a token with more scopes (HTTP 403)\n  fix: use a --token"),

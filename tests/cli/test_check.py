@@ -85,6 +85,17 @@ def test_warnings_count_only_where_it_is_strict(defserve: Run, folder: Path):
     assert defserve("check", target, "--strict", "--ignore", "vague-name").code == 0
 
 
+def test_a_server_without_keys_is_told_how_to_make_one_and_is_not_faulty(defserve: Run, folder: Path):
+    (folder / "locked.py").write_text(
+        "from defserve import Server\nfrom defserve.auth import ApiKeys\n"
+        "server = Server('locked', auth=ApiKeys('no.json'))\n"
+    )
+    code, _, err = defserve("check", "locked.py", "--strict")
+    assert code == 0 and err.startswith(
+        "note: there are no API keys yet in no.json, so no caller has one\n  fix: make one: "
+    )
+
+
 def test_what_could_not_be_looked_at_is_2(defserve: Run, folder: Path):
     assert defserve("check", "nowhere.py").code == 2
     assert defserve("check").code == 2

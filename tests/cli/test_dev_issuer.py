@@ -38,6 +38,10 @@ def ports() -> dict[str, str]:
         return {port: str(one.getsockname()[1]) for port, one in held.items()}
 
 
+def put_ports(text: str, ports: dict[str, str]) -> str:
+    return re.sub("|".join(ports), lambda found: ports[found[0]], text)
+
+
 @contextmanager
 def running(*words: str) -> Iterator[str]:
     """What a command that keeps running says until it listens."""
@@ -76,12 +80,9 @@ def _own_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.e2e
 def test_the_section_about_this_machine_comes_true(folder: Path, ports: dict[str, str], defserve: Run):
-    def here(text: str) -> str:
-        return re.sub("|".join(ports), lambda found: ports[found[0]], text)
-
     (code,) = blocks(section())
-    (folder / "notes.py").write_text(here(code), encoding="utf-8")
-    started, typed = (list(commands(here(block))) for block in blocks(section(), "console"))
+    (folder / "notes.py").write_text(put_ports(code, ports), encoding="utf-8")
+    started, typed = (list(commands(put_ports(block, ports))) for block in blocks(section(), "console"))
     assert [command.split()[1] for command, _ in started] == ["dev-issuer", "run"]
     # The page has the usual port of the issuer, and does not name it.
     issuing, serving = (command.split()[1:] for command, _ in started)
@@ -91,3 +92,20 @@ def test_the_section_about_this_machine_comes_true(folder: Path, ports: dict[str
         for command, shown in typed:
             status, out, err = defserve(*command.split()[1:])
             assert status == 0 and is_shown(shown, err + out), f"$ {command}\n{err}{out}"
+
+
+@pytest.mark.e2e
+def test_after_a_restart_of_the_server_one_signs_in_again_and_tokens_count(
+    folder: Path, ports: dict[str, str], defserve: Run
+):
+    """Sign-ins and registrations were in the memory of the process that has ended."""
+    url, issuer = f"http://127.0.0.1:{ports['8000']}/mcp", ("dev-issuer", "ann@example.com", "--port", ports["9000"])
+    (folder / "notes.py").write_text(put_ports(blocks(section())[0], ports), encoding="utf-8")
+    with running(*issuer):
+        for _ in range(2):
+            with running("run", "notes.py", "--on", url):
+                assert defserve("login", url).code == 0
+                assert defserve("call", url, "whoami").out == "ann@example.com\n"
+        with running("run", "notes.py", "--on", url):
+            status, _, err = defserve("call", url, "whoami")
+            assert status == 1 and f"defserve login {url}" in err

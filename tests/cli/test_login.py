@@ -133,6 +133,17 @@ def test_a_scope_that_is_missing_is_named_with_the_command_that_helps(defserve: 
     assert defserve("call", there.url, "add").code == 0
 
 
+def test_a_tool_that_is_not_listed_may_need_a_scope_that_the_sign_in_lacks(defserve: Run, there: Company) -> None:
+    defserve("login", there.url)
+    code, _, err = defserve("call", there.url, "adt")
+    assert code == 5 and "pretend shows you no tool 'adt'\n  fix: did you mean 'add'? or your sign-in may not" in err
+    assert f"defserve login {there.url} --scope SCOPE" in err
+    there.tokens["mine"] = "read"
+    code, _, err = defserve("call", there.url, "write_note", "--token", "mine")
+    assert code == 5 and "fix: you see add; or this token may not use it: " in err
+    assert "defserve why token write_note --token FILE" in err and "mine" not in err
+
+
 def test_what_cannot_be_revoked_is_said_and_forgotten(defserve: Run, there: Company) -> None:
     del there.issuer["revocation_endpoint"]
     defserve("login", there.url)

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from defserve import Auth, Server, dangerous
+from defserve import Auth, Server, auth, dangerous
 from defserve.auth import StaticTokens
 from defserve.auth.api_keys import VARIABLE
+from defserve.auth.bearer_tokens import TOKEN_FIXES, find_token_fix
 from defserve.errors import Refused
 from defserve.extending import Extension, Stages
 from defserve.protocols.mgp.access import AccessPolicy, Entry
@@ -83,11 +84,22 @@ def test_a_refusal_says_what_to_change(notes: Path, defserve: Run):
         "  ✗ needs scope notes.write: lacks it",
         "  ✗ may call: lacks tool:invoke:delete_note",
     ]
-    assert steps(out)[-3:] == [
+    assert steps(out)[-2:] == [
         "would be refused.",
-        "  fix: give the caller the scope notes.write",
-        "  fix: defserve keys create weak --allow 'ToolInvoke(delete_note)'",
+        "  fix: replace the key: defserve keys create weak --allow 'ToolInvoke(read_note)' "
+        "--allow 'ToolInvoke(delete_note)' --scope notes.write; then defserve keys revoke ID",
     ]
+
+
+def test_the_key_that_replaces_one_has_its_end_and_rates_and_may_call_the_tool(notes: Path, defserve: Run):
+    limits = ("--expires", "30d", "--per-minute", "60")
+    defserve("keys", "create", "nightly", "--scope", "other", *limits)
+    _, out, _ = defserve("why", "nightly", "delete_note", "--server", "notes.py")
+    found = re.search(r"replace the key: defserve (keys create nightly .*); then defserve (keys revoke [0-9a-f]+)", out)
+    assert found and "--expires 30d --per-minute 60" in found[1] and "--scope other" in found[1]
+    for command in found.groups():
+        assert defserve(*shlex.split(command)).code == 0
+    assert "✗" not in defserve("why", "nightly", "delete_note", "--server", "notes.py").out
 
 
 def test_json_has_the_same_steps(notes: Path, defserve: Run):
@@ -115,11 +127,55 @@ def test_a_token_is_read_from_a_file_stdin_or_a_variable(notes: Path, defserve: 
     found = defserve(*asked, "--token", "ci.key")
     token = (notes / "ci.key").read_text().strip()
     assert found.code == 0 and "✓ known: token of 'ci' (ApiKeys)" in found.out and token not in found.out
+    assert defserve(*asked, "--token", "@ci.key") == found
     monkeypatch.setenv("DEFSERVE_TOKEN", f"{token[:-3]}AAA")
     found = defserve(*asked)
     assert found.code == 5 and "✗ known: unknown: an API key has its id, and another secret" in found.out
     monkeypatch.delenv("DEFSERVE_TOKEN")
     assert "--token FILE" in defserve(*asked).err
+
+
+SIGNED_IN = '''
+from defserve import Server
+from defserve.auth import OAuthProxy
+
+auth = OAuthProxy(
+    "github", client_id="a", client_secret="b", url="http://127.0.0.1:8000/mcp", allow="*"{more}
+)
+server = Server("notes", auth=auth)
+
+
+@server.tool
+def list_notes() -> str:
+    """List all notes."""
+    return ""
+'''
+
+
+@for_each_row(
+    "more, mark, fix",
+    [
+        ("", "?", "defserve doctor --auth http://127.0.0.1:8000/mcp --token FILE"),
+        (', store="sqlite:///oauth.db", secret="0123456789abcdef" * 2', "✗", "sign in again: defserve login URL"),
+    ],
+)
+def test_sign_ins_in_the_memory_of_the_server_are_left_to_it(
+    folder: Path, defserve: Run, more: str, mark: str, fix: str
+):
+    file = "stored.py" if more else "remembered.py"
+    (folder / file).write_text(SIGNED_IN.replace("{more}", more), encoding="utf-8")
+    (folder / "token").write_text("abc", encoding="utf-8")
+    code, out, _ = defserve("why", "token", "list_notes", "--server", file, "--token", "token")
+    assert code == 5 and f"  {mark} known: " in out and fix in out
+    assert ("would be refused" in out) is (mark == "✗") and "a person says yes" not in out
+
+
+def test_each_reason_to_refuse_a_token_says_how_to_get_another():
+    source = "".join(path.read_text(encoding="utf-8") for path in Path(auth.__file__).parent.rglob("*.py"))
+    checks = set(re.findall(r'"([a-z]+): (?:it|its|the|an?|no|with) ', source))
+    assert {"exp", "aud", "iss", "signature", "revoked"} <= checks
+    assert checks - {"token"} <= TOKEN_FIXES.keys()
+    assert find_token_fix("token: it is not on the list") not in TOKEN_FIXES.values()
 
 
 def test_an_expired_key_is_not_known(notes: Path, defserve: Run):

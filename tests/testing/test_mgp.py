@@ -7,7 +7,7 @@ import pytest
 from defserve.client import Mgp
 from defserve.errors import DefserveError, Rejected
 from defserve.protocols.mgp.permissions import NotConfirmed
-from defserve.testing import Decline, SyncClient
+from defserve.testing import Decline, SyncClient, UnansweredQuestion
 from tests.rows import for_each_row
 
 SERVER = "tests.client.mgp.guarded:server"
@@ -23,6 +23,12 @@ def test_a_plain_client_is_asked_by_the_server(era: str, over: str):
         client.will_answer({"value": True})
         assert client.mgp is None
         assert client.call("run", command="git status") == "git status"
+
+
+def test_a_dangerous_tool_that_a_test_does_not_confirm_says_how_to_confirm_it():
+    with pytest.raises(UnansweredQuestion, match=r"fix: client\.will_answer\(True\) before the call"):
+        with SyncClient(SERVER, "stateless") as client:
+            client.call("run", command="git status")
 
 
 @for_each_row("era", ERAS)

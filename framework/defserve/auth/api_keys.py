@@ -44,6 +44,8 @@ log = logging.getLogger("defserve.auth")
 
 VARIABLE: Final = "DEFSERVE_KEYS_PEPPER"
 PEPPER: Final = "the pepper of API keys"
+DEFAULT_FILE: Final = "keys.json"
+"""Where `defserve keys` looks for the keys of a server."""
 
 # How exact `last_used` is, in seconds: a busy key must not write at every call.
 TOUCH: Final = 60.0
@@ -252,6 +254,25 @@ class ApiKeys(ExplainingVerifier):
             text = os.environ.get(VARIABLE, "").strip().encode()
             self._pepper = text or load_secret(get_config_path("keys.pepper"), PEPPER, make=make, fix=f"set {VARIABLE}")
         return hmac.new(self._pepper, token.encode(), hashlib.sha256).hexdigest()
+
+
+async def describe_missing_keys(keys: ApiKeys, *, opens_store: bool = True) -> tuple[str, str] | None:
+    """What to tell an operator who has made no keys yet, and the fix; None if there are keys, or it cannot be seen.
+
+    Without `opens_store`, only a file of keys is looked at.
+    """
+    store = keys._store  # pyright: ignore[reportPrivateUsage] - of this module
+    place = str(store.path) if isinstance(store, KeyFile) else ""
+    if not place and not opens_store:
+        return None
+    try:
+        if await keys.keys():
+            return None
+    except DefserveError:  # the calls will say so
+        return None
+    option = "" if place == DEFAULT_FILE else f" --store {place or 'STORE'}"
+    fix = f"make one: defserve keys create NAME --allow 'ToolInvoke(*)' --out NAME.key{option}"
+    return f"there are no API keys yet{f' in {place}' if place else ''}, so no caller has one", fix
 
 
 def is_store_address(store: str) -> bool:

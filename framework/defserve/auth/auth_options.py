@@ -260,6 +260,24 @@ class Auth:
         return replace(make_bearer_denial(error, asked, self._metadata_url), cause=cause)
 
 
+async def list_operator_warnings(auth: Auth, *, opens_stores: bool = True) -> list[tuple[str, str]]:
+    """What an operator should know before callers do, each with its fix. Stores are opened only with `opens_stores`."""
+    found: list[tuple[str, str]] = []
+    if auth.site is not None and auth.kept_in_memory:
+        problem = (
+            "sign-ins are kept in the memory of this process: when it restarts, everybody has to sign in again, and "
+            "clients that remember their registration have to be added again"
+        )
+        secret = "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        fix = f'OAuthProxy(store="sqlite:///sign-ins.db", …), and DEFSERVE_SECRET set to the output of {secret}'
+        found.append((problem, fix))
+    if (keys := auth.find_api_keys()) is not None:
+        from defserve.auth.api_keys import describe_missing_keys
+
+        found += filter(None, [await describe_missing_keys(keys, opens_store=opens_stores)])
+    return found
+
+
 def parse_auth_option(value: Auth | TokenVerifier | Sequence[TokenVerifier]) -> Auth:
     """The options that the author gave, or options for the given verifiers. Raises UsageError for anything else."""
     return value if isinstance(value, Auth) else Auth(value)

@@ -98,6 +98,42 @@ class TokenRefused(Exception):
         return f"{self.reason} ({names})" if names else self.reason
 
 
+TOKEN_FIXES: Final[Mapping[str, str]] = {
+    "exp": "get a new token from the issuer, or sign in again: defserve login URL",
+    "nbf": "wait until then; if that moment has passed, set the clocks of the issuer and of this machine right",
+    "iat": "wait until then; if that moment has passed, set the clocks of the issuer and of this machine right",
+    "aud": "ask the issuer for a token for this server: resource= (or audience=) in the request is the server's URL; "
+    "if the token is right, name its audience in the server: audience=…",
+    "iss": "get a token from the issuer that this server trusts; if the token is right, change issuer=… of the server",
+    "signature": "get the token from the issuer itself, unchanged; if it comes from there, the server has another key: "
+    "check key=… or jwks_url=…",
+    "kid": "get a new token; if the issuer has just changed its keys, try again in a minute",
+    "keys": "check that the server reaches its issuer's keys, and try again",
+    "alg": "have the issuer sign with an algorithm that the server takes; if the token is right, change algorithms=…",
+    "typ": "send the access token that the issuer gives, not the ID token",
+    "format": "check that the whole token is in the file, and that this server takes tokens of this kind",
+    "crit": "have the issuer leave out `crit`: this server knows no extensions of signed tokens",
+    "claims": "have the issuer write claims as RFC 7519 says: dates are numbers, names are texts",
+    "sub": "get a token of a user; the issuer must write a sub that can be a caller's name",
+    "jti": "have the issuer write an id (jti) into its tokens: this server can take tokens back",
+    "revoked": "get a new token: sign in again (defserve login URL), or ask the issuer",
+    "seal": "sign in again: defserve login URL",
+    "user": "add the user to OAuthProxy(allow=…), or sign in as another",
+    "unknown": "defserve keys list shows the keys that there are; make another: defserve keys create NAME --allow …",
+    "expired": "make another key: defserve keys create NAME --allow … --expires 90d",
+    "scope": "ask the issuer for a token with this scope; after a sign-in: defserve login URL --scope …",
+    "cnf": "get a token that is not bound to a key, or let the server check proofs: Auth(dpop=DPoP(…))",
+    "proof": "send the token with its DPoP proof; a client such as SignIn(dpop=True) does",
+}
+"""The check that a token fails → how one gets a token that passes it."""
+
+
+def find_token_fix(reason: str) -> str:
+    """How to get a token that passes the check that a reason of `TokenRefused` begins with."""
+    fix = "get another token from whoever runs this server"
+    return TOKEN_FIXES.get(reason.partition(":")[0], fix)
+
+
 def quote_untrusted(value: object) -> str:
     """What somebody else wrote, short and on one line, for a log."""
     return escape_unprintable(repr(truncate_text(str(value), MAX_QUOTED_LENGTH)))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -155,12 +156,17 @@ def parse_positive_int(text: str) -> int:
 
 
 def parse_token(text: str) -> str:
-    """A token, or the one in a file: `@FILE`. No token begins with `@`."""
-    return read_token_file(text[1:], "@FILE") if text.startswith("@") else text
+    """A token, or the file that holds it: `@FILE`, `-` for stdin, or `FILE` if there is such a file.
+
+    No token begins with `@`.
+    """
+    is_file = text.startswith("@") or text == "-" or os.path.isfile(text)
+    return parse_token_file(text, "@FILE") if is_file else text
 
 
-def read_token_file(path: str, form: str = "FILE") -> str:
-    """The token in a file; `-` is stdin. `form` is how the option is written."""
+def parse_token_file(text: str, form: str = "FILE") -> str:
+    """The token in a file: `FILE` or `@FILE`; `-` is stdin. `form` is how the option is written in its help."""
+    path = text.removeprefix("@")
     try:
         with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
             found = file.read(MAX_TOKEN_LENGTH + 1).decode("ascii").strip()

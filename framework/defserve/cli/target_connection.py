@@ -80,7 +80,7 @@ async def connect_target(
     }
     SILENT_SERVERS.use_file(get_silent_server_cache_path())
     try:
-        with explain_http_errors(target.address, is_signed_in=_is_signed_in(target, options)):
+        with explain_http_errors(target.address, is_signed_in=is_signed_in(target, options)):
             if target.server is not None:
                 async with AsyncExitStack() as stack:
                     yield await _start_client(stack, target.server.connect(**chosen), options)
@@ -114,7 +114,7 @@ async def open_target_link(target: ServerTarget, options: Namespace) -> ClientLi
         headers = {name.lower(): value for name, value in given.items()}
         address, token = resolve_local_key(target.address, options.token, headers)
         auth = None
-        if token is None and _is_signed_in(target, options) and has_stored_sign_in(address):
+        if token is None and is_signed_in(target, options) and has_stored_sign_in(address):
             from defserve.client.signin.authorizer import StoredSignIn
 
             auth = StoredSignIn()
@@ -123,7 +123,7 @@ async def open_target_link(target: ServerTarget, options: Namespace) -> ClientLi
     return await ProcessLink.spawn(program, args, env=target.env, cwd=target.cwd, echo=options.verbose)
 
 
-def _is_signed_in(target: ServerTarget, options: Namespace) -> bool:
+def is_signed_in(target: ServerTarget, options: Namespace) -> bool:
     """Whether a command uses the token of `defserve login`. One that its command line gives wins over it."""
     given = {name.lower() for name in (*target.headers, *parse_headers(options.header))}
     return (
@@ -132,6 +132,20 @@ def _is_signed_in(target: ServerTarget, options: Namespace) -> bool:
         and "authorization" not in given
         and has_stored_sign_in(target.address)
     )
+
+
+def describe_hidden_tools(target: ServerTarget, options: Namespace, tool: str) -> str:
+    """What else it can mean that a tool is not listed: its caller may not see it. Empty where no caller has a token.
+
+    Servers show a caller only what it may use, so nobody here knows which it is, nor what the tool needs.
+    """
+    if is_signed_in(target, options):
+        return f"your sign-in may not use it: defserve login {target.address} --scope SCOPE asks for more"
+    given = {name.lower() for name in (*target.headers, *parse_headers(options.header))}
+    if not target.address or not (options.token or "authorization" in given):
+        return ""
+    why = f"defserve why token {shlex.quote(tool)} --token FILE --server SERVER.py"
+    return f"this token may not use it: who runs the server sees what it lacks with {why}"
 
 
 def _answers() -> Answers:
@@ -194,9 +208,11 @@ def _credentials(error: CredentialsRequired, address: str) -> str:
         return "add -H 'Authorization: …'"
     challenge = str(error.data.get("challenge"))
     scopes = SCOPES.search(challenge) if error.error == "insufficient_scope" else None
-    sign_in = f"sign in: defserve login {address}" + (f' --scope "{scopes[1]}"' if scopes else "")
     token = TOKENS.get(error.error, TOKENS[""])
-    return f"{sign_in}; or {token}" if METADATA in challenge else f"{token}; or {sign_in}"
+    if METADATA not in challenge:
+        return f"{token}. Who runs the server gives out its tokens, such as API keys"
+    asked = f' --scope "{scopes[1]}"' if scopes else ""
+    return f"sign in: defserve login {address}{asked}; or {token}"
 
 
 def _absent(message: str, address: str) -> str:

@@ -9,13 +9,17 @@ audited, and the tool doesn't run.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from copy import copy
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from defserve.auth.auth_options import Auth
 from defserve.auth.authority import is_local_user, make_stranger_principal
+from defserve.auth.bearer_tokens import find_token_fix
 from defserve.auth.oauth import TOKEN_HEADER_EXAMPLE, AuthDenial
 from defserve.auth.principals import (
     ANY,
@@ -51,6 +55,8 @@ PIPE: Final = "pipe"
 ANONYMOUS: Final = "anonymous"
 TOKEN: Final = "token"
 KEY_PREFIX: Final = "key:"
+KEPT_CHECKS: Final = frozenset(("seal", "revoked"))
+"""The checks of a token that ask what an authorization server of ours has kept."""
 
 
 class CallStep(NamedTuple):
@@ -76,6 +82,11 @@ class CallDecision(NamedTuple):
     steps: list[CallStep]
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether another process has to say who the caller is."""
+        return self.steps[0].outcome == "depends" and bool(self.steps[0].fix)
+
+    @property
     def would_run(self) -> bool:
         return not any(step.outcome == "refused" or step.fix for step in self.steps)
 
@@ -83,6 +94,8 @@ class CallDecision(NamedTuple):
     def verdict(self) -> str:
         if any(step.outcome == "refused" for step in self.steps):
             return "would be refused."
+        if self.is_unknown:
+            return "cannot be told here: the server that runs knows the caller."
         return "would run." if self.would_run else "would run only if a person says yes."
 
     def describe(self) -> dict[str, Any]:
@@ -132,8 +145,25 @@ async def _examine_token(server: Server, token: str | None) -> ExaminedCaller:
     if isinstance(found, Principal):
         step = CallStep("known", "passed", f"token of {found.id!r} ({type(server.auth.verifier).__name__})")
         return ExaminedCaller(f"token of {found.id!r}", found, step)
-    reason = found.cause or found.text if isinstance(found, AuthDenial) else "it is no bearer token"
-    return ExaminedCaller(TOKEN, None, CallStep("known", "refused", str(reason), "send a token that passes this check"))
+    cause = found.cause if isinstance(found, AuthDenial) else None
+    is_kept_elsewhere = server.auth.site is not None and bool(server.auth.kept_in_memory)
+    if is_kept_elsewhere and cause is not None and cause.reason.partition(":")[0] in KEPT_CHECKS:
+        return ExaminedCaller(TOKEN, None, _make_elsewhere_step(server.auth))
+    if cause is None:
+        fix = "check that the whole token is in the file, and nothing else"
+        text = found.text if isinstance(found, AuthDenial) else "it is no bearer token"
+        return ExaminedCaller(TOKEN, None, CallStep("known", "refused", text, fix))
+    return ExaminedCaller(TOKEN, None, CallStep("known", "refused", str(cause), find_token_fix(cause.reason)))
+
+
+def _make_elsewhere_step(auth: Auth) -> CallStep:
+    """Sign-ins are kept in the memory of the process that serves, and this is another one."""
+    sentence = "sign-ins are kept in the memory of the server that runs, and this command cannot see them"
+    fix = (
+        f"ask the server that runs: defserve doctor --auth {auth.resource_url} --token FILE; to see sign-ins here, "
+        'give both a store: OAuthProxy(store="sqlite:///sign-ins.db"), and the same DEFSERVE_SECRET'
+    )
+    return CallStep("known", "depends", sentence, fix)
 
 
 def _examine_assumed(server: Server, name: str, scopes: Iterable[str]) -> ExaminedCaller:
@@ -194,7 +224,10 @@ async def explain_call(server: Server, caller: ExaminedCaller, tool_name: str) -
     if caller.principal is None:
         return CallDecision([caller.step])
     async with _rehearse_call(server, caller.principal, tool) as call:
-        steps = [caller.step, *_explain_rights(server, caller.principal, tool), *_explain_policies(server, call, tool)]
+        rights = _explain_rights(
+            server, caller.principal, tool, await _format_wider_key(server, caller.principal, tool)
+        )
+        steps = [caller.step, *rights, *_explain_policies(server, call, tool)]
         try:
             find_item(call, registry, tool_name, UnknownTool)
             await call.terms.table.pipeline(tool).run_admit_steps(call, tool)
@@ -206,7 +239,8 @@ async def explain_call(server: Server, caller: ExaminedCaller, tool_name: str) -
     return CallDecision(steps)
 
 
-def _explain_rights(server: Server, caller: Principal, tool: Tool) -> Iterator[CallStep]:
+def _explain_rights(server: Server, caller: Principal, tool: Tool, wider_key: str) -> Iterator[CallStep]:
+    """`wider_key` says how the key of the caller is replaced by one that lacks nothing; empty if it has no key."""
     if is_local_user(caller):
         yield CallStep("rights", "passed", "all of them: the local user started this server")
         return
@@ -217,7 +251,8 @@ def _explain_rights(server: Server, caller: Principal, tool: Tool) -> Iterator[C
         yield CallStep("server", "refused", str(denial.cause), f"every caller needs {' '.join(server.auth.scopes)}")
     for scope in tool.options.scopes:
         if caller.missing([scope]):
-            yield CallStep(f"needs scope {scope}", "refused", "lacks it", f"give the caller the scope {scope}")
+            fix = wider_key or _format_scope_fix(server.auth, scope)
+            yield CallStep(f"needs scope {scope}", "refused", "lacks it", fix)
         else:
             yield CallStep(f"needs scope {scope}", "passed", "has it")
     if not isinstance(caller, ApiKeyPrincipal):
@@ -227,7 +262,35 @@ def _explain_rights(server: Server, caller: Principal, tool: Tool) -> Iterator[C
         right = named if named in caller.scopes else format_invoke_scope(ANY)
         yield CallStep("may call", "passed", right if right in caller.scopes else "any caller: it checks rights itself")
     else:
-        yield CallStep("may call", "refused", f"lacks {named}", _format_new_key(caller.id, tool.name))
+        fix = wider_key or f"map a scope of the token to it: Auth(permissions={{'SCOPE': ['ToolInvoke({tool.name})']}})"
+        yield CallStep("may call", "refused", f"lacks {named}", fix)
+
+
+def _format_scope_fix(auth: Auth, scope: str) -> str:
+    if auth.site is None:
+        return f"ask the issuer for a token with the scope {scope}"
+    who = "OAuthProxy(optional_scopes=…, scopes_for=…) says who gets it"
+    return f"sign in with it: defserve login {auth.resource_url} --scope {scope}; {who}"
+
+
+async def _format_wider_key(server: Server, caller: Principal, tool: Tool) -> str:
+    """How to replace the API key of a caller by one that may call the tool; empty if it has none."""
+    keys = server.auth.find_api_keys() if server.auth is not None else None
+    if keys is None or not isinstance(caller, ApiKeyPrincipal) or not caller.key:
+        return ""
+    key = next((each for each in await keys.keys() if each.id == caller.key), None)
+    if key is None:
+        return ""
+    lacks_tool = not caller.may_invoke(tool.name) and not tool.protects_itself
+    allowed = [*key.permissions, *([f"ToolInvoke({tool.name})"] if lacks_tool else [])]
+    scopes = [*key.scopes, *(scope for scope in tool.options.scopes if caller.missing([scope]))]
+    words = [f"--allow {shlex.quote(one)}" for one in allowed] + [f"--scope {shlex.quote(one)}" for one in scopes]
+    if key.expires_at is not None:
+        words.append(f"--expires {ceil((key.expires_at - time.time()) / 86_400)}d")
+    rates = {"--per-minute": key.per_minute, "--per-hour": key.per_hour}
+    words += [f"{option} {count}" for option, count in rates.items() if count]
+    made = " ".join(["defserve keys create", shlex.quote(key.principal), *words])
+    return f"replace the key: {made}; then defserve keys revoke {key.id}"
 
 
 def _explain_policies(server: Server, call: Call, tool: Tool) -> Iterator[CallStep]:

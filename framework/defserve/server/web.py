@@ -11,6 +11,7 @@ from time import time
 from typing import TYPE_CHECKING
 
 from defserve.auth import Auth
+from defserve.auth.auth_options import list_operator_warnings
 from defserve.auth.authority import normalize_ip_address
 from defserve.auth.bearer_tokens import check_verifier_settings
 from defserve.core.composition import Composition
@@ -142,7 +143,7 @@ def run_network_server(
     """Serve on the network until a signal or a client ends it. Returns the exit code."""
     provider, network = SessionOpener(composition), make_network_options(options)
     if address.scheme != "unix":
-        network = replace(network, announce=partial(announce_dangerous_tools, composition, auth, _print_line))
+        network = replace(network, announce=partial(announce_to_operator, composition, auth, _print_line))
     if not options.get("local_token", False):
         return run_listener(
             make_http_app(provider, mcp, auth, options, address), address, network, composition.limits, provider
@@ -234,6 +235,14 @@ def refuse_scopes_without_auth(mcp: MCP, auth: Auth | None) -> None:
 
 
 MAX_LISTED_NAMES = 5
+
+
+async def announce_to_operator(composition: Composition, auth: Auth | None, say: Callable[[str], None]) -> None:
+    """Say what the operator should know before callers find out."""
+    for problem, fix in await list_operator_warnings(auth) if auth is not None else ():
+        say(f"warning: {problem}")
+        say(f"  fix: {fix}")
+    await announce_dangerous_tools(composition, auth, say)
 
 
 async def announce_dangerous_tools(composition: Composition, auth: Auth | None, say: Callable[[str], None]) -> None:

@@ -380,8 +380,7 @@ class AnswerScript:
 
     def _ask(self, message: str, schema: dict[str, Any]) -> Any:
         if not self.prepared:
-            fields = ", ".join(f"{name!r}: …" for name in schema.get("properties", {}))
-            self._add_unanswered(f"the server asked {message!r}", f"client.will_answer({{{fields}}})")
+            self._add_unanswered(f"the server asked {message!r}", f"client.will_answer({_format_example(schema)})")
             return Cancel
         try:
             return wrap_single_field_answer(_resolve_answer(self.prepared.popleft(), message, schema), schema)
@@ -409,6 +408,14 @@ class AnswerScript:
 
     def _add_unanswered(self, question: str, fix: str) -> None:
         self._unanswered.append(f"{question}, and the test has no answer for it\n  fix: {fix} before the call")
+
+
+def _format_example(schema: dict[str, Any]) -> str:
+    """An answer as one writes it in a test. Where a yes is the only field, it is a yes."""
+    fields: dict[str, Any] = schema.get("properties", {})
+    if [field.get("type") for field in fields.values()] == ["boolean"]:
+        return "True"
+    return f"{{{', '.join(f'{name!r}: …' for name in fields)}}}"
 
 
 def _resolve_answer(answer: Any, *question: Any) -> Any:

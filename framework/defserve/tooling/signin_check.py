@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from defserve.auth.bearer_tokens import TokenRefused, format_time, quote_untrusted
+from defserve.auth.bearer_tokens import TokenRefused, find_token_fix, format_time, quote_untrusted
 from defserve.auth.issuers import (
     HttpRequest,
     HttpResponse,
@@ -237,7 +237,7 @@ async def _verify_token(url: str, token: str, document: Mapping[str, Any], ask: 
             return Step(TOKEN, "checked here", "missing", "the server names no issuer to check it with", "see its log")
         await Issuers(issuers).check_token(token)
     except TokenRefused as refused:
-        return Step(TOKEN, "checked here", "broken", str(refused), "get a token that passes this check")
+        return Step(TOKEN, "checked here", "broken", str(refused), find_token_fix(refused.reason))
     except (UsageError, IssuerUnavailable) as error:
         return Step(TOKEN, "checked here", "missing", str(error), "see the server's log")
     about = f"it is good for {resource} by the issuer's keys: the server expects another audience, or has revoked it"

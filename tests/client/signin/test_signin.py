@@ -274,6 +274,27 @@ async def test_a_url_id_is_used_where_the_issuer_takes_one_and_else_we_register(
     assert [visit["client_id"] for visit in there.visits] == ["client-1", id] and len(there.registered) == 1
 
 
+async def test_an_issuer_that_has_forgotten_us_is_registered_with_anew(there: Company) -> None:
+    store = MemoryCredentialStore()
+    await call(there, store=store)
+    there.tokens.clear()
+    there.refreshing.clear()
+    # The refresh token is refused, and then the client itself, before a browser is sent there.
+    there.token_errors = [{"error": "invalid_client"}, {"error": "invalid_client"}]
+    assert await call(there, store=store) == "3"
+    assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-2"]
+
+
+async def test_an_issuer_that_does_not_say_whether_it_knows_us_is_asked_as_before(there: Company) -> None:
+    store = MemoryCredentialStore()
+    await call(there, store=store)
+    there.tokens.clear()
+    there.refreshing.clear()
+    there.token_errors = [{"error": "invalid_grant"}, {"error": "temporarily_unavailable"}]
+    assert await call(there, store=store) == "3"
+    assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-1"]
+
+
 async def test_offline_access_is_asked_for_only_if_the_issuer_lists_it(there: Company) -> None:
     await call(there)
     there.issuer["scopes_supported"] = ["read", "offline_access"]

@@ -22,6 +22,7 @@ from defserve.cli.target_connection import (
     MISSING_ARGUMENT_PATTERN,
     brief_tracebacks,
     connect_target,
+    describe_hidden_tools,
     parse_argument_words,
     parse_subject_options,
     resolve_target_before_name,
@@ -148,7 +149,7 @@ async def call(
     given = PreparedAnswers(options.answer, yes=options.yes, around=work.pause_drawing)
     async with connect_target(target, options, answers=given.make_client_answers(), work=work) as client:
         tools = {str(item.get("name")): item for item in await client.tools()}
-        listed = tools.get(tool, {})
+        listed, hidden = tools.get(tool, {}), describe_hidden_tools(target, options, tool)
         arguments = {
             **parse_typed_arguments(
                 texts, object_or_empty(object_or_empty(listed.get("inputSchema")).get("properties"))
@@ -156,10 +157,12 @@ async def call(
             **values,
         }
         if options.validate:
-            return CallResult(await validate_arguments(client, tool, arguments, tools, options))
+            if tool not in tools:
+                raise unknown_tool(client, tool, list(tools), hidden)
+            return CallResult(await validate_arguments(client, tool, arguments, tools))
         security = parse_tool_security(tool, listed)
         if not security.is_listed and not await is_hidden(client, tool, arguments, can_ask=given.can_answer):
-            raise unknown_tool(client, tool, list(tools), options)
+            raise unknown_tool(client, tool, list(tools), hidden)
         if security.confirmation_required and (
             wrong := find_misnamed_arguments(object_or_empty(listed.get("inputSchema")), arguments)
         ):
@@ -178,7 +181,7 @@ async def call(
         except (PeerError, ToolError) as error:
             if tool in tools or (isinstance(error, PeerError) and error.code != UNKNOWN_TOOL):
                 raise explain_error(error, given, listed, arguments) from None
-            raise unknown_tool(client, tool, list(tools), options) from None
+            raise unknown_tool(client, tool, list(tools), hidden) from None
 
 
 async def _call_tool(client: Client, tool: str, arguments: dict[str, Any], options: Namespace) -> CallResult:
@@ -247,11 +250,9 @@ def _format_list_hint(tool: dict[str, Any], arguments: dict[str, Any], told: str
 
 
 async def validate_arguments(
-    client: Client, tool: str, arguments: dict[str, Any], tools: dict[str, dict[str, Any]], options: Namespace
+    client: Client, tool: str, arguments: dict[str, Any], tools: dict[str, dict[str, Any]]
 ) -> str:
     """Check the arguments. Raises ToolError. If the server has no `tools/validate`, its list of tools is used."""
-    if tool not in tools:
-        raise unknown_tool(client, tool, list(tools), options)
     try:
         answer = await client.request("tools/validate", {"name": tool, "arguments": arguments})
         found = [f"{p['field']}: {p['reason']}" if p.get("field") else p["reason"] for p in answer["problems"]]
@@ -304,9 +305,11 @@ def parse_typed_arguments(texts: dict[str, str], properties: dict[str, Any]) -> 
     return fitted
 
 
-def unknown_tool(client: Client, tool: str, known: list[str], options: Namespace) -> ToolError:
+def unknown_tool(client: Client, tool: str, known: list[str], hidden: str) -> ToolError:
+    """The error for a tool that is not listed. `hidden` says what it means if the server has it; else it is empty."""
     name = client.server_info.get("name", "the server")
-    if not known and (options.token or options.header):
-        return ToolError(f"{name} shows you no tools; your token may not allow any")
-    fix = did_you_mean(tool, known, f"its tools are {', '.join(known)}" if known else "it has no tools")
-    return ToolError(f"{name} has no tool {tool!r}\n  fix: {fix}")
+    if not hidden:
+        fix = did_you_mean(tool, known, f"its tools are {', '.join(known)}" if known else "it has no tools")
+        return ToolError(f"{name} has no tool {tool!r}\n  fix: {fix}")
+    fix = did_you_mean(tool, known, f"you see {', '.join(known)}" if known else "you see none")
+    return ToolError(f"{name} shows you no tool {tool!r}\n  fix: {fix}{'' if fix.endswith('?') else ';'} or {hidden}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import warnings
 from argparse import Namespace
@@ -12,7 +13,7 @@ from defserve.cli.content import TOKEN_COST_NOTES, explain_write_errors
 from defserve.cli.exits import format_located_error, print_error
 from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag
 from defserve.cli.progress import LISTING_STEP, ProgressDisplay
-from defserve.cli.screen import show_stdout
+from defserve.cli.screen import format_problem, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, StyledLine, format_count
 from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, resolve_only_target, split_command
 from defserve.cli.target_connection import CONNECTION_OPTIONS
@@ -89,7 +90,18 @@ def _main(argv: list[str]) -> int:
         if options.calls and BAD_CALL not in ignored:
             made += bad_calls(options.calls, listed)
     _show(made, found, options)
+    _show_auth_warnings(target)
     return FOUND if any(options.strict or complaint.level == "error" for complaint in made) else CLEAN
+
+
+def _show_auth_warnings(target: ServerTarget) -> None:
+    """What is to be done before the server is run. It is no fault of the definitions, so it does not count as one."""
+    if (auth := getattr(target.server, "auth", None)) is None:
+        return
+    from defserve.auth.auth_options import list_operator_warnings
+
+    for problem, fix in asyncio.run(list_operator_warnings(auth, opens_stores=False)):
+        show_stderr(*format_problem("note", f"{problem}\n  fix: {fix}"))
 
 
 def _rules_page() -> Iterator[StyledLine]:

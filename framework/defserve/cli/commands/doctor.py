@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from defserve.base.version import VERSION
 from defserve.cli.exits import print_error
-from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, read_token_file
+from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, parse_token_file
 from defserve.cli.screen import show_stdout
 from defserve.cli.screen_blocks import STATE_STYLES, JsonBlock, StyledLine, format_count
 from defserve.core.json_values import is_object
@@ -85,7 +85,7 @@ def main(argv: list[str]) -> int:
         CommandArgument("--auth", metavar="URL", help="check how clients sign in at this server instead"),
         CommandArgument(
             "--token",
-            type=read_token_file,
+            type=parse_token_file,
             metavar="FILE",
             help="with --auth: say which check this token fails; - is stdin",
         ),

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, TextIO, TypeVar
 
+from defserve.auth.api_keys import DEFAULT_FILE as STORE
 from defserve.auth.api_keys import ApiKey, ApiKeys, is_store_address
 from defserve.cli.parser import (
     JSON_FLAG,
@@ -27,7 +28,6 @@ from defserve.errors import UsageError
 
 T = TypeVar("T")
 
-STORE: Final = "keys.json"
 PRIVATE: Final = 0o600
 STORE_HELP: Final = f"the file of the keys, or the address of a store: sqlite:///keys.db (default: {STORE})"
 SERVER_HELP: Final = (

@@ -150,7 +150,7 @@ def _urls(given: str | None, *, is_all: bool) -> list[str]:
 
 
 ISSUER_PORT: Final = 9000
-ISSUER_ABOUT: Final = """Run an OpenID provider on this machine, to try sign-in without a real one. FOR DEVELOPMENT ONLY.
+ISSUER_ABOUT: Final = """FOR DEVELOPMENT ONLY: an OpenID provider on this machine, to try sign-in without a real one.
 
 Its page lists the users; whoever clicks one is signed in, without a password. It takes every client id and secret."""
 ISSUER_EXAMPLES: Final = """  defserve dev-issuer ann@example.com bob@example.com

@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.redaction import escape_unprintable
-from defserve.cli.parser import JSON_LINES_FLAG, CommandArgument, CommandParser, make_flag
+from defserve.cli.parser import JSON_LINES_FLAG, CommandArgument, CommandParser, make_flag, parse_token
 from defserve.client.topic_client import ProposalText, TopicClient, join_topic
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
@@ -50,7 +50,9 @@ def main(argv: list[str]) -> int:
         CommandArgument("url", metavar="URL", help="the gateway: ws://host:port/ws or wss://…"),
         CommandArgument("--topic", metavar="NAME", help="the topic, if the URL does not name it"),
         CommandArgument("--token-file", metavar="FILE", help="a file that holds your token"),
-        CommandArgument("--token", help="your token; other users of this machine can see it on the command line"),
+        CommandArgument(
+            "--token", type=parse_token, help="your token; other users of this machine can see it on the command line"
+        ),
         make_flag("--watch", help="only watch; read no commands"),
         JSON_LINES_FLAG,
     )

@@ -8,7 +8,7 @@ from argparse import Namespace
 from typing import Any, Final
 
 from defserve.cli.exits import EXIT_OK, EXIT_TOOL_FAILED
-from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, read_token_file
+from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, parse_token_file
 from defserve.cli.screen import show_stdout
 from defserve.cli.screen_blocks import JsonBlock, StyledLine
 from defserve.cli.target import NAME_ONE, find_project_target, load_target, redirect_stdout_to_stderr
@@ -24,7 +24,7 @@ MARKS: Final[dict[Outcome, tuple[str, str]]] = {
 ABOUT: Final = """Say whether a caller may call a tool, and why.
 
 The gates of the server decide about a call that is not run. Exit code 0: it would run; 5: it would be refused, or only
-run if a person says yes."""
+run if a person says yes, or only the server that runs can tell."""
 EXAMPLES: Final = """  defserve why ci delete_note --server notes.py              an API key, by who it is for
   defserve why key:1f2e3d4c5b6a7988 delete_note               an API key, by its id
   defserve why anonymous delete_note                          who shows no token
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
         ),
         CommandArgument(
             "--token",
-            type=read_token_file,
+            type=parse_token_file,
             metavar="FILE",
             help=f"a file with the token; - is stdin (default: the variable {TOKEN_VARIABLE})",
         ),
@@ -80,4 +80,5 @@ def _format_decision(caller: ExaminedCaller, decision: CallDecision, subject: st
         StyledLine("  ", MARKS[step.outcome], f" {step.gate}: ", step.sentence, hang=4) for step in decision.steps
     ]
     lines.append(StyledLine((decision.verdict, "good" if decision.would_run else "bad")))
-    return lines + [StyledLine("  ", ("fix:", "fix"), f" {step.fix}") for step in decision.steps if step.fix]
+    fixes = dict.fromkeys(step.fix for step in decision.steps if step.fix)
+    return lines + [StyledLine("  ", ("fix:", "fix"), f" {fix}") for fix in fixes]

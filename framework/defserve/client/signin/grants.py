@@ -100,9 +100,29 @@ class PersonGrant:
             return choose_auth_method(self.client, issuer)
         if self.url_id is not None and issuer.takes_url_ids:
             return ClientRegistration(self.url_id, None, NONE)
-        if known is not None and known.redirect_uri == uri:
+        if known is not None and known.redirect_uri == uri and await is_still_registered(issuer, known, wanted):
             return known
         return await register_client(issuer, self.name, [uri], wanted.scopes, wanted.fetcher)
+
+
+async def is_still_registered(issuer: IssuerMetadata, client: ClientRegistration, wanted: GrantRequest) -> bool:
+    """Whether an issuer still knows a client: one that was restarted may not, and tells it only to the browser.
+
+    It is shown a code that nobody has issued, and says of an unknown client that it is that (RFC 6749 §5.2).
+    """
+    form = {
+        "grant_type": "authorization_code",
+        "code": secrets.token_urlsafe(32),
+        "redirect_uri": client.redirect_uri,
+        "code_verifier": secrets.token_urlsafe(48),
+    }
+    try:
+        await TokenEndpoint(issuer, client, wanted.fetcher, proof_key=wanted.key).post_form(form)
+    except RefusedByIssuer as refusal:
+        return refusal.error != "invalid_client"
+    except SignInError:
+        pass  # the request that counts will say what is wrong
+    return True
 
 
 @dataclass(frozen=True, slots=True)

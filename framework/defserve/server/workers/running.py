@@ -195,7 +195,7 @@ def serve_as_worker(
     app = web.make_http_app(provider, server.mcp, server.auth, options, address, group.key, worker)
     network = replace(web.make_network_options(options), started=worker.on_listening)
     if member.number == 1 and address.scheme != "unix":
-        say = partial(web.announce_dangerous_tools, composition, server.auth, _teller(log_json))
+        say = partial(web.announce_to_operator, composition, server.auth, _teller(log_json))
         network = replace(network, announce=say)
     sockets = [socket.socket(fileno=number) for number in member.sockets]
     with control:

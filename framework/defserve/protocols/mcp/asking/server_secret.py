@@ -51,8 +51,10 @@ class ServerSecret:
             import logging
 
             logging.getLogger("defserve").warning(
-                "questions are sealed with a key that ends with this process; set %s (or Server(secret=…)) so that "
-                "another process can accept the answers",
+                "a tool has asked its caller a question, and only this process can take the answer: after a restart, "
+                "or in another process, the call has to be made again. To change that, give all processes the same "
+                "secret: set %s (or Server(secret=…)) to what this prints: "
+                "python -c 'import secrets; print(secrets.token_urlsafe(32))'",
                 SECRET_VARIABLE,
             )
         return self._sealer
