@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
@@ -43,7 +43,7 @@ def put_ports(text: str, ports: dict[str, str]) -> str:
 
 
 @contextmanager
-def running(*words: str) -> Iterator[str]:
+def running(*words: str) -> Generator[str]:
     """What a command that keeps running says until it listens."""
     command = [sys.executable, "-m", "defserve", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from defserve.auth.auth_options import Auth
 from defserve.auth.authority import is_local_user, make_stranger_principal
-from defserve.auth.bearer_tokens import find_token_fix
-from defserve.auth.oauth import TOKEN_HEADER_EXAMPLE, AuthDenial
+from defserve.auth.bearer_tokens import TokenRefused, find_token_fix
+from defserve.auth.oauth import TOKEN_HEADER_EXAMPLE, UNAVAILABLE_DENIAL, AuthDenial
 from defserve.auth.principals import (
     ANY,
     LOCAL_PRINCIPAL,
@@ -145,12 +145,14 @@ async def _examine_token(server: Server, token: str | None) -> ExaminedCaller:
     if isinstance(found, Principal):
         step = CallStep("known", "passed", f"token of {found.id!r} ({type(server.auth.verifier).__name__})")
         return ExaminedCaller(f"token of {found.id!r}", found, step)
-    cause = found.cause if isinstance(found, AuthDenial) else None
+    cause = found.cause if isinstance(found, AuthDenial) and isinstance(found.cause, TokenRefused) else None
     is_kept_elsewhere = server.auth.site is not None and bool(server.auth.kept_in_memory)
     if is_kept_elsewhere and cause is not None and cause.reason.partition(":")[0] in KEPT_CHECKS:
         return ExaminedCaller(TOKEN, None, _make_elsewhere_step(server.auth))
     if cause is None:
         fix = "check that the whole token is in the file, and nothing else"
+        if found is UNAVAILABLE_DENIAL:
+            fix = "try again when the issuer, or the store of the keys, can be reached"
         text = found.text if isinstance(found, AuthDenial) else "it is no bearer token"
         return ExaminedCaller(TOKEN, None, CallStep("known", "refused", text, fix))
     return ExaminedCaller(TOKEN, None, CallStep("known", "refused", str(cause), find_token_fix(cause.reason)))
