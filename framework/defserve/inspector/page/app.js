@@ -1,10 +1,10 @@
 // The frame: top bar, sidebar, status line, and the panel in view.
-import { html, render, useEffect, useErrorBoundary } from "./vendor/preact.js";
+import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/preact.js";
 import { ask, connect, on, onOpen } from "./socket.js";
 import { app, connection, readRoute, setTheme, toast, useStore } from "./store.js";
 import { listenToKeys, useKeys } from "./keys.js";
 import { number, plural } from "./format.js";
-import { Button, Chip, Segments } from "./parts/controls.js";
+import { Button, Chip, Copy, Segments } from "./parts/controls.js";
 import { guardTexts, showHidden } from "./parts/hidden.js";
 import { Icon } from "./parts/icons.js";
 import { Toasts } from "./parts/layers.js";
@@ -183,6 +183,7 @@ const STATES = {
   open: ["ok", "Connected"],
   opening: ["dim", "Connecting"],
   lost: ["warn", "Not connected"],
+  exited: ["bad", "Exited"],
   refused: ["bad", "Refused"],
   closed: ["dim", "Closed"],
 };
@@ -193,8 +194,12 @@ function Foot() {
   const [tone, words] = state.socket === "open" ? STATES[told?.state ?? "opening"] : STATES.lost;
   const { messages = 0, rate, median, errors } = state.status;
   return html`<footer class="foot" aria-label="Status">
-    <span class=${`row gap4 ${tone}`}><span class="dot"></span>${words}</span
-    ><span class="cut">${state.target.address}</span>
+    <span class=${`row gap4 ${tone}`}><span class="dot"></span>${words}</span>${
+      state.target.starts &&
+      html`<button type="button" class="shortcuts" onClick=${restart}>
+        ${told?.state === "exited" ? "Start again" : "Restart"}
+      </button>`
+    }<span class="cut">${state.target.address}</span>
     <span class="num">${plural(messages, "message")}</span
     >${rate > 0 && html`<span class="num">${rate} calls a second</span>`}
     ${median != null && html`<span class="num">median ${median} ms</span>`}${
@@ -204,6 +209,42 @@ function Foot() {
       Shortcuts <kbd>?</kbd>
     </button>
   </footer>`;
+}
+
+// Ends the server's process, if it runs, and starts it again. What is on the page stays.
+export const restart = () => ask("connection.restart").catch(error => toast(error.message, "bad"));
+
+const MOST_LINES = 8;
+
+// The server's process has ended. It is started again by hand: one that crashes at once would do so for ever.
+function Exited({ told }) {
+  const [all, setAll] = useState(false);
+  const { lines = [], started = true } = told.exit ?? {};
+  const [first, ...rest] = String(told.message).split("\n");
+  const written = lines.length ? lines : rest;
+  return html`<div class="banner docked">
+    <${Note}
+      tone="bad"
+      role="alert"
+      fact=${started ? `${first}.` : `${first} before it served.`}
+      actions=${html`<${Button} small primary icon="repeat" onClick=${restart}>Start again<//>${
+          written.length > 0 &&
+          html`<${Copy} text=${[first, ...written].join("\n")} label="Copy the last lines">Copy<//>`
+        }${
+          written.length > MOST_LINES &&
+          html`<${Button} small plain aria-expanded=${String(all)} onClick=${() => setAll(!all)}
+            >${all ? "Fewer lines" : `All ${written.length} lines`}<//
+          >`
+        }`}
+    >
+      ${" "}What is on this page
+      stays.${
+        written.length > 0 &&
+        html`<pre class="lastlines" tabindex="0" role="region" aria-label="Its last lines">
+${(all ? written : written.slice(-MOST_LINES)).join("\n")}</pre>`
+      }<//
+    >
+  </div>`;
 }
 
 function Banner() {
@@ -218,6 +259,7 @@ function Banner() {
     </div>`;
   }
   if (state.socket === "open" && showsSignIn(state.account)) return html`<div class="banner"><${SignInBanner} /></div>`;
+  if (state.socket === "open" && told?.state === "exited") return html`<${Exited} told=${told} />`;
   if (state.socket !== "open" || !["lost", "refused"].includes(told?.state)) return null;
   const away = told.state === "lost";
   const [first, ...rest] = String(told.message).split("\n");

@@ -36,7 +36,9 @@ export async function load(era) {
     if (changed) toast(`${plural(changed, "tool")} changed`);
     store.set(state => ({ lists: { ...state.lists, [era]: list }, errors: { ...state.errors, [era]: null } }));
   } catch (error) {
-    store.set(state => ({ errors: { ...state.errors, [era]: error } }));
+    // While the server is away the list stays, and the banner says why.
+    const away = app.get().connections[era]?.state !== "open" && store.get().lists[era];
+    if (!away) store.set(state => ({ errors: { ...state.errors, [era]: error } }));
   }
 }
 
