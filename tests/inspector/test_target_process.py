@@ -119,7 +119,7 @@ async def test_it_is_started_again_by_hand_and_what_was_recorded_stays(fragile: 
             await do(fragile, "tools.call", tool="add", arguments={"a": 1, "b": 2})
     before = fragile.recorder.count
     await do(fragile, "connection.restart")
-    assert (await do(fragile, "tools.call", tool="add", arguments={"a": 1, "b": 2}))["failed"] is False
+    assert (await do(fragile, "tools.call", tool="add", arguments={"a": 1, "b": 2}))["state"] == "done"
     assert fragile.recorder.count > before > 3
 
 
@@ -130,7 +130,7 @@ async def test_a_server_that_hangs_is_ended_and_started_again(fragile: Inspectio
     await do(fragile, "connection.restart")
     with pytest.raises(PeerGone, match=r"fragile\.py was ended"):
         await hanging
-    assert (await do(fragile, "tools.call", tool="add", arguments={"a": 1, "b": 2}))["failed"] is False
+    assert (await do(fragile, "tools.call", tool="add", arguments={"a": 1, "b": 2}))["state"] == "done"
 
 
 async def test_what_the_code_prints_is_no_message_and_it_has_nothing_to_read(fragile: Inspection, do: Run):

@@ -28,6 +28,7 @@ from defserve.inspector.app_views import ShownApps, ViewDocumentServer
 from defserve.inspector.era_connection import EraConnection, InspectionTarget, SignInAccount
 from defserve.inspector.followed_tasks import FollowedTasks
 from defserve.inspector.joined_topic import JoinedTopic
+from defserve.inspector.kept_calls import KeptCalls
 from defserve.inspector.live_feed import LiveFeed, Playground, make_person_model
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.questions import Questions
@@ -89,7 +90,7 @@ class Inspection:
         self.seats: dict[int, JoinedTopic] = {}
         self.views, self.apps = ViewDocumentServer(), ShownApps()
         self.watches, self.skills = Watches(), HeldSkills()
-        self.tasks = FollowedTasks(self)
+        self.tasks, self.calls = FollowedTasks(self), KeptCalls(self)
         self.granted: dict[str, bool] = {}
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []
@@ -111,6 +112,7 @@ class Inspection:
     async def __aexit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.cancel()
+        await self.calls.aclose()
         await self.tasks.aclose()
         await self.account.aclose()
         for connection in self._list_connections():

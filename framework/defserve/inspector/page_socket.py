@@ -18,6 +18,7 @@ from defserve.inspector.panels import kernel_security, live_topics, resources, s
 from defserve.inspector.protocol import (
     CANCEL_VERB,
     MAX_SCOPES,
+    PAGE_LEFT,
     BadMessage,
     Json,
     PageRequest,
@@ -64,7 +65,7 @@ class PageSocket:
             self._inspection.pages.remove(self._push)
             tasks += self._running.values()
             for task in tasks:
-                task.cancel()
+                task.cancel(PAGE_LEFT)
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read_requests(self) -> int | None:

@@ -10,7 +10,7 @@ import { find } from "./tools/finding.js";
 import { ToolForm } from "./tools/form.js";
 import { ToolList } from "./tools/list.js";
 import { CallMark, ToolResult } from "./tools/result.js";
-import { call, running, start, store, valueOf } from "./tools/state.js";
+import { call, callInView, cancel, running, start, store, valueOf } from "./tools/state.js";
 
 const wide = () => innerWidth >= 720;
 
@@ -32,7 +32,7 @@ function Panel() {
     setView("res");
   };
   const again = () => {
-    const last = store.get().calls.find(each => each.n === store.get().shown) ?? store.get().calls[0];
+    const last = callInView(store.get(), name);
     if (!last) return false;
     call(last.tool, last.arguments);
     setView("res");
@@ -51,7 +51,7 @@ function Panel() {
     escape: () => {
       const now = running(store.get());
       if (!now) return false;
-      now.cancel();
+      cancel(now);
       return true;
     },
   });
@@ -73,11 +73,11 @@ function Panel() {
       setTab(next);
     }
   };
-  const latest = state.calls.find(each => each.n === state.shown) ?? state.calls[0];
+  const latest = callInView(state, name);
   const resultTab = html`Result ${latest && html`<${CallMark} call=${latest} />`}`;
   const head = html`<div class="head only-m">
       <${Button} plain icon="left" label="Back to the list" onClick=${() => setView("list")} />
-      <h2 class="mono grow cut toolname">${latest?.tool ?? name}</h2>
+      <h2 class="mono grow cut toolname">${name}</h2>
       ${
         tool &&
         html`<${Mark} risk=${tool.mark} word /><${Chip} tone="out" class="num">${number(tool.tokens)} tokens<//>`
@@ -105,7 +105,7 @@ function Panel() {
       onCall=${onCall}
       onBack=${() => setView("list")}
       resultTab=${resultTab} />
-    <${ToolResult} tools=${tools} onRepeat=${again} head=${head}
+    <${ToolResult} tool=${tool} name=${name} onRepeat=${again} head=${head}
   /><//>`;
 }
 
@@ -120,7 +120,7 @@ export const tools = {
   keys: [
     ["Ctrl Enter", "call"],
     ["Esc", "cancel the call"],
-    ["R", "repeat the last call"],
+    ["R", "repeat the call in view"],
     ["C", "copy the definition as JSON"],
   ],
   count: () => {

@@ -1,17 +1,19 @@
 // The right pane: the calls, newest first, and what the one in view gave.
 import { html, useEffect, useState } from "../../vendor/preact.js";
-import { duration } from "../../format.js";
+import { cut, duration, number } from "../../format.js";
 import { useOpenQuestions } from "../../questions.js";
 import { app, go, useStore } from "../../store.js";
-import { Button, Tabs } from "../../parts/controls.js";
-import { Block, Log, Structured, repeats, tabled } from "../../parts/content.js";
+import { Button, Copy, Tabs } from "../../parts/controls.js";
+import { Block, Log, Part, Structured, repeats, tabled } from "../../parts/content.js";
 import { Icon } from "../../parts/icons.js";
 import { Json } from "../../parts/json.js";
 import { Empty, ErrorNote, Note } from "../../parts/notes.js";
 import { Pane } from "../../parts/panes.js";
 import { saveTest } from "./form.js";
-import { store } from "./state.js";
+import { callInView, cancel, follow, store } from "./state.js";
 
+const LONGEST_TAB = 48;
+const MANY_TOKENS = 10000; // from here on, some clients warn or cut what a tool gives
 const TONE = { done: "ok", failed: "bad", cancelled: "warn" };
 
 export const CallMark = ({ call }) =>
@@ -39,14 +41,16 @@ function Progress({ call }) {
     ? (message ?? (call.progress ? "Working" : "Waiting for the answer"))
     : { done: "Done", failed: "Failed", cancelled: "Cancelled" }[call.state];
   const era = call.era ? `${isRunning ? "Runs" : "Ran"} in the ${call.era} era.` : "";
+  const given = spoken(call.arguments);
   return html`<div class="part">
+    <p class="calledwith mono cut" title=${`${call.tool} ${given}`}><b>${call.tool}</b> ${given}</p>
     <div class="row progress">
       <b class="grow cut" title=${words}>${words}</b
       >${share !== null && isRunning && html`<span class="num dim">${Math.round(share * 100)} %</span>`}<span
         class="num faint"
         >${duration(passed)}</span
       >
-      ${isRunning && html`<${Button} small icon="stop" keys="Esc" onClick=${() => call.cancel()}>Cancel<//>`}
+      ${isRunning && html`<${Button} small icon="stop" keys="Esc" onClick=${() => cancel(call)}>Cancel<//>`}
     </div>
     ${
       isRunning &&
@@ -68,10 +72,17 @@ function Progress({ call }) {
         left !== null && `About ${duration(left)} left.`,
         call.first != null && `First part after ${duration(call.first)}.`,
         era,
+        call.tokens > 0 && call.tokens < MANY_TOKENS && `About ${number(call.tokens)} tokens.`,
       ]
         .filter(Boolean)
         .join(" ")}
     </p>
+    ${
+      call.tokens >= MANY_TOKENS &&
+      html`<${Note} tone="warn" fact=${`About ${number(call.tokens)} tokens for a model to read.`}
+        >Some clients warn from 10,000 on, and cut at 25,000. Give less, or in pages.<//
+      >`
+    }
   </div>`;
 }
 
@@ -129,7 +140,7 @@ function Parts({ call, schema }) {
     }
     ${joined.map((block, at) => html`<${Block} key=${at} block=${block} />`)}${
       nothing && html`<p class="dim">The tool gave nothing back.</p>`
-    }<${Log} lines=${call.log} />`;
+    }<${Log} lines=${call.log} count=${call.log.length} dropped=${call.dropped} />`;
 }
 
 // A call may wait for the person.
@@ -162,7 +173,7 @@ function Shown({ call, tool, onRepeat }) {
       html`<${ErrorNote}
         error=${failed}
         onRetry=${failed.signIn && onRepeat}
-        detail=${[failed.detail, failed.logged && tracebacks].filter(Boolean).join(". ")}
+        detail=${[failed.detail, failed.logged && !call.traceback && tracebacks].filter(Boolean).join(". ")}
         actions=${needs && html`<${Button} small onClick=${() => go("security")}>Go to Security<//>`}
       />`
     }
@@ -171,6 +182,12 @@ function Shown({ call, tool, onRepeat }) {
       html`<${Note} tone="warn" fact="The call was cancelled."
         >${call.parts.length > 0 ? "These parts came before." : "Nothing had come."}<//
       >`
+    }
+    ${
+      call.traceback &&
+      html`<${Part} title="Traceback" tools=${html`<${Copy} text=${call.traceback} label="Copy the traceback" />`}>
+        <pre class="traceback" tabindex="0" role="region" aria-label="Traceback">${call.traceback}</pre>
+      <//>`
     }
     <${Parts} call=${call} schema=${tool?.output} />
     ${
@@ -215,53 +232,77 @@ ${all.map(
   </div>`;
 }
 
-export function ToolResult({ tools, onRepeat, head }) {
-  const { calls, shown } = useStore(store);
+// The arguments in one line, as a person would say them.
+const spoken = args =>
+  Object.entries(args ?? {})
+    .map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)
+    .join(" ");
+
+const TabWords = ({ call }) => {
+  const facts = [call.tool, call.state === "done" ? call.brief : call.state, call.ms != null && duration(call.ms)];
+  return html`<${CallMark} call=${call} />${cut(facts.filter(Boolean).join(" · "), LONGEST_TAB)}`;
+};
+
+export function ToolResult({ tool, name, onRepeat, head }) {
+  const state = useStore(store);
+  const { calls } = state;
   const [comparing, setComparing] = useState(false);
-  const call = calls.find(each => each.n === shown) ?? calls[0];
+  const call = callInView(state, name);
   const other = call && calls.find(each => each.tool === call.tool && each.n < call.n && each.state !== "running");
-  useEffect(() => setComparing(false), [shown]);
-  if (!call) {
-    return html`<${Pane} label="Result" class="t-res"
-      >${head}
-      <div class="body">
-        <${Empty} icon="play" title="No calls yet">Fill in the form and call the tool. What it gives appears here.<//>
-      </div><//
-    >`;
-  }
-  const tool = tools?.find(each => each.name === call.tool);
-  const tabs = calls.map((each, at) => [
-    each.n,
-    html`<${CallMark} call=${each} />${at === 0 || each.n === call.n ? `Call ${each.n}` : each.n}`,
-  ]);
+  useEffect(() => setComparing(false), [call?.n]);
+  // What the host has kept is fetched when it is looked at.
+  const missing = [call, comparing && other].filter(each => each && !each.followed).map(each => each.n);
+  useEffect(() => missing.forEach(follow), [missing.join()]);
+  const choose = n => {
+    store.set({ shown: n });
+    go("tools", calls.find(each => each.n === n).tool);
+  };
+  const tabs = calls.map(each => [each.n, html`<${TabWords} call=${each} />`]);
   const onWire = () => go("wire", call.request ? `id:${call.request}` : `tool:${call.tool}`);
   return html`<${Pane} label="Result" class="t-res"
-    >${head}<${Tabs} label="Calls" class="no-m" tabs=${tabs} value=${call.n} onChange=${n => store.set({ shown: n })}>
-      <button
-        type="button"
-        class="faint small comparebtn"
-        aria-pressed=${String(comparing)}
-        disabled=${!other || call.state === "running"}
-        title=${other ? `with call ${other.n}` : "There is no earlier call of this tool."}
-        onClick=${() => setComparing(!comparing)}
-      >
-        Compare
-      </button><//
-    >
-    <div class="body" role="tabpanel" aria-label=${`Call ${call.n} of ${call.tool}`}>
-      ${
-        comparing && other
-          ? html`<${Compared} call=${call} other=${other} />`
-          : html`<${Shown} key=${call.n} call=${call} tool=${tool} onRepeat=${onRepeat} />`
-      }
-    </div>
-    <div class="bar no-m">
-      <${Button} icon="repeat" keys="R" onClick=${onRepeat}>Repeat<//
-      ><${Button} icon="save" onClick=${() => saveTest(call)} disabled=${call.state === "running"}>Save as test<//
-      ><span class="grow"></span><${Button} plain icon="wire" onClick=${onWire}>Show on the wire<//>
-    </div>
+    >${head}
+    ${
+      tabs.length > 0 &&
+      html`<${Tabs} label="Calls" class="no-m" tabs=${tabs} value=${call?.n} onChange=${choose}>
+        <button
+          type="button"
+          class="faint small comparebtn"
+          aria-pressed=${String(comparing)}
+          disabled=${!other || call.state === "running"}
+          title=${other ? `with call ${other.n}` : "There is no earlier call of this tool."}
+          onClick=${() => setComparing(!comparing)}
+        >
+          Compare
+        </button><//
+      >`
+    }
+    ${
+      call
+        ? html`<div class="body" role="tabpanel" aria-label=${`Call ${call.n} of ${call.tool}`}>
+              ${
+                comparing && other
+                  ? html`<${Compared} call=${call} other=${other} />`
+                  : html`<${Shown} key=${call.n} call=${call} tool=${tool} onRepeat=${onRepeat} />`
+              }
+            </div>
+            <div class="bar no-m">
+              <${Button} icon="repeat" keys="R" onClick=${onRepeat}>Repeat<//
+              ><${Button} icon="save" onClick=${() => saveTest(call)} disabled=${call.state === "running"}
+                >Save as test<//
+              ><span class="grow"></span><${Button} plain icon="wire" onClick=${onWire}>Show on the wire<//>
+            </div>`
+        : html`<div class="body">
+            ${
+              state.refused
+                ? html`<${ErrorNote} error=${state.refused} />`
+                : html`<${Empty} icon="play" title=${name && calls.length ? `No calls of ${name} yet` : "No calls yet"}
+                    >Fill in the form and call the tool. What it gives appears here.<//
+                  >`
+            }
+          </div>`
+    }
     <div class="vh" role="status" aria-live="polite">
-      ${call.state !== "running" ? `Call ${call.n} of ${call.tool}: ${call.state}.` : ""}
+      ${call && call.state !== "running" ? `Call ${call.n} of ${call.tool}: ${call.state}.` : ""}
     </div><//
   >`;
 }
