@@ -59,7 +59,7 @@ class KeptCalls:
         self._last += 1
         call = self._calls[self._last] = KeptCall(self._last, era or "", tool, arguments)
         call.task = self._tasks.start(self._run(call), name=f"defserve.inspector call {tool}")
-        self._make_room()
+        call.task.add_done_callback(lambda _: self._finish(call))
         return call
 
     def __getitem__(self, number: int) -> KeptCall:
@@ -89,18 +89,15 @@ class KeptCalls:
             call.end("failed" if object_or_empty(result).get("isError") is True else "done", result=result)
             if call.state == "failed" and (process := inspection.target.process) is not None:
                 call.outcome["traceback"] = process.find_traceback(join_texts(result))
-        except asyncio.CancelledError:
-            call.end("cancelled")
-            raise
         except Exception as error:
             call.failure = error
             call.end("failed", error=describe_wire_error(error))
-        finally:
-            call.tell()
-            self._make_room()
 
-    def _make_room(self) -> None:
-        """Drop the oldest calls that have ended."""
+    def _finish(self, call: KeptCall) -> None:
+        """Tell those who follow a call that it has ended, and drop the oldest calls if there are too many."""
+        if call.state == "running":
+            call.end("cancelled")
+        call.tell()
         ended = [call for call in self._calls.values() if call.state != "running"]
         size = sum(call.bytes for call in self._calls.values())
         while ended and (len(self._calls) > MAX_CALLS or size > MAX_BYTES):

@@ -77,7 +77,7 @@ async def test_a_failed_call_keeps_its_result(inspect: Inspect, do: Run, era: st
     async with inspect() as inspection:
         inspection.granted["network.outbound"] = True
         told = await do(inspection, "tools.call", era=era, tool="survey", arguments={"where": ["attic"]})
-        assert told["failed"] and "fix: use one of" in told["result"]["content"][0]["text"]
+        assert told["state"] == "failed" and "fix: use one of" in told["result"]["content"][0]["text"]
         with pytest.raises(DefserveError) as wrong:
             await do(inspection, "tools.call", era=era, tool="survey", arguments={"where": {}, "day": "x"})
         problems = describe_wire_error(wrong.value)["problems"]
@@ -131,7 +131,7 @@ async def test_a_permission_is_asked_for_when_a_call_needs_it_and_kept(inspect: 
         (question,) = inspection.questions.waiting
         assert (question["kind"], question["permission"]) == ("permission", "network.outbound")
         await do(inspection, "questions.answer", question=question["id"], answer={"decision": "approved"})
-        assert not (await call)["failed"]
+        assert (await call)["state"] == "done"
         assert inspection.granted == {"network.outbound": True}
         listed = {tool["definition"]["name"]: tool for tool in (await do(inspection, "tools.list", era=era))["tools"]}
         assert listed["survey"]["needs"][0]["decision"] == "approved"
