@@ -28,7 +28,7 @@ from defserve.inspector.app_views import ShownApps, ViewDocumentServer
 from defserve.inspector.era_connection import EraConnection, InspectionTarget, SignInAccount
 from defserve.inspector.followed_tasks import FollowedTasks
 from defserve.inspector.joined_topic import JoinedTopic
-from defserve.inspector.kept_calls import KeptCalls
+from defserve.inspector.kept_calls import CURRENT_CALL, KeptCalls
 from defserve.inspector.live_feed import LiveFeed, Playground, make_person_model
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.questions import Questions
@@ -191,7 +191,9 @@ class Inspection:
             # Nobody is asked before there is something to see: a call that needs it asks again.
             if connection.state != "open":
                 return None
-            decided = await questions.permit(era(), permission, risk, server)
+            call = CURRENT_CALL.get()
+            about = {"tool": call.tool, "arguments": call.arguments} if call is not None else {}
+            decided = await questions.permit(era(), permission, risk, server, **about)
             if decided is not None:
                 self.granted[permission] = decided
             return decided

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
@@ -39,6 +40,9 @@ PORTION_LINES: Final = 500
 PORTION_PARTS: Final = 100
 PAUSE_SECONDS: Final = 0.05
 """Between two portions, so that a page draws one before it gets the next."""
+
+CURRENT_CALL: ContextVar[KeptCall | None] = ContextVar("defserve.inspector.call", default=None)
+"""The call that asks the person something, where that is known."""
 
 CallState: TypeAlias = Literal["running", "done", "failed", "cancelled"]
 
@@ -78,6 +82,7 @@ class KeptCalls:
 
     async def _run(self, call: KeptCall) -> None:
         inspection, era = self._inspection, call.era or None
+        CURRENT_CALL.set(call)
         try:
             client = await inspection.client(era)
             call.era = "stateless" if client.stateless else "handshake"
@@ -246,7 +251,7 @@ def summarize_result(result: Any) -> str:
     kinds = list(dict.fromkeys(str(block.get("type"))[:MAX_BRIEF_LENGTH] for block in blocks))
     if kinds != ["text"]:
         return ", ".join(kinds)[:MAX_BRIEF_LENGTH] or "nothing"
-    text = join_texts(result).strip().partition("\n")[0]
+    text = join_texts(result).strip("# \n").partition("\n")[0]
     return text if len(text) <= MAX_BRIEF_LENGTH else f"{len(join_texts(result)):,} characters"
 
 

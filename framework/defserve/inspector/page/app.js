@@ -94,11 +94,27 @@ function Top() {
   </header>`;
 }
 
+// What a server must offer for a panel to have something, by its capability or its protocol. Other panels always have.
+const NEEDS = { resources: "resources", prompts: "prompts", state: "MCPL", live: "MCPL", security: "MGP" };
+
+function isOffered(panel, offers, speaks) {
+  const needs = NEEDS[panel];
+  return !needs || !offers || offers.includes(needs) || speaks.some(([name]) => name === needs);
+}
+
 // Drawn anew (by its key) when the module of its panel has come: that brings a hook.
 function NavItem({ panel, whole, current }) {
   const count = whole?.count?.();
   const hot = count?.hot;
-  return html`<a class="nav" href=${"#" + panel.id} aria-current=${current ? "page" : null} title=${panel.title}>
+  const offers = useStore(app, state => now(state)?.offers);
+  const speaks = useStore(app, state => now(state)?.speaks);
+  const isIdle = !count && !isOffered(panel.id, offers, speaks);
+  return html`<a
+    class=${`nav${isIdle ? " idle" : ""}`}
+    href=${"#" + panel.id}
+    aria-current=${current ? "page" : null}
+    title=${isIdle ? `${panel.title}: this server offers nothing here` : panel.title}
+  >
     <${Icon} name=${panel.icon} /><span>${panel.title}</span>${
       hot
         ? html`<span class="n hot">${hot}</span>`
@@ -331,6 +347,7 @@ function App() {
   const refused = useStore(app, state => state.socket === "refused");
   const panel = panels.find(each => each.id === panelId) ?? panels[0];
   const title = useStore(app, serverName);
+  const actions = overlay === "palette" ? listActions() : [];
   useEffect(() => {
     document.title = showHidden(`${panel.title} · ${title || "defserve"} · defserve`);
   }, [panel, title]);
@@ -357,9 +374,23 @@ function App() {
         refused ? html`<${Refused} />` : html`<${Shown} key=${panel.id} panel=${panel} />`
       }<${Foot} /><${PhoneTabs} /><${Banner} />
     </div>
-    <${QuestionDialogs} />${overlay === "palette" && html`<${Palette} panels=${panels} loaded=${loaded.get()} />`}${
+    <${QuestionDialogs} />${
+      overlay === "palette" && html`<${Palette} panels=${panels} loaded=${loaded.get()} actions=${actions} />`
+    }${
       overlay === "keys" && html`<${KeysTable} panels=${panels} panel=${panel} keys=${loaded.get()[panel.id]?.keys} />`
     }<${Toasts} />`;
+}
+
+// What can be done from anywhere, for Ctrl K.
+function listActions() {
+  const { era, target, theme } = app.get();
+  const other = theme === "dark" ? "light" : "dark";
+  return [
+    target.starts && { title: "Restart the server", icon: "repeat", run: restart },
+    { title: `Switch to the ${OTHER[era] ?? "other"} era`, icon: "swap", run: () => switchEra(OTHER[era]) },
+    { title: `Switch to ${other}`, icon: other === "dark" ? "moon" : "sun", run: () => setTheme(other) },
+    { title: "Show the shortcuts", icon: "question", run: () => app.set({ overlay: "keys" }) },
+  ].filter(Boolean);
 }
 
 function nextPane(step) {

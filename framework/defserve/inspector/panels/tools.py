@@ -60,7 +60,7 @@ def about(tool: Json, client: Client) -> Json:
         "hints": object_or_empty(tool.get("annotations")),
         "definition": tool,
         "tokens": count_definition_tokens(tool),
-        "mark": security.risk if security.is_marked else None,
+        "mark": security.risk if security.security else None,
         "needs": [{"name": name, "decision": held.get(name, "deferred")} for name in needs],
         "guard": guard if (guard := security.validator) != "none" else None,
         "confirms": _confirms(security),

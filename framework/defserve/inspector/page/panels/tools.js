@@ -5,12 +5,21 @@ import { app, go, toast, useStore } from "../store.js";
 import { Button, Chip, Tabs, copyText } from "../parts/controls.js";
 import { Mark } from "../parts/icons.js";
 import { Panes } from "../parts/panes.js";
-import { number } from "../format.js";
+import { cut, number } from "../format.js";
 import { find } from "./tools/finding.js";
 import { ToolForm } from "./tools/form.js";
 import { ToolList } from "./tools/list.js";
-import { CallMark, ToolResult } from "./tools/result.js";
+import { CallMark, ToolResult, spoken } from "./tools/result.js";
 import { call, callInView, cancel, running, start, store, valueOf } from "./tools/state.js";
+
+const MOST_CALLS_FOUND = 5;
+
+// Makes a call of before again, and shows it.
+function repeat(n, tool) {
+  const before = store.get().calls.find(each => each.n === n);
+  go("tools", tool);
+  if (before) call(tool, before.arguments);
+}
 
 const wide = () => innerWidth >= 720;
 
@@ -127,12 +136,25 @@ export const tools = {
     const era = useStore(app, state => state.era);
     return useStore(store, state => state.lists)[era]?.tools.length;
   },
-  finds: words =>
-    find(store.get().lists[app.get().era]?.tools ?? [], words).map(tool => ({
+  finds: words => [
+    ...find(store.get().lists[app.get().era]?.tools ?? [], words).map(tool => ({
       title: tool.name,
       hint: "tool",
       icon: "tool",
       mono: true,
       run: () => go("tools", tool.name),
     })),
+    ...store
+      .get()
+      .calls.map(each => ({ ...each, title: `${each.tool} ${spoken(each.arguments)}` }))
+      .filter(each => words && each.title.toLowerCase().includes(words.toLowerCase()))
+      .slice(0, MOST_CALLS_FOUND)
+      .map(({ n, tool, title }) => ({
+        title: cut(title, 80),
+        hint: "call again",
+        icon: "repeat",
+        mono: true,
+        run: () => repeat(n, tool),
+      })),
+  ],
 };

@@ -56,7 +56,7 @@ export function Structured({ value, schema, running, title = "Structured result"
     ${
       rows && as === "table"
         ? html`<${Table} rows=${rows} schema=${rowSchema(schema)} more=${running} label="Structured result" />`
-        : html`<${Json} value=${value} label="Structured result" />`
+        : html`<${Json} value=${value} label="Structured result" tools />`
     }<//
   >`;
 }

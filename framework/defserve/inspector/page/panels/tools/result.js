@@ -1,7 +1,7 @@
 // The right pane: the calls, newest first, and what the one in view gave.
 import { html, useEffect, useState } from "../../vendor/preact.js";
 import { cut, duration, number } from "../../format.js";
-import { useOpenQuestions } from "../../questions.js";
+import { answer, useOpenQuestions } from "../../questions.js";
 import { app, go, useStore } from "../../store.js";
 import { Button, Copy, Tabs } from "../../parts/controls.js";
 import { Block, Log, Part, Structured, repeats, tabled } from "../../parts/content.js";
@@ -13,6 +13,7 @@ import { saveTest } from "./form.js";
 import { callInView, cancel, follow, store } from "./state.js";
 
 const LONGEST_TAB = 48;
+const MOST_COMPARED = 2000; // lines of a result
 const MANY_TOKENS = 10000; // from here on, some clients warn or cut what a tool gives
 const TONE = { done: "ok", failed: "bad", cancelled: "warn" };
 
@@ -143,19 +144,37 @@ function Parts({ call, schema }) {
     }<${Log} lines=${call.log} count=${call.log.length} dropped=${call.dropped} />`;
 }
 
-// A call may wait for the person.
+// The answers of a question that takes yes or no: pairs of the word and what is answered. Null for other questions.
+function yesOrNo({ kind, schema }) {
+  const members = Object.entries(schema?.properties ?? {});
+  if (kind !== "form" || members.length > 1 || members.some(([, member]) => member?.type !== "boolean")) return null;
+  const accept = value => ({ action: "accept", content: Object.fromEntries(members.map(([name]) => [name, value])) });
+  return members.length
+    ? [
+        ["Yes", accept(true)],
+        ["No", accept(false)],
+      ]
+    : [
+        ["Accept", accept()],
+        ["Decline", { action: "decline" }],
+      ];
+}
+
+// A call may wait for the person. What takes yes or no is answered here.
 function Asked({ era }) {
   const [question] = useOpenQuestions().filter(each => each.era === era);
-  return (
-    question &&
-    html`<${Note}
-      tone="warn"
-      icon="question"
-      fact="The server asks something."
-      actions=${html`<${Button} small onClick=${() => go("questions", String(question.id))}>Answer it<//>`}
-      >${question.message ?? "It wants an answer of your model."}<//
-    >`
+  const [failed, setFailed] = useState("");
+  if (!question) return null;
+  const give = given => answer(question, given).catch(error => setFailed(error.message));
+  const buttons = yesOrNo(question)?.map(
+    ([words, given]) => html`<${Button} small key=${words} onClick=${() => give(given)}>${words}<//>`,
   );
+  const open = html`<${Button} small plain=${!!buttons} onClick=${() => go("questions", String(question.id))}
+    >${buttons ? "Other answers" : "Answer it"}<//
+  >`;
+  return html`<${Note} tone="warn" icon="question" fact="The server asks something." actions=${html`${buttons}${open}`}>
+    ${question.message ?? "It wants an answer of your model."}${failed && html`<p class="bad">${failed}</p>`}<//
+  >`;
 }
 
 function Shown({ call, tool, onRepeat }) {
@@ -195,45 +214,58 @@ function Shown({ call, tool, onRepeat }) {
       html`<div class="part">
         <${Button} small plain icon=${raw ? "down" : "right"} aria-expanded=${String(raw)} onClick=${() => setRaw(!raw)}
           >${title}<//
-        >${raw && html`<${Json} value=${whole} copy label=${title} />`}
+        >${raw && html`<${Json} value=${whole} copy label=${title} tools />`}
       </div>`
     }
   </div>`;
 }
 
-// How two results differ, line by line: enough to see what changed from call to call.
+const outcomeOf = call =>
+  JSON.stringify(call.result?.structuredContent ?? call.result?.content ?? call.error?.message ?? null, null, 2).split(
+    "\n",
+  );
+
+// Two results side by side, each with its arguments. What only one of them has is marked, line by line.
 function Compared({ call, other }) {
-  const lines = each =>
-    JSON.stringify(
-      each.result?.structuredContent ?? each.result?.content ?? each.error?.message ?? null,
-      null,
-      2,
-    ).split("\n");
-  const before = lines(other),
-    after = lines(call),
-    had = new Set(before),
-    has = new Set(after);
-  const side = (title, all, others, cls) =>
-    html`<div class="part">
-      <h3>${title}</h3>
-      <pre class="json" tabindex="0">
-${all.map(
-          (line, at) => html`<span key=${at} class=${`jl${others.has(line) ? "" : ` ${cls}`}`}>${line}${"\n"}</span>`,
-        )}</pre>
+  const lines = { [other.n]: outcomeOf(other), [call.n]: outcomeOf(call) };
+  const side = (each, against, tone) => {
+    const known = new Set(lines[against.n]);
+    const args = Object.entries(each.arguments ?? {});
+    const differs = (name, value) => JSON.stringify(against.arguments?.[name]) !== JSON.stringify(value);
+    return html`<div class="part" role="group" aria-label=${`Call ${each.n}`}>
+      <h3>Call ${each.n}, ${duration(each.ms)}</h3>
+      <p class="mono small wraps">
+        ${
+          args.length
+            ? args.map(
+                ([name, value]) =>
+                  html`<span key=${name} class=${differs(name, value) ? tone : ""}>${spoken({ [name]: value })}</span
+                    >${" "}`,
+              )
+            : html`<span class="faint">no arguments</span>`
+        }
+      </p>
+      <pre class="json wraps" tabindex="0" role="region" aria-label=${`Result of call ${each.n}`}>
+${lines[each.n]
+          .slice(0, MOST_COMPARED)
+          .map(
+            (line, at) => html`<span key=${at} class=${`jl${known.has(line) ? "" : ` ${tone}`}`}>${line}${"\n"}</span>`,
+          )}</pre>
+      ${
+        lines[each.n].length > MOST_COMPARED &&
+        html`<p class="dim small">These are the first ${number(MOST_COMPARED)} lines.</p>`
+      }
     </div>`;
-  const same = before.join() === after.join();
+  };
+  const same = lines[other.n].join() === lines[call.n].join();
   return html`<div class="stream">
-    ${same && html`<${Note} tone="ok" fact=${`Call ${call.n} gave the same as call ${other.n}.`} />`}${side(
-      `Call ${other.n}, ${duration(other.ms)}`,
-      before,
-      has,
-      "del",
-    )}${side(`Call ${call.n}, ${duration(call.ms)}`, after, had, "ins")}
+    ${same && html`<${Note} tone="ok" fact=${`Call ${call.n} gave the same as call ${other.n}.`} />`}
+    <div class="comparison">${side(other, call, "del")}${side(call, other, "ins")}</div>
   </div>`;
 }
 
 // The arguments in one line, as a person would say them.
-const spoken = args =>
+export const spoken = args =>
   Object.entries(args ?? {})
     .map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)
     .join(" ");
