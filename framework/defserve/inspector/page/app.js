@@ -263,9 +263,26 @@ ${(all ? written : written.slice(-MOST_LINES)).join("\n")}</pre>`
   </div>`;
 }
 
+// The newest version of a server that `dev` reloads does not start.
+const BuildProblem = ({ where, text, lines, serving }) =>
+  html`<div class="banner docked">
+    <${Note}
+      tone=${serving ? "warn" : "bad"}
+      role="alert"
+      fact=${where ? `${where}: ${text}` : text}
+      actions=${html`<${Copy} text=${[where, text, ...lines].join("\n")} label="Copy the problem">Copy<//>`}
+    >
+      ${" "}${serving ? "The old version is still serving." : "It is tried again when a file changes."}${
+        lines.length > 0 &&
+        html`<pre class="lastlines" tabindex="0" role="region" aria-label="Where it happened">${lines.join("\n")}</pre>`
+      }<//
+    >
+  </div>`;
+
 function Banner() {
   const state = useStore(app);
   const told = now(state);
+  if (state.socket === "open" && state.build) return html`<${BuildProblem} ...${state.build} />`;
   if (state.socket === "refused") return null;
   if (state.socket === "lost") {
     return html`<div class="banner">
@@ -411,6 +428,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", event => {
 listenToKeys(panels);
 on("connection", learn);
 on("account", account => learnAccount(account));
+on("build", build => app.set({ build }));
 on("status", status => app.set({ status }));
 startQuestions();
 loaded.get().tools.start();
@@ -419,6 +437,7 @@ onOpen(async () => {
   app.set(state => ({
     target: hello.target,
     status: hello.status,
+    build: hello.build,
     questions: hello.questions,
     era: state.era || hello.era,
   }));
