@@ -97,6 +97,9 @@ function Top() {
 // What a server must offer for a panel to have something, by its capability or its protocol. Other panels always have.
 const NEEDS = { resources: "resources", prompts: "prompts", state: "MCPL", live: "MCPL", security: "MGP" };
 
+// Panels that list what a server has: with none, there is nothing to see.
+const COUNTED = ["resources", "prompts", "apps", "skills", "kernel"];
+
 function isOffered(panel, offers, speaks) {
   const needs = NEEDS[panel];
   return !needs || !offers || offers.includes(needs) || speaks.some(([name]) => name === needs);
@@ -108,7 +111,7 @@ function NavItem({ panel, whole, current }) {
   const hot = count?.hot;
   const offers = useStore(app, state => now(state)?.offers);
   const speaks = useStore(app, state => now(state)?.speaks);
-  const isIdle = !count && !isOffered(panel.id, offers, speaks);
+  const isIdle = !count && ((COUNTED.includes(panel.id) && count === 0) || !isOffered(panel.id, offers, speaks));
   return html`<a
     class=${`nav${isIdle ? " idle" : ""}`}
     href=${"#" + panel.id}
