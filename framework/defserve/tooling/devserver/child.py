@@ -7,13 +7,14 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from defserve.base.search_path import add_import_folder
 from defserve.client.targets import is_file_target
 from defserve.errors import UsageError
 from defserve.tooling.devserver.handover import ServePlan
-from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS, is_outside, load_quietly, print_load_error
+from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS, is_outside, load_quietly
 
 
 def main(argument: str) -> int:
@@ -25,7 +26,7 @@ def main(argument: str) -> int:
     except UsageError as error:
         cause = error.__cause__
         report(plan, _files_of(cause), _find_error_folders(cause))
-        print_load_error(error)
+        _complain(error, cause)
         return 1
     except BaseException as error:
         report(plan, _files_of(error), [])
@@ -42,7 +43,7 @@ def serve(server: Any, plan: ServePlan) -> int:
             return serve_http_child(server, plan)
         server.run(**plan.options)
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _complain(error, None)
         return 1
     return 0
 
@@ -79,6 +80,20 @@ def _find_error_folders(error: BaseException | None) -> list[str]:
     if named is None or not named.exists():
         return []
     return [str(named if named.is_dir() else named.parent)]
+
+
+def _complain(error: UsageError, cause: BaseException | None) -> None:
+    """Print it as Python would, from the author's first line on."""
+    if cause is None or isinstance(cause, (UsageError, SystemExit)):
+        print(f"error: {error}", file=sys.stderr)
+        return
+    traceback.print_exception(type(cause), cause, _from_author(cause.__traceback__))
+
+
+def _from_author(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((PACKAGE_FOLDER + os.sep, "<frozen")):
+        trace = trace.tb_next
+    return trace
 
 
 if __name__ == "__main__":
