@@ -16,7 +16,7 @@ from defserve.cli.target import ServerTarget, parse_headers
 from defserve.cli.target_connection import open_target_link
 from defserve.client.link import ClientLink
 from defserve.errors import UsageError
-from defserve.inspector.era_connection import InspectionTarget
+from defserve.inspector.era_connection import BuildNews, InspectionTarget
 from defserve.inspector.inspection import ERA_NAMES
 from defserve.inspector.kernels import KernelControl
 from defserve.inspector.page_server import WebOptions, run_inspector
@@ -44,15 +44,17 @@ async def _run(
         return await run_inspector(replace(target, stored=stored), options, ending or make_stop_future())
 
 
-def make_dev_inspector(options: Namespace) -> RunCompanion:
-    """The inspector of a server that runs beside it, at an address, and is replaced from time to time."""
+def make_dev_inspector(options: Namespace, build: BuildNews | None = None) -> RunCompanion:
+    """The inspector of a server that runs beside it, at an address, and is replaced from time to time.
+
+    `build` tells it why a new version does not start.
+    """
     web = web_options(options)
 
     async def run_beside(address: str, ending: asyncio.Future[int]) -> int:
         reached = Namespace(era=None, token=None, header=[], verbose=False)
-        beside = replace(
-            make_inspector_target(ServerTarget(address=address), [address], reached), tracebacks=IN_TERMINAL
-        )
+        there = make_inspector_target(ServerTarget(address=address), [address], reached)
+        beside = replace(there, tracebacks=IN_TERMINAL, build=build)
         return await _run(beside, web, options.store, ending)
 
     return run_beside

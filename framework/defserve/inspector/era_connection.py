@@ -30,7 +30,7 @@ from defserve.core.messages import INTERNAL_ERROR, Message, Reply, Request, Requ
 from defserve.errors import DefserveError, PeerError, PeerGone, UsageError
 from defserve.inspector.kernels import KernelControl
 from defserve.inspector.protocol import BadMessage, Json, describe_wire_error
-from defserve.inspector.recording.masking import mask_address
+from defserve.inspector.recording.masking import mask_address, mask_text
 from defserve.inspector.recording.recorder import Direction, RecordedExchange, RecordedMessage, Recorder
 from defserve.inspector.state_trees import FindStoredState
 from defserve.protocols.mgp.audit import ReadableAuditLog
@@ -56,6 +56,7 @@ class InspectionTarget:
     server   the server itself, if it runs in this process
     process  the process of a server file, which the inspector runs
     starts   whether connecting starts a process: one that has ended is started again by a person, never by itself
+    build    what becomes of its newest version, if somebody reloads it
     """
 
     address: str
@@ -70,6 +71,33 @@ class InspectionTarget:
     server: Server | None = None
     process: TargetProcess | None = None
     starts: bool = False
+    build: BuildNews | None = None
+
+
+MAX_BUILD_LINES: Final = 40
+
+
+class BuildNews:
+    """Why the newest version of a server that is reloaded does not start; `problem` is None while it serves."""
+
+    def __init__(self) -> None:
+        self.problem: Json | None = None
+        self.on_change: list[Callable[[], object]] = []
+
+    def report_problem(self, where: str, text: str, lines: Sequence[str] = (), *, is_serving: bool) -> None:
+        """Where it is, what it is, and the lines that led there. `is_serving`: the old version still does."""
+        shown = [mask_text(line) for line in lines[-MAX_BUILD_LINES:]]
+        self._set_problem({"where": mask_text(where), "text": mask_text(text), "lines": shown, "serving": is_serving})
+
+    def clear_problem(self) -> None:
+        """The newest version serves."""
+        self._set_problem(None)
+
+    def _set_problem(self, problem: Json | None) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            for tell in tuple(self.on_change):
+                tell()
 
 
 # -- The conversation with the server in one era: opened when it is first used, and again when the server comes back.

@@ -25,14 +25,14 @@ from defserve.client.skills import CheckedEntry, LoadedSkill, UnverifiedSkill
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.inspector.app_views import ShownApps, ViewDocumentServer
-from defserve.inspector.era_connection import EraConnection, InspectionTarget, SignInAccount
+from defserve.inspector.era_connection import BuildNews, EraConnection, InspectionTarget, SignInAccount
 from defserve.inspector.followed_tasks import FollowedTasks
 from defserve.inspector.joined_topic import JoinedTopic
 from defserve.inspector.kept_calls import CURRENT_CALL, KeptCalls
 from defserve.inspector.live_feed import LiveFeed, Playground, make_person_model
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.questions import Questions
-from defserve.inspector.recording.masking import mask_address, mask_text, mask_words
+from defserve.inspector.recording.masking import mask_address, mask_words
 from defserve.inspector.recording.recorder import Recorder
 from defserve.inspector.recording.timeline import Latencies, Timeline
 from defserve.inspector.state_trees import StateTrees
@@ -50,7 +50,6 @@ MAX_EVENTS: Final = 5_000
 LISTS: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "resources", "prompts")}
 LIFECYCLE: Final = "notifications/mgp.lifecycle"
 MAX_STATES: Final = 50
-MAX_BUILD_LINES: Final = 40
 MAX_WORD_LENGTH: Final = 500
 
 Push: TypeAlias = Callable[[str, Any], object]
@@ -100,14 +99,14 @@ class Inspection:
         """States that servers have told, oldest first, each with its `era` and when it came (`at`)."""
         self.audit = HostAudit(self.push)
         self.server_log = ServerLog(target.audit, target.process)
-        self.build: Json | None = None
-        """Why the newest version of the server does not start, as `defserve dev` has told."""
+        self.build = target.build or BuildNews()
         self._first: EraConnection | None = None
         self._status: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Inspection:
         if self.target.process is not None:
             self.target.process.on_exit.append(self._on_process_exit)
+        self.build.on_change.append(self._on_build_changed)
         self._first = self._connection(self.target.era)
         self._status = asyncio.create_task(self._tell_status(), name="defserve.inspector status")
         return self
@@ -115,6 +114,7 @@ class Inspection:
     async def __aexit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.cancel()
+        self.build.on_change.remove(self._on_build_changed)
         await self.calls.aclose()
         await self.tasks.aclose()
         await self.account.aclose()
@@ -158,23 +158,12 @@ class Inspection:
         for connection in self._list_connections():
             connection.retry()
 
+    def _on_build_changed(self) -> None:
+        self.push("build", self.build.problem)
+
     def _on_process_exit(self, reason: PeerGone) -> None:
         for connection in self._list_connections():
             connection.on_server_gone(reason)
-
-    def report_build(self, where: str, text: str, lines: Sequence[str] = (), *, is_serving: bool) -> None:
-        """The newest version of the server does not start: where, why, and the lines that led there.
-
-        `is_serving`: the old version still does. The banner stays until `clear_build`.
-        """
-        told = {"where": mask_text(where), "text": mask_text(text), "lines": [mask_text(line) for line in lines]}
-        self.build = {**told, "lines": told["lines"][-MAX_BUILD_LINES:], "serving": is_serving}
-        self.push("build", self.build)
-
-    def clear_build(self) -> None:
-        """A new version serves."""
-        self.build = None
-        self.push("build", None)
 
     def reopen(self) -> None:
         """Open every conversation anew."""
@@ -303,7 +292,7 @@ class Inspection:
             "era": self._first.era,
             "questions": self.questions.waiting,
             "status": self.recorder.figures(),
-            "build": self.build,
+            "build": self.build.problem,
             "now": time.time(),
         }
 
