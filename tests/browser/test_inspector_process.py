@@ -1,4 +1,4 @@
-"""The inspector of a server that crashes, in a real browser: the page stays, and so do the calls."""
+"""The inspector in a real browser: a server that crashes or does not start, calls that stay, and their results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from defserve import Context, Server
+from defserve.inspector.inspection import Inspection
+
 from .accessibility import serious
-from .inspecting import LOOKS, ROOT, inspector_process
+from .inspecting import LOOKS, ROOT, inspector_in, inspector_process, open_at, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -157,3 +160,76 @@ def test_ten_thousand_log_lines_of_one_call_do_not_block_the_page(browser: Brows
         assert "count_to: counted number=" in lines and "{" not in lines
         assert browser.page("document.querySelectorAll('.logline').length") < 100
     assert max(done["scripts"]) < MAX_TASK_MS, sorted(done["scripts"])[-5:]
+
+
+def talkative() -> Server:
+    server = Server("talkative", "1")
+
+    @server.tool
+    async def clear(bed: str, ctx: Context) -> str:
+        """Clear a bed, after a question."""
+        answer = await ctx.ask("Clear it?", bool)
+        return f"{bed}: {answer}"
+
+    @server.tool
+    def table(rows: int = 30) -> list[dict[str, int]]:
+        """Rows."""
+        return [{"row": number, "square": number * number} for number in range(rows)]
+
+    assert clear and table
+    return server
+
+
+def test_yes_and_no_stand_beside_the_result(browser: Browser):
+    with inspector_in(browser, target_of(talkative(), era="handshake")) as inspector:
+        open_at(browser, inspector, "tools/clear")
+        browser.page("(document.querySelector('#arg-bed').focus(), true)")
+        browser.type("fern")
+        browser.key("Control+Enter")
+        words = "[...document.querySelectorAll('.t-res .note button')].map(each => each.innerText).join()"
+        assert browser.page(f"document.querySelector('.t-res .note') && {words}") == "Yes,No,Other answers"
+        assert browser.page("!document.querySelector('.toast .ok') && !!document.querySelector('.toast.asks')")
+        browser.page("(document.querySelector('.t-res .note button').click(), true)")
+        assert browser.page("document.querySelector('.t-res .body').innerText.includes('fern: True')")
+
+
+def test_a_result_is_searched_folded_and_compared_with_the_one_before(browser: Browser):
+    with inspector_in(browser, target_of(talkative())) as inspector:
+        open_at(browser, inspector, "tools/table")
+        call(browser, "table", "Done")
+        browser.page("(document.querySelector('#arg-rows').focus(), true)")
+        browser.key("Control+a")
+        browser.type("31")
+        call(browser, "table", "Done")
+        assert "table · 31 rows · " in browser.page("document.querySelector('.t-res .no-m [role=tab]').innerText")
+        browser.page(
+            "([...document.querySelectorAll('.t-res .seg button')].find(e => e.innerText === 'JSON').click(), true)"
+        )
+        assert browser.page("!!document.querySelector('.jsontools input')")
+        browser.page("(document.querySelector('.jsontools input').focus(), true)")
+        browser.type("900")
+        assert browser.page("document.querySelectorAll('.jl.hit').length === 1")
+        assert serious(browser) == []
+        browser.page("(document.querySelector('.comparebtn').click(), true)")
+        sides = "[...document.querySelectorAll('.comparison p.mono')].map(each => each.innerText.trim()).join('|')"
+        assert browser.page(f"document.querySelector('.comparison') && {sides}") == "rows=30|rows=31"
+        assert browser.page("document.querySelectorAll('.comparison .jl.ins').length > 0")
+        assert serious(browser) == []
+
+
+def test_a_version_that_does_not_start_is_a_banner_with_file_and_line(browser: Browser):
+    with inspector_in(browser, target_of(talkative())) as inspector:
+        open_at(browser, inspector, "tools/table")
+
+        async def report(inspection: Inspection) -> None:
+            inspection.build.report_problem("calc.py:6", "SyntaxError: invalid syntax", ["def x(:"], is_serving=True)
+
+        async def clear(inspection: Inspection) -> None:
+            inspection.build.clear_problem()
+
+        inspector.run(report)
+        said: str = browser.page(EXITED)
+        assert "calc.py:6: SyntaxError: invalid syntax" in said and "The old version is still serving." in said
+        call(browser, "table", "Done")
+        inspector.run(clear)
+        assert browser.page("!document.querySelector('.docked')")
