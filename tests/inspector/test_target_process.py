@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ async def fragile(tmp_path: Path) -> AsyncIterator[Inspection]:
 
 
 @asynccontextmanager
-async def crashed(inspection: Inspection, do: Run, code: int = 3) -> AsyncIterator[str]:
+async def crashed(inspection: Inspection, do: Run, code: int = 3) -> AsyncGenerator[str]:
     """What a call is told whose server leaves. Then every conversation knows it."""
     with pytest.raises(PeerGone) as told:
         await do(inspection, "tools.call", tool="leave", arguments={"code": code})
@@ -99,7 +99,7 @@ async def test_both_eras_talk_to_one_process(fragile: Inspection, do: Run):
 
 
 async def test_a_crash_ends_running_calls_and_says_how_with_the_last_lines(fragile: Inspection, do: Run):
-    resting = asyncio.create_task(do(fragile, "tools.call", tool="rest", arguments={}))
+    resting = asyncio.ensure_future(do(fragile, "tools.call", tool="rest", arguments={}))
     await until(lambda: any(entry.about == "rest" for entry in fragile.recorder.slice(0, 99)))
     async with crashed(fragile, do) as told:
         assert told == "fragile.py exited with 3"
@@ -125,7 +125,7 @@ async def test_it_is_started_again_by_hand_and_what_was_recorded_stays(fragile: 
 
 async def test_a_server_that_hangs_is_ended_and_started_again(fragile: Inspection, do: Run):
     await do(fragile, "tools.list")
-    hanging = asyncio.create_task(do(fragile, "tools.call", tool="hang", arguments={}))
+    hanging = asyncio.ensure_future(do(fragile, "tools.call", tool="hang", arguments={}))
     await until(lambda: any(entry.about == "hang" for entry in fragile.recorder.slice(0, 99)))
     await do(fragile, "connection.restart")
     with pytest.raises(PeerGone, match=r"fragile\.py was ended"):

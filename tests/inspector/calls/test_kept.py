@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from defserve import Context, Server
+from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError
 from defserve.inspector import kept_calls
 from defserve.inspector.kept_calls import count_result_tokens, summarize_result
@@ -52,13 +53,13 @@ def server() -> Server:
 
 def steady(value: Any) -> Any:
     """What was said, without what differs each time."""
-    if isinstance(value, dict):
+    if is_object(value):
         kept = {name: each for name, each in value.items() if name not in UNSAID}
         return {
             name: CHANGING[name] if name in CHANGING and each not in (None, "") else steady(each)
             for name, each in kept.items()
         }
-    return [steady(each) for each in value] if isinstance(value, list) else value
+    return [steady(each) for each in value] if is_array(value) else value
 
 
 async def test_page_and_host_say_what_the_golden_file_has():
