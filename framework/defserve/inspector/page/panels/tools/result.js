@@ -14,7 +14,7 @@ import { callInView, cancel, follow, store } from "./state.js";
 
 const LONGEST_TAB = 48;
 const MOST_COMPARED = 2000; // lines of a result
-const MANY_TOKENS = 10000; // from here on, some clients warn or cut what a tool gives
+const MANY_TOKENS = 10000; // our own budget, well below what clients refuse
 const TONE = { done: "ok", failed: "bad", cancelled: "warn" };
 
 export const CallMark = ({ call }) =>
@@ -81,7 +81,7 @@ function Progress({ call }) {
     ${
       call.tokens >= MANY_TOKENS &&
       html`<${Note} tone="warn" fact=${`About ${number(call.tokens)} tokens for a model to read.`}
-        >Some clients warn from 10,000 on, and cut at 25,000. Give less, or in pages.<//
+        >Some clients take no more than 25,000. Give less, or in pages.<//
       >`
     }
   </div>`;
