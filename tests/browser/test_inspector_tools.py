@@ -175,7 +175,7 @@ def test_by_keys_alone_a_tool_is_found_filled_in_called_and_repeated(inspector: 
     browser.key("r")
     assert inspector.page("document.querySelectorAll('.t-res [role=tab]').length >= 2")
     browser.key("?")
-    assert inspector.page("document.querySelector('[role=dialog]').innerText.includes('repeat the last call')")
+    assert inspector.page("document.querySelector('[role=dialog]').innerText.includes('repeat the call in view')")
     browser.key("Escape")
     browser.key("Control+k")
     assert browser.page("!!document.activeElement.closest('.palette')")

@@ -162,19 +162,18 @@ def test_a_file_with_states_is_read_where_they_are_kept(defserve: Run, runs: lis
     assert target.stored("other") is None
 
 
-def test_the_audit_log_of_a_file_is_read_where_it_is(
-    defserve: Run, served: str, runs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("DEFSERVE_AUDIT_KEY", "a key that only the tests have")
-    path = tmp_path / "audited.py"
-    path.write_text(f"from defserve import Server\n\nserver = Server('audited', audit={str(tmp_path / 'a.jsonl')!r})\n")
-    defserve("inspect", str(path), "--web", "--no-browser")
-    defserve("inspect", served, "--web", "--no-browser")
-    (audited, *_), (plain, *_) = runs
-    log = audited.audit()
-    assert log.verify().ok
-    log.close()
-    assert plain.audit() is None
+def test_code_is_not_loaded_by_the_inspector_itself(defserve: Run, tmp_path: Path, runs: list[Any]):
+    path = tmp_path / "loaded.py"
+    path.write_text(f"import os\nopen({str(tmp_path / 'by')!r}, 'w').write(str(os.getpid()))\n{SERVER}")
+    assert defserve("inspect", str(path), "--web", "--no-browser").code == 0
+    ((target, _, tools),) = runs
+    assert (target.server, target.starts, tools) == (None, True, ["one"])
+    assert int((tmp_path / "by").read_text()) != os.getpid()
+
+
+def test_a_file_that_is_not_there_is_told_before_anything_is_opened(defserve: Run, runs: list[Any]):
+    done = defserve("inspect", "nowhere.py", "--web", "--no-browser")
+    assert (done.code, "there is no file" in done.err, runs) == (1, True, [])
 
 
 def test_wrong_options_are_told(defserve: Run, served: str, runs: list[Any]):

@@ -18,7 +18,7 @@ async def do(inspection: Inspection, verb: str, /, **arguments: Any) -> Any:
 
 
 def _refused(part: Any) -> None:
-    raise AssertionError(f"nobody takes {part}")
+    assert "call" in part, f"nobody takes {part}"  # a call only says that it has begun
 
 
 @asynccontextmanager

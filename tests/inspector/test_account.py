@@ -94,14 +94,14 @@ async def test_who_signs_in_at_the_page_is_connected_until_they_sign_out() -> No
 
         # The token ends and is renewed; nobody is asked.
         it.there.tokens.clear()
-        assert not (await it.call())["failed"] and len(it.there.visits) == 1
+        assert (await it.call())["state"] == "done" and len(it.there.visits) == 1
 
         # Everything is revoked: the person is asked again.
         it.there.tokens.clear()
         it.there.refreshing.clear()
         assert (await it.refusal("tools.call", tool="add", arguments={}))["sign_in"] == []
         await it.sign_in()
-        assert await it.is_("open") and not (await it.call())["failed"]
+        assert await it.is_("open") and (await it.call())["state"] == "done"
 
         assert await do(it.inspection, "account.sign_out") == {"note": ""}
         assert it.there.revoked == ["refresh-3", "access-3"]
@@ -134,7 +134,7 @@ async def test_a_call_that_needs_more_scopes_is_repeated_only_by_the_person() ->
         assert set(it.there.visits[1]["scope"].split()) == {"read", "write"}
         assert await it.is_("open")
         assert [each for each in it.there.list_requested_uris("/mcp") if each.method == "tools/call"] == calls
-        assert not (await it.call())["failed"]
+        assert (await it.call())["state"] == "done"
 
 
 async def test_a_refusal_of_the_issuer_a_time_out_and_a_cancel_are_told_and_leave_nothing_open(

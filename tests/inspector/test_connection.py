@@ -195,6 +195,20 @@ async def test_the_status_is_told_while_a_page_looks(inspect: Inspect, do: Run, 
         await until(lambda: any(topic == "status" and data["messages"] >= 4 for topic, data in heard))
 
 
+async def test_a_version_that_does_not_start_is_told_until_one_serves(inspect: Inspect):
+    async with inspect() as inspection:
+        heard, build = pushes(inspection), inspection.build
+        lines = [f"line {number} token=abcdefghijklmnopqrstuvwxyz0123456789" for number in range(100)]
+        build.report_problem("calc.py:3", "SyntaxError: invalid syntax", lines, is_serving=True)
+        told = inspection.hello()["build"]
+        assert (told["where"], told["text"], told["serving"]) == ("calc.py:3", "SyntaxError: invalid syntax", True)
+        assert len(told["lines"]) == 40 and "abcdefghij" not in str(told)
+        build.clear_problem()
+        build.clear_problem()
+        assert inspection.hello()["build"] is None
+        assert [data and data["where"] for topic, data in heard if topic == "build"] == ["calc.py:3", None]
+
+
 async def test_our_own_audit_trail_is_kept(inspect: Inspect, do: Run):
     async with inspect() as inspection:
         await do(inspection, "tools.call", tool="help", arguments={})

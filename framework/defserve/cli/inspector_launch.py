@@ -16,15 +16,13 @@ from defserve.cli.target import ServerTarget, parse_headers
 from defserve.cli.target_connection import open_target_link
 from defserve.client.link import ClientLink
 from defserve.errors import UsageError
-from defserve.inspector.era_connection import InspectionTarget
+from defserve.inspector.era_connection import BuildNews, InspectionTarget
 from defserve.inspector.inspection import ERA_NAMES
 from defserve.inspector.kernels import KernelControl
 from defserve.inspector.page_server import WebOptions, run_inspector
-from defserve.inspector.state_trees import FindStoredState, make_state_finder, open_states_at
-from defserve.protocols.mcpl.extension import MCPL
-from defserve.protocols.mgp.audit import ReadableAuditLog, find_readable_log
-from defserve.protocols.mgp.extension import MGP
-from defserve.server.server import Server
+from defserve.inspector.state_trees import make_state_finder, open_states_at
+from defserve.inspector.target_process import TargetProcess, find_audit_log, find_state_section
+from defserve.serve.lifespans import connect_in_memory
 from defserve.tooling.devserver.client_relay import RunCompanion, make_stop_future
 
 IN_TERMINAL: Final = "The traceback is in the terminal where the inspector runs."
@@ -46,15 +44,17 @@ async def _run(
         return await run_inspector(replace(target, stored=stored), options, ending or make_stop_future())
 
 
-def make_dev_inspector(options: Namespace) -> RunCompanion:
-    """The inspector of a server that runs beside it, at an address, and is replaced from time to time."""
+def make_dev_inspector(options: Namespace, build: BuildNews | None = None) -> RunCompanion:
+    """The inspector of a server that runs beside it, at an address, and is replaced from time to time.
+
+    `build` tells it why a new version does not start.
+    """
     web = web_options(options)
 
     async def run_beside(address: str, ending: asyncio.Future[int]) -> int:
         reached = Namespace(era=None, token=None, header=[], verbose=False)
-        beside = replace(
-            make_inspector_target(ServerTarget(address=address), [address], reached), tracebacks=IN_TERMINAL
-        )
+        there = make_inspector_target(ServerTarget(address=address), [address], reached)
+        beside = replace(there, tracebacks=IN_TERMINAL, build=build)
         return await _run(beside, web, options.store, ending)
 
     return run_beside
@@ -70,31 +70,33 @@ def web_options(options: Namespace) -> WebOptions:
 def make_inspector_target(target: ServerTarget, words: Sequence[str], options: Namespace) -> InspectionTarget:
     """The same server, for the inspector."""
 
+    server = target.server
+    process = TargetProcess(target.code, is_package=target.is_package) if target.code else None
+
     @asynccontextmanager
     async def link() -> AsyncGenerator[ClientLink]:
-        if target.server is None:
+        if server is not None:
+            async with connect_in_memory(server.composition) as peer:
+                yield peer
+        else:
             yield await open_target_link(target, options)
-            return
-        from defserve.serve.lifespans import connect_in_memory
 
-        async with connect_in_memory(target.server.composition) as peer:
-            yield peer
-
-    address = target.address or shlex.join(target.command) or " ".join(words)
-    server = target.server
-    process = os.getpid() if server is not None else target.process
+    kernel_process = os.getpid() if server is not None else target.process
+    section = find_state_section(server) if server is not None else None
     return InspectionTarget(
-        address,
-        tuple(words),
-        link,
+        target.address or shlex.join(target.command) or " ".join(words) or target.code,
+        tuple(words) or (target.code,),
+        process.open_link if process is not None else link,
         options.era or "",
-        stored=_find_states(server),
+        stored=process.find_state if process is not None else make_state_finder(section) if section else None,
         # The kernel of this user: the one in this process, or the one that runs.
-        kernel=KernelControl(target.kernel, process) if target.kernel is not None else None,
-        audit=lambda: _find_audit_log(server),
+        kernel=KernelControl(target.kernel, kernel_process) if target.kernel is not None else None,
+        audit=None if server is None else lambda: find_audit_log(server),
         sign_in_at=_sign_in_at(target, options),
         tracebacks=_tracebacks(target, options),
         server=server,
+        process=process,
+        starts=process is not None or bool(target.command),
     )
 
 
@@ -109,17 +111,4 @@ def _tracebacks(target: ServerTarget, options: Namespace) -> str:
     """Where a person finds the tracebacks of the server. Those at another address are out of reach."""
     if target.address:
         return ""
-    return IN_TERMINAL if target.server is not None or options.verbose else WITH_VERBOSE
-
-
-def _find_states(server: Server | None) -> FindStoredState | None:
-    """The states of a server in this process, which the inspector may read where they are kept."""
-    live = next((each for each in server.extensions if isinstance(each, MCPL)), None) if server is not None else None
-    state = MCPL.state.get_existing_section(live) if live is not None else None
-    return make_state_finder(state) if state is not None else None
-
-
-def _find_audit_log(server: Server | None) -> ReadableAuditLog | None:
-    """The audit log of a server in this process, if it is one that can be read again."""
-    guards = (each for each in server.extensions if isinstance(each, MGP)) if server is not None else ()
-    return next((found for each in guards if (found := find_readable_log(each.audit.sinks)) is not None), None)
+    return IN_TERMINAL if target.server is not None or target.code or options.verbose else WITH_VERBOSE

@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.base.search_path import add_import_folder
-from defserve.client.targets import find_installed_servers, is_code_target, is_file_target, is_server_address
+from defserve.client.targets import (
+    find_installed_servers,
+    is_code_target,
+    is_file_target,
+    is_server_address,
+    split_target,
+)
 from defserve.errors import PeerGone, UsageError, did_you_mean
+from defserve.tooling import loading
 from defserve.tooling.loading import load_quietly
 
 if TYPE_CHECKING:
@@ -31,8 +38,9 @@ NAME_ONE: Final = "name a file (server.py), an address, or a server of .mcp.json
 
 
 class ServerTarget(NamedTuple):
-    """A server object, the command that starts one, or the address of one that runs.
+    """A server object, the code that makes one, the command that starts one, or the address of one that runs.
 
+    `code` is named but not loaded: a file, a module or, if it `is_package`, a package.
     A command is started in `cwd` with `env` added to its environment. `headers` are sent to an address. `kernel` is the
     file of a kernel, if it is one of this user, and `process` the one that runs already.
     """
@@ -45,6 +53,8 @@ class ServerTarget(NamedTuple):
     headers: Mapping[str, str] = {}
     kernel: Path | None = None
     process: int | None = None
+    code: str = ""
+    is_package: bool = False
 
 
 def redirect_stdout_to_stderr() -> AbstractContextManager[Any]:
@@ -62,23 +72,35 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
     return list(argv[:cut]), list(argv[cut + 1 :])
 
 
-def resolve_target(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
-    """The server that a command line names. If a word names it, that word is taken from the front of `words`."""
+def resolve_target(
+    words: list[str], module: str | None, command: list[str] | None, *, is_loaded: bool = True
+) -> ServerTarget:
+    """The server that a command line names. If a word names it, that word is taken from the front of `words`.
+
+    If it is not to be loaded, code is only named (`ServerTarget.code`): another process runs it.
+    """
     if command is not None:
         return ServerTarget(command=command)
     if module is not None:
-        return ServerTarget(load_package(module))
+        return ServerTarget(load_package(module)) if is_loaded else ServerTarget(code=module, is_package=True)
     if not words:
         if (found := find_project_target()) is None:
             raise UsageError("no server is given", fix=NAME_ONE)
-        return ServerTarget(load_target(found))
+        return _make_code_target(found, is_loaded)
     named = words.pop(0)
     if is_server_address(named):
         return ServerTarget(address=named)
     if named.endswith(".toml"):
         return _kernel(named)
     found = find_configured_server(named)
-    return _make_target(found) if found is not None else ServerTarget(load_target(named))
+    return _make_target(found) if found is not None else _make_code_target(named, is_loaded)
+
+
+def _make_code_target(named: str, is_loaded: bool) -> ServerTarget:
+    if is_loaded or (is_file_target(named) and not os.path.isfile(split_target(named)[0])):
+        return ServerTarget(load_target(named))  # which says that there is no such file
+    require_known_target(named)
+    return ServerTarget(code=named)
 
 
 def _kernel(named: str) -> ServerTarget:
@@ -140,9 +162,11 @@ def find_project_target() -> str | None:
     return f"{found.source}:{found.variable}"
 
 
-def resolve_only_target(words: list[str], module: str | None, command: list[str] | None) -> ServerTarget:
-    """Like `resolve`, for a command line that holds nothing else. Raises UsageError for another word."""
-    target = resolve_target(words, module, command)
+def resolve_only_target(
+    words: list[str], module: str | None, command: list[str] | None, *, is_loaded: bool = True
+) -> ServerTarget:
+    """Like `resolve_target`, for a command line that holds nothing else. Raises UsageError for another word."""
+    target = resolve_target(words, module, command, is_loaded=is_loaded)
     if words:
         raise UsageError(f"one server at a time; {words[0]!r} is unexpected", fix="name one server")
     return target
@@ -179,10 +203,15 @@ def load_target(target: str) -> Any:
     """Load the server that `target` names, starting from the current folder."""
     if is_server_address(target):
         raise UsageError(f"{target!r} is an address; only code can be served", fix="name server.py or module:name")
+    require_known_target(target)
+    return load_quietly(target)
+
+
+def require_known_target(target: str) -> None:
+    """Raises UsageError if `target` cannot be code of this environment, and there are other names to suggest."""
     require_code_target(target)
     if not is_code_target(target):
         _refuse_unknown(target)
-    return load_quietly(target)
 
 
 def require_code_target(target: str) -> None:
@@ -209,15 +238,9 @@ def _refuse_unknown(target: str) -> None:
 
 
 def load_package(package: str) -> Any:
-    """Load the server of a package, from the package itself or from its module `server`."""
+    """Load the server of a package, starting from the current folder."""
     _search_here()
-    try:
-        return load_quietly(package)
-    except UsageError as error:
-        try:
-            return load_quietly(f"{package}.server")
-        except UsageError:
-            raise error from None
+    return loading.load_package(package)
 
 
 def _search_here() -> None:

@@ -116,7 +116,11 @@ def mask_unexpected_error(call: Call, error: BaseException) -> str:
     if isinstance(error, TypeError) and (fix := _needless_await(error)):
         error.add_note(f"  fix: {fix}")
     logging.getLogger("defserve").error(
-        "internal error %s in %s\n%s", error_id, call.title, format_redacted_traceback(error)
+        "internal error %s in %s\n%s",
+        error_id,
+        call.title,
+        format_redacted_traceback(error),
+        extra={"error_id": error_id},
     )
     return f"internal error (id {error_id})"
 

@@ -30,12 +30,13 @@ from defserve.core.messages import INTERNAL_ERROR, Message, Reply, Request, Requ
 from defserve.errors import DefserveError, PeerError, PeerGone, UsageError
 from defserve.inspector.kernels import KernelControl
 from defserve.inspector.protocol import BadMessage, Json, describe_wire_error
-from defserve.inspector.recording.masking import mask_address
+from defserve.inspector.recording.masking import mask_address, mask_text
 from defserve.inspector.recording.recorder import Direction, RecordedExchange, RecordedMessage, Recorder
 from defserve.inspector.state_trees import FindStoredState
 from defserve.protocols.mgp.audit import ReadableAuditLog
 
 if TYPE_CHECKING:
+    from defserve.inspector.target_process import TargetProcess
     from defserve.server.server import Server
 
 
@@ -53,6 +54,9 @@ class InspectionTarget:
     sign_in_at  the address that a person can sign in to; "" if there is none, or if credentials were given
     tracebacks  a sentence that says where the tracebacks of its errors are; "" if that is unknown
     server   the server itself, if it runs in this process
+    process  the process of a server file, which the inspector runs
+    starts   whether connecting starts a process: one that has ended is started again by a person, never by itself
+    build    what becomes of its newest version, if somebody reloads it
     """
 
     address: str
@@ -65,13 +69,43 @@ class InspectionTarget:
     sign_in_at: str = ""
     tracebacks: str = ""
     server: Server | None = None
+    process: TargetProcess | None = None
+    starts: bool = False
+    build: BuildNews | None = None
+
+
+MAX_BUILD_LINES: Final = 40
+
+
+class BuildNews:
+    """Why the newest version of a server that is reloaded does not start; `problem` is None while it serves."""
+
+    def __init__(self) -> None:
+        self.problem: Json | None = None
+        self.on_change: list[Callable[[], object]] = []
+
+    def report_problem(self, where: str, text: str, lines: Sequence[str] = (), *, is_serving: bool) -> None:
+        """Where it is, what it is, and the lines that led there. `is_serving`: the old version still does."""
+        shown = [mask_text(line) for line in lines[-MAX_BUILD_LINES:]]
+        self._set_problem({"where": mask_text(where), "text": mask_text(text), "lines": shown, "serving": is_serving})
+
+    def clear_problem(self) -> None:
+        """The newest version serves."""
+        self._set_problem(None)
+
+    def _set_problem(self, problem: Json | None) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            for tell in tuple(self.on_change):
+                tell()
 
 
 # -- The conversation with the server in one era: opened when it is first used, and again when the server comes back.
 
 
-State: TypeAlias = Literal["opening", "open", "lost", "refused", "closed"]
-"""`refused`: the server is there, and does not want this conversation (it does not speak the era, or needs a token)."""
+State: TypeAlias = Literal["opening", "open", "lost", "exited", "refused", "closed"]
+"""`refused`: the server is there, and does not want this conversation (it does not speak the era, or needs a token).
+`exited`: its process has ended, and a person may start it again."""
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 15.0
 PROVEN_SECONDS: Final = 5.0
@@ -123,13 +157,16 @@ class EraConnection:
         return self._client
 
     def retry(self) -> None:
-        """Try now, rather than when the pause is over."""
+        """Try now, rather than when the pause is over. Who wants the client waits for that."""
+        if self._client is None:
+            self._settled.clear()
         self._again.set()
 
     def on_server_gone(self, reason: PeerGone) -> None:
         """A request found that the server is gone."""
         if self._client is not None:  # else it is known, or the request was of an earlier conversation
-            self._gone = reason
+            self._gone, self._client = reason, None
+            self._settled.clear()
             self._ended.set()
 
     def reopen(self) -> None:
@@ -177,18 +214,22 @@ class EraConnection:
             if asyncio.get_running_loop().time() - began > PROVEN_SECONDS:
                 backoff.reset()
             wait = backoff.next_wait()
-            pause = wait if is_away else None
-            self._set_state("lost" if is_away else "refused", self._describe_error(error), pause)
-            self._settled.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._again.wait()
+            state: State = "refused" if not is_away else "exited" if self._target.starts else "lost"
+            pause = wait if state == "lost" else None
+            self._set_state(state, self._describe_error(error), pause)
+            if not self._again.is_set():
+                self._settled.set()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._again.wait()
             self._settled.clear()
             self._set_state("opening", self.error)
 
     def _describe_error(self, error: DefserveError) -> Json:
         """The error, for the page. Who signs in at a terminal is signed in here too, at the next try."""
         told = describe_wire_error(error)
+        if (process := self._target.process) is not None and process.exit is not None:
+            told["exit"] = process.exit
         if "challenge" in object_or_empty(told.get("data")):
             address = mask_address(self._target.address, self._target.words)
             here = "sign in here, or at a terminal" if self._target.sign_in_at else "sign in at a terminal"

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic_core import to_json
 
@@ -25,9 +25,10 @@ from defserve.client.skills import CheckedEntry, LoadedSkill, UnverifiedSkill
 from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.inspector.app_views import ShownApps, ViewDocumentServer
-from defserve.inspector.era_connection import EraConnection, InspectionTarget, SignInAccount
+from defserve.inspector.era_connection import BuildNews, EraConnection, InspectionTarget, SignInAccount
 from defserve.inspector.followed_tasks import FollowedTasks
 from defserve.inspector.joined_topic import JoinedTopic
+from defserve.inspector.kept_calls import CURRENT_CALL, KeptCalls
 from defserve.inspector.live_feed import LiveFeed, Playground, make_person_model
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.questions import Questions
@@ -38,6 +39,9 @@ from defserve.inspector.state_trees import StateTrees
 from defserve.protocols.mcp.skill_files import SKILL_FILE
 from defserve.protocols.mgp.audit import ReadableAuditLog
 from defserve.stores.audit.chain import iter_numbered_lines, parse_log_line
+
+if TYPE_CHECKING:
+    from defserve.inspector.target_process import TargetProcess
 
 ERA_NAMES: Final = ("handshake", "stateless")
 OPEN_SECONDS: Final = 30.0
@@ -86,7 +90,7 @@ class Inspection:
         self.seats: dict[int, JoinedTopic] = {}
         self.views, self.apps = ViewDocumentServer(), ShownApps()
         self.watches, self.skills = Watches(), HeldSkills()
-        self.tasks = FollowedTasks(self)
+        self.tasks, self.calls = FollowedTasks(self), KeptCalls(self)
         self.granted: dict[str, bool] = {}
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []
@@ -94,11 +98,15 @@ class Inspection:
         self.lifecycle: deque[Json] = deque(maxlen=MAX_STATES)
         """States that servers have told, oldest first, each with its `era` and when it came (`at`)."""
         self.audit = HostAudit(self.push)
-        self.server_log = ServerLog(target.audit)
+        self.server_log = ServerLog(target.audit, target.process)
+        self.build = target.build or BuildNews()
         self._first: EraConnection | None = None
         self._status: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Inspection:
+        if self.target.process is not None:
+            self.target.process.on_exit.append(self._on_process_exit)
+        self.build.on_change.append(self._on_build_changed)
         self._first = self._connection(self.target.era)
         self._status = asyncio.create_task(self._tell_status(), name="defserve.inspector status")
         return self
@@ -106,10 +114,14 @@ class Inspection:
     async def __aexit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.cancel()
+        self.build.on_change.remove(self._on_build_changed)
+        await self.calls.aclose()
         await self.tasks.aclose()
         await self.account.aclose()
         for connection in self._list_connections():
             await connection.aclose()
+        if self.target.process is not None:
+            await self.target.process.stop()
         self.recorder.close()
 
     # -- conversations -----------------------------------------------------------------------------------
@@ -136,6 +148,22 @@ class Inspection:
         """A request ended with an error. If the server is gone, its conversation is opened anew."""
         if isinstance(error, PeerGone):
             self.connection(era).on_server_gone(error)
+
+    async def restart_process(self) -> None:
+        """Start the server again. If its process runs, it is ended first, also one that hangs."""
+        if (process := self.target.process) is None:
+            self.reopen()
+            return
+        await process.stop()
+        for connection in self._list_connections():
+            connection.retry()
+
+    def _on_build_changed(self) -> None:
+        self.push("build", self.build.problem)
+
+    def _on_process_exit(self, reason: PeerGone) -> None:
+        for connection in self._list_connections():
+            connection.on_server_gone(reason)
 
     def reopen(self) -> None:
         """Open every conversation anew."""
@@ -169,7 +197,9 @@ class Inspection:
             # Nobody is asked before there is something to see: a call that needs it asks again.
             if connection.state != "open":
                 return None
-            decided = await questions.permit(era(), permission, risk, server)
+            call = CURRENT_CALL.get()
+            about = {"tool": call.tool, "arguments": call.arguments} if call is not None else {}
+            decided = await questions.permit(era(), permission, risk, server, **about)
             if decided is not None:
                 self.granted[permission] = decided
             return decided
@@ -254,6 +284,7 @@ class Inspection:
                 "words": mask_words(target.words),
                 "tracebacks": target.tracebacks,
                 "signs_in": bool(target.sign_in_at),
+                "starts": target.starts,
             },
             "account": self.account.to_wire(),
             "connections": [self.describe_connection(each) for each in self.connections.values()]
@@ -261,6 +292,7 @@ class Inspection:
             "era": self._first.era,
             "questions": self.questions.waiting,
             "status": self.recorder.figures(),
+            "build": self.build.problem,
             "now": time.time(),
         }
 
@@ -436,13 +468,25 @@ MAX_LINE_BYTES: Final = 4_096
 class ServerLog:
     """`find` gives the log; None if the server has none, or it is out of reach. Reading it takes a thread."""
 
-    def __init__(self, find: Callable[[], ReadableAuditLog | None] | None) -> None:
-        self._find = find
+    def __init__(
+        self, find: Callable[[], ReadableAuditLog | None] | None, process: TargetProcess | None = None
+    ) -> None:
+        self._find, self._process = find, process
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the server does not run here, so that its log can never be read."""
-        return self._find is None
+        """Whether the inspector does not run the server, so that its log can never be read."""
+        return self._find is None and self._process is None
+
+    async def fetch_lines(self) -> Json | None:
+        """Like `lines`, where the server is."""
+        return await (asyncio.to_thread(self.lines) if self._process is None else self._process.ask("audit.lines", []))
+
+    async def check_chain(self) -> Json:
+        """Like `verify`, where the server is."""
+        return await (
+            asyncio.to_thread(self.verify) if self._process is None else self._process.ask("audit.verify", [])
+        )
 
     def lines(self) -> Json | None:
         """`{"name", "lines"}`, newest first; None if there is no log to read. Lines are not checked: `verify` does."""

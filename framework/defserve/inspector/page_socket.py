@@ -18,6 +18,7 @@ from defserve.inspector.panels import kernel_security, live_topics, resources, s
 from defserve.inspector.protocol import (
     CANCEL_VERB,
     MAX_SCOPES,
+    PAGE_LEFT,
     BadMessage,
     Json,
     PageRequest,
@@ -64,7 +65,7 @@ class PageSocket:
             self._inspection.pages.remove(self._push)
             tasks += self._running.values()
             for task in tasks:
-                task.cancel()
+                task.cancel(PAGE_LEFT)
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read_requests(self) -> int | None:
@@ -178,6 +179,11 @@ async def retry(inspection: Inspection, request: PageRequest) -> Any:
     inspection.connection(get_request_era(request)).retry()
 
 
+async def restart(inspection: Inspection, request: PageRequest) -> Any:
+    """Start the server's process again; one that runs is ended first."""
+    await inspection.restart_process()
+
+
 async def sign_in(inspection: Inspection, request: PageRequest) -> Any:
     """Begin to sign in. Answered when there is an address to open, or when it has failed."""
     scopes = request.arguments.get("scopes", [])
@@ -202,6 +208,7 @@ PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "hello": hello,
     "era.open": open_era,
     "connection.retry": retry,
+    "connection.restart": restart,
     "account.sign_in": sign_in,
     "account.cancel": cancel_sign_in,
     "account.sign_out": sign_out,

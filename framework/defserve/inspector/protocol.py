@@ -22,6 +22,8 @@ from defserve.errors import BadArguments, DefserveError, PeerError, Refused, Too
 Json: TypeAlias = dict[str, Any]
 FIX: Final = "\n  fix: "
 CANCEL_VERB: Final = "cancel"
+PAGE_LEFT: Final = "the page has left"
+"""Why a request is cancelled that the page itself did not cancel."""
 MAX_NUMBER: Final = 2**53
 """The largest number that a page counts with exactly."""
 MAX_SCOPES: Final = 50

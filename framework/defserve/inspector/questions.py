@@ -44,7 +44,7 @@ class Questions:
     | sampling | params | `{"text": …}`, `{"result": …}` with the whole result, or `{"refuse": true}` |
     | confirmation | tool, arguments, security | `{"yes": true}`; anything else is a no |
     | view | tool, uri, method; calls and arguments, or url | `{"yes": true}`, with `"always"`; anything else is a no |
-    | permission | permission, risk, server | `{"decision": "approved" or "denied"}`; anything else leaves it open |
+    | permission | permission, risk, server; tool, arguments | `{"decision": "approved" or "denied"}`; else open |
 
     A question inside of a task also has `task`, the number that the inspector gave it.
 
@@ -148,9 +148,9 @@ class Questions:
         answer = await self.ask_person("confirmation", era, tool=tool, arguments=arguments, security=security)
         return answer.get("yes") is True
 
-    async def permit(self, era: str, permission: str, risk: str, server: str) -> bool | None:
-        """What the person decides about a permission; None leaves it open."""
-        answer = await self.ask_person("permission", era, permission=permission, risk=risk, server=server)
+    async def permit(self, era: str, permission: str, risk: str, server: str, **call: Any) -> bool | None:
+        """What the person decides about a permission; None leaves it open. `call` needs it, if it is known."""
+        answer = await self.ask_person("permission", era, permission=permission, risk=risk, server=server, **call)
         return {"approved": True, "denied": False}.get(str(answer.get("decision")))
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from defserve.auth.principals import ANONYMOUS_PREFIX
 from defserve.client.mcpl.state import MAX_ID_LENGTH, StateChange, StateContentCache
@@ -189,6 +189,16 @@ Find: TypeAlias = Callable[[str], KnownCheckpoint | None]
 """What this inspector saw itself of a checkpoint."""
 
 
+class ReadableTrees(Protocol):
+    """What the inspector reads of a `CheckpointStore`, wherever that is."""
+
+    async def list_trees(self) -> list[TreeKey]: ...
+    async def load_tree(self, key: TreeKey) -> CheckpointTree: ...
+    async def get_checkpoint(self, key: TreeKey, id: str) -> Checkpoint: ...
+    async def list_checkpoints(self, key: TreeKey) -> list[Checkpoint]: ...
+    async def load_content(self, key: TreeKey, id: str) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True)
 class StoredState:
     """The state of a feature set in a store.
@@ -196,7 +206,7 @@ class StoredState:
     facts  what is known of it: `store` (its address), `keep`, `undoes` (whether it has an `on_rollback`), `opaque`
     """
 
-    trees: Callable[[], Awaitable[CheckpointStore]]
+    trees: Callable[[], Awaitable[ReadableTrees]]
     facts: Json
 
     async def owners(self, feature_set: str) -> list[str]:
@@ -310,7 +320,7 @@ class StoredTree:
         """What is known of the tree: some of `owner`, `store`, `keep`, `undoes`, `opaque`."""
         return {**self._state.facts, "owner": self._key.owner}
 
-    async def _new(self, trees: CheckpointStore, now: CheckpointTree) -> list[Checkpoint] | None:
+    async def _new(self, trees: ReadableTrees, now: CheckpointTree) -> list[Checkpoint] | None:
         """The checkpoints since the last time, the oldest first; None if the whole tree has to be read."""
         missing = now.last - self._at.last
         if not self._read or now.epoch != self._at.epoch or missing > MAX_STEPS:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 from collections.abc import Generator
 from contextlib import contextmanager
-from traceback import walk_tb
+from traceback import print_exception, walk_tb
 from typing import Any, Final
 
 from defserve.client.targets import load_server, split_target
@@ -31,6 +32,29 @@ def load_quietly(target: str) -> Any:
         raise UsageError(problem, where=author_line(stop), fix=GUARD) from stop
     except UsageError as error:
         raise _locate_error(error, target) from error.__cause__
+
+
+def load_package(package: str) -> Any:
+    """The server of a package, from the package itself or from its module `server`. Raises UsageError."""
+    try:
+        return load_quietly(package)
+    except UsageError as error:
+        try:
+            return load_quietly(f"{package}.server")
+        except UsageError:
+            raise error from None
+
+
+def print_load_error(error: UsageError) -> None:
+    """Print why a server cannot be loaded to stderr, as Python would, from the author's first line on."""
+    cause = error.__cause__
+    if cause is None or isinstance(cause, UsageError | SystemExit):
+        print(f"error: {error}", file=sys.stderr)
+        return
+    trace = cause.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((PACKAGE_FOLDER + os.sep, "<frozen")):
+        trace = trace.tb_next
+    print_exception(type(cause), cause, trace)
 
 
 @contextmanager

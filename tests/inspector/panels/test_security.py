@@ -232,5 +232,5 @@ async def test_the_panel_says_why_as_the_command_does(tmp_path: Path):
 async def test_a_server_elsewhere_cannot_be_asked_why():
     async with Inspection(target(guarded(), "stateless")) as inspection:
         assert not (await do(inspection, "security.overview"))["explains"]
-        with pytest.raises(BadMessage, match="only a server in this process"):
+        with pytest.raises(BadMessage, match="only a server that the inspector runs"):
             await do(inspection, "security.why", caller="pipe", tool="survey")

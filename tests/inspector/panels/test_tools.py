@@ -27,7 +27,9 @@ async def test_the_list_says_what_each_tool_costs_and_needs(inspect: Inspect, do
     async with inspect() as inspection:
         listed = {tool["definition"]["name"]: tool for tool in (await do(inspection, "tools.list", era=era))["tools"]}
     assert (listed["list_sensors"]["mark"], listed["clear_bed"]["mark"]) == ("safe", "dangerous")
-    assert (listed["help"]["mark"], listed["help"]["set"]) == (None, None)
+    # One word in the list and in the definition, also if the server made it up.
+    said = listed["help"]["definition"].get("security") or listed["help"]["definition"].get("_mgp", {})
+    assert listed["help"]["mark"] in str(said) and listed["help"]["set"] is None
     survey = listed["survey"]
     assert (survey["mark"], survey["set"], survey["guard"]) == ("moderate", "climate.read", "network_restricted")
     assert survey["needs"] == [{"name": "network.outbound", "decision": "deferred"}]
@@ -41,14 +43,16 @@ async def test_a_server_without_tools_lists_none(inspect: Inspect, do: Run):
 
 
 @eras
-async def test_a_call_ends_though_its_parts_cannot_be_sent(inspect: Inspect, era: str):
+async def test_a_call_ends_though_its_parts_cannot_be_sent(inspect: Inspect, do: Run, era: str):
     def refuse(part: Any) -> None:
         raise ValueError("this cannot be sent")
 
     async with inspect() as inspection:
         inspection.granted["network.outbound"] = True
         arguments = {"era": era, "tool": "survey", "arguments": {"where": ["fern"], "draw": True}}
-        told = await PAGE_HANDLERS["tools.call"](inspection, PageRequest(arguments, refuse))
+        with pytest.raises(ValueError, match="cannot be sent"):
+            await PAGE_HANDLERS["tools.call"](inspection, PageRequest(arguments, refuse))
+        told = await do(inspection, "tools.follow", call=1)
         assert len(told["result"]["content"]) == 4 and not inspection.notices
 
 
@@ -60,10 +64,10 @@ async def test_a_call_gives_its_parts_and_its_result(inspect: Inspect, do: Run, 
         told = await do(
             inspection, "tools.call", parts, era=era, tool="survey", arguments={"where": ["fern"], "draw": True}
         )
-        assert (told["era"], told["failed"]) == (era, False)
+        assert (told["era"], told["state"]) == (era, "done")
         assert [block["type"] for block in told["result"]["content"]] == ["image", "text", "text", "text"]
-        assert [part["content"]["type"] for part in parts if "content" in part] == ["image", "text", "text", "text"]
-        assert any(part.get("message") == "Reading fern, bed 1 of 1" for part in parts)
+        came = [block["type"] for part in parts for block in part.get("content", ())]
+        assert came == ["image", "text", "text", "text"]
         assert any("station north" in str(part.get("log")) for part in parts)
         # The id leads to the messages of the call.
         assert any(entry.id == told["request"] for entry in inspection.recorder.slice(0, inspection.recorder.count))
@@ -75,7 +79,7 @@ async def test_a_failed_call_keeps_its_result(inspect: Inspect, do: Run, era: st
     async with inspect() as inspection:
         inspection.granted["network.outbound"] = True
         told = await do(inspection, "tools.call", era=era, tool="survey", arguments={"where": ["attic"]})
-        assert told["failed"] and "fix: use one of" in told["result"]["content"][0]["text"]
+        assert told["state"] == "failed" and "fix: use one of" in told["result"]["content"][0]["text"]
         with pytest.raises(DefserveError) as wrong:
             await do(inspection, "tools.call", era=era, tool="survey", arguments={"where": {}, "day": "x"})
         problems = describe_wire_error(wrong.value)["problems"]
@@ -129,7 +133,7 @@ async def test_a_permission_is_asked_for_when_a_call_needs_it_and_kept(inspect: 
         (question,) = inspection.questions.waiting
         assert (question["kind"], question["permission"]) == ("permission", "network.outbound")
         await do(inspection, "questions.answer", question=question["id"], answer={"decision": "approved"})
-        assert not (await call)["failed"]
+        assert (await call)["state"] == "done"
         assert inspection.granted == {"network.outbound": True}
         listed = {tool["definition"]["name"]: tool for tool in (await do(inspection, "tools.list", era=era))["tools"]}
         assert listed["survey"]["needs"][0]["decision"] == "approved"

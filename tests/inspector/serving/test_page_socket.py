@@ -21,8 +21,8 @@ async def test_a_page_is_told_what_it_looks_at(running: RunningInspector, open_p
     async with open_page(running) as page:
         await page.ask("era.open")
         hello = (await page.ask("hello"))["ok"]
-        target = {"address": "greenhouse.py", "words": ["greenhouse.py"], "tracebacks": "", "signs_in": False}
-        assert hello["target"] == target
+        target = {"address": "greenhouse.py", "words": ["greenhouse.py"], "tracebacks": ""}
+        assert hello["target"] == {**target, "signs_in": False, "starts": False}
         told = hello["connections"][0]
         assert (told["state"], told["era"], told["server"]["name"]) == ("open", "stateless", "greenhouse")
         assert [name for name, _ in told["speaks"]] == ["MCP", "MGP", "MCPL"]
@@ -34,9 +34,10 @@ async def test_parts_come_before_the_answer(running: RunningInspector, open_page
         id = await page.begin("tools.call", tool="survey", arguments={"where": 2})
         answer = (await page.answer(id))["ok"]
         parts = page.parts[id]
-        assert [part["content"]["type"] for part in parts if "content" in part] == ["text"] * 4
-        assert [part["progress"] for part in parts if "progress" in part] == [1, 2]
-        assert [part["log"]["level"] for part in parts if "log" in part] == ["info"]
+        assert parts[0]["call"]["tool"] == "survey"
+        assert [block["type"] for part in parts for block in part.get("content", ())] == ["text"] * 4
+        assert [part["progress"]["progress"] for part in parts if "progress" in part][-1] == 2
+        assert [line["level"] for part in parts for line in part.get("log", ())] == ["info"]
         assert len(answer["result"]["content"]) == 4 and answer["first"] <= answer["ms"]
 
 
@@ -118,9 +119,23 @@ async def test_a_page_that_does_not_read_is_disconnected(
         assert page.socket.close_code == 1013
 
 
-async def test_a_running_call_ends_with_its_page(running: RunningInspector, open_page: OpenPage):
+async def test_a_running_call_outlives_its_page_and_is_followed_by_the_next(
+    running: RunningInspector, open_page: OpenPage
+):
     running.inspection.granted["network.outbound"] = True
     async with open_page(running) as page:
         id = await page.begin("tools.call", tool="survey", arguments={"where": 3, "hold": True})
         await until(lambda: any("progress" in part for part in page.parts.get(id, ())))
+        before = [block for part in page.parts[id] for block in part.get("content", ())]
+    async with open_page(running) as page:
+        (call,) = (await page.ask("tools.calls"))["ok"]["calls"]
+        assert (call["number"], call["tool"], call["state"]) == (1, "survey", "running")
+        id = await page.begin("tools.follow", call=1)
+        await until(
+            lambda: (
+                [block for part in page.parts.get(id, ()) for block in part.get("content", ())][: len(before)] == before
+            )
+        )
+        await page.ask("tools.cancel", call=1)
+        assert (await page.answer(id))["ok"]["state"] == "cancelled"
     await until(lambda: not running.inspection.notices)

@@ -64,7 +64,7 @@ def run_inspect(argv: list[str]) -> int:
     )
     words = words_of(options.target, options.module, command)
     with redirect_stdout_to_stderr(), ProgressDisplay(LISTING_STEP):
-        target = resolve_only_target(options.target, options.module, command)
+        target = resolve_only_target(options.target, options.module, command, is_loaded=not options.web)
     if options.web:
         from defserve.cli.inspector_launch import inspect_in_browser
 

@@ -1,10 +1,10 @@
 // The frame: top bar, sidebar, status line, and the panel in view.
-import { html, render, useEffect, useErrorBoundary } from "./vendor/preact.js";
+import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/preact.js";
 import { ask, connect, on, onOpen } from "./socket.js";
 import { app, connection, readRoute, setTheme, toast, useStore } from "./store.js";
 import { listenToKeys, useKeys } from "./keys.js";
 import { number, plural } from "./format.js";
-import { Button, Chip, Segments } from "./parts/controls.js";
+import { Button, Chip, Copy, Segments } from "./parts/controls.js";
 import { guardTexts, showHidden } from "./parts/hidden.js";
 import { Icon } from "./parts/icons.js";
 import { Toasts } from "./parts/layers.js";
@@ -94,11 +94,30 @@ function Top() {
   </header>`;
 }
 
+// What a server must offer for a panel to have something, by its capability or its protocol. Other panels always have.
+const NEEDS = { resources: "resources", prompts: "prompts", state: "MCPL", live: "MCPL", security: "MGP" };
+
+// Panels that list what a server has: with none, there is nothing to see.
+const COUNTED = ["resources", "prompts", "apps", "skills", "kernel"];
+
+function isOffered(panel, offers, speaks) {
+  const needs = NEEDS[panel];
+  return !needs || !offers || offers.includes(needs) || speaks.some(([name]) => name === needs);
+}
+
 // Drawn anew (by its key) when the module of its panel has come: that brings a hook.
 function NavItem({ panel, whole, current }) {
   const count = whole?.count?.();
   const hot = count?.hot;
-  return html`<a class="nav" href=${"#" + panel.id} aria-current=${current ? "page" : null} title=${panel.title}>
+  const offers = useStore(app, state => now(state)?.offers);
+  const speaks = useStore(app, state => now(state)?.speaks);
+  const isIdle = !count && ((COUNTED.includes(panel.id) && count === 0) || !isOffered(panel.id, offers, speaks));
+  return html`<a
+    class=${`nav${isIdle ? " idle" : ""}`}
+    href=${"#" + panel.id}
+    aria-current=${current ? "page" : null}
+    title=${isIdle ? `${panel.title}: this server offers nothing here` : panel.title}
+  >
     <${Icon} name=${panel.icon} /><span>${panel.title}</span>${
       hot
         ? html`<span class="n hot">${hot}</span>`
@@ -183,6 +202,7 @@ const STATES = {
   open: ["ok", "Connected"],
   opening: ["dim", "Connecting"],
   lost: ["warn", "Not connected"],
+  exited: ["bad", "Exited"],
   refused: ["bad", "Refused"],
   closed: ["dim", "Closed"],
 };
@@ -193,8 +213,12 @@ function Foot() {
   const [tone, words] = state.socket === "open" ? STATES[told?.state ?? "opening"] : STATES.lost;
   const { messages = 0, rate, median, errors } = state.status;
   return html`<footer class="foot" aria-label="Status">
-    <span class=${`row gap4 ${tone}`}><span class="dot"></span>${words}</span
-    ><span class="cut">${state.target.address}</span>
+    <span class=${`row gap4 ${tone}`}><span class="dot"></span>${words}</span>${
+      state.target.starts &&
+      html`<button type="button" class="shortcuts" onClick=${restart}>
+        ${told?.state === "exited" ? "Start again" : "Restart"}
+      </button>`
+    }<span class="cut">${state.target.address}</span>
     <span class="num">${plural(messages, "message")}</span
     >${rate > 0 && html`<span class="num">${rate} calls a second</span>`}
     ${median != null && html`<span class="num">median ${median} ms</span>`}${
@@ -206,9 +230,62 @@ function Foot() {
   </footer>`;
 }
 
+// Ends the server's process, if it runs, and starts it again. What is on the page stays.
+export const restart = () => ask("connection.restart").catch(error => toast(error.message, "bad"));
+
+const MOST_LINES = 8;
+
+// The server's process has ended. It is started again by hand: one that crashes at once would do so for ever.
+function Exited({ told }) {
+  const [all, setAll] = useState(false);
+  const { lines = [], started = true } = told.exit ?? {};
+  const [first, ...rest] = String(told.message).split("\n");
+  const written = lines.length ? lines : rest;
+  return html`<div class="banner docked">
+    <${Note}
+      tone="bad"
+      role="alert"
+      fact=${started ? `${first}.` : `${first} before it served.`}
+      actions=${html`<${Button} small primary icon="repeat" onClick=${restart}>Start again<//>${
+          written.length > 0 &&
+          html`<${Copy} text=${[first, ...written].join("\n")} label="Copy the last lines">Copy<//>`
+        }${
+          written.length > MOST_LINES &&
+          html`<${Button} small plain aria-expanded=${String(all)} onClick=${() => setAll(!all)}
+            >${all ? "Fewer lines" : `All ${written.length} lines`}<//
+          >`
+        }`}
+    >
+      ${" "}What is on this page
+      stays.${
+        written.length > 0 &&
+        html`<pre class="lastlines" tabindex="0" role="region" aria-label="Its last lines">
+${(all ? written : written.slice(-MOST_LINES)).join("\n")}</pre>`
+      }<//
+    >
+  </div>`;
+}
+
+// The newest version of a server that `dev` reloads does not start.
+const BuildProblem = ({ where, text, lines, serving }) =>
+  html`<div class="banner docked">
+    <${Note}
+      tone=${serving ? "warn" : "bad"}
+      role="alert"
+      fact=${where ? `${where}: ${text}` : text}
+      actions=${html`<${Copy} text=${[where, text, ...lines].join("\n")} label="Copy the problem">Copy<//>`}
+    >
+      ${" "}${serving ? "The old version is still serving." : "It is tried again when a file changes."}${
+        lines.length > 0 &&
+        html`<pre class="lastlines" tabindex="0" role="region" aria-label="Where it happened">${lines.join("\n")}</pre>`
+      }<//
+    >
+  </div>`;
+
 function Banner() {
   const state = useStore(app);
   const told = now(state);
+  if (state.socket === "open" && state.build) return html`<${BuildProblem} ...${state.build} />`;
   if (state.socket === "refused") return null;
   if (state.socket === "lost") {
     return html`<div class="banner">
@@ -218,6 +295,7 @@ function Banner() {
     </div>`;
   }
   if (state.socket === "open" && showsSignIn(state.account)) return html`<div class="banner"><${SignInBanner} /></div>`;
+  if (state.socket === "open" && told?.state === "exited") return html`<${Exited} told=${told} />`;
   if (state.socket !== "open" || !["lost", "refused"].includes(told?.state)) return null;
   const away = told.state === "lost";
   const [first, ...rest] = String(told.message).split("\n");
@@ -289,6 +367,7 @@ function App() {
   const refused = useStore(app, state => state.socket === "refused");
   const panel = panels.find(each => each.id === panelId) ?? panels[0];
   const title = useStore(app, serverName);
+  const actions = overlay === "palette" ? listActions() : [];
   useEffect(() => {
     document.title = showHidden(`${panel.title} · ${title || "defserve"} · defserve`);
   }, [panel, title]);
@@ -315,9 +394,23 @@ function App() {
         refused ? html`<${Refused} />` : html`<${Shown} key=${panel.id} panel=${panel} />`
       }<${Foot} /><${PhoneTabs} /><${Banner} />
     </div>
-    <${QuestionDialogs} />${overlay === "palette" && html`<${Palette} panels=${panels} loaded=${loaded.get()} />`}${
+    <${QuestionDialogs} />${
+      overlay === "palette" && html`<${Palette} panels=${panels} loaded=${loaded.get()} actions=${actions} />`
+    }${
       overlay === "keys" && html`<${KeysTable} panels=${panels} panel=${panel} keys=${loaded.get()[panel.id]?.keys} />`
     }<${Toasts} />`;
+}
+
+// What can be done from anywhere, for Ctrl K.
+function listActions() {
+  const { era, target, theme } = app.get();
+  const other = theme === "dark" ? "light" : "dark";
+  return [
+    target.starts && { title: "Restart the server", icon: "repeat", run: restart },
+    { title: `Switch to the ${OTHER[era] ?? "other"} era`, icon: "swap", run: () => switchEra(OTHER[era]) },
+    { title: `Switch to ${other}`, icon: other === "dark" ? "moon" : "sun", run: () => setTheme(other) },
+    { title: "Show the shortcuts", icon: "question", run: () => app.set({ overlay: "keys" }) },
+  ].filter(Boolean);
 }
 
 function nextPane(step) {
@@ -338,6 +431,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", event => {
 listenToKeys(panels);
 on("connection", learn);
 on("account", account => learnAccount(account));
+on("build", build => app.set({ build }));
 on("status", status => app.set({ status }));
 startQuestions();
 loaded.get().tools.start();
@@ -346,6 +440,7 @@ onOpen(async () => {
   app.set(state => ({
     target: hello.target,
     status: hello.status,
+    build: hello.build,
     questions: hello.questions,
     era: state.era || hello.era,
   }));

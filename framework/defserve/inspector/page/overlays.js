@@ -7,10 +7,11 @@ import { Button, Switch } from "./parts/controls.js";
 import { Dialog } from "./parts/layers.js";
 
 const close = () => app.set({ overlay: null });
-const MOST = 30;
+const MOST = 40;
 const AGAIN = [400, 1200]; // ms: what a panel learns while somebody types is found too
 
-export function Palette({ panels, loaded }) {
+// `actions` are { title, icon, run }.
+export function Palette({ panels, loaded, actions }) {
   const [words, setWords] = useState("");
   const [at, setAt] = useState(0);
   const [later, setLater] = useState({ words: null, items: [] });
@@ -23,7 +24,13 @@ export function Palette({ panels, loaded }) {
       .map(panel => ({ title: panel.title, hint: "panel", icon: panel.icon, run: () => go(panel.id) }));
     const all = panels.map(panel => loaded[panel.id]?.finds?.(words) ?? []);
     const here = all.filter(Array.isArray).flat();
-    return { now: words ? [...here, ...own] : [...own, ...here], coming: all.filter(each => !Array.isArray(each)) };
+    const acts = actions
+      .filter(each => each.title.toLowerCase().includes(words.toLowerCase()))
+      .map(each => ({ ...each, hint: "action" }));
+    return {
+      now: words ? [...here, ...acts, ...own] : [...own, ...acts, ...here],
+      coming: all.filter(each => !Array.isArray(each)),
+    };
   }, [words, turn]);
   useLayoutEffect(() => {
     setAt(0);
@@ -71,8 +78,8 @@ export function Palette({ panels, loaded }) {
           aria-expanded="true"
           aria-controls="found"
           aria-activedescendant=${found.length ? `found-${at}` : null}
-          aria-label="Find a tool, message, panel"
-          placeholder="Find a tool, message, panel"
+          aria-label="Find a tool, call, message, panel, action"
+          placeholder="Find a tool, call, message, panel, action"
           value=${words}
           ref=${element => element && !words && element.focus()}
           onInput=${event => setWords(event.target.value)}

@@ -38,7 +38,7 @@ export function startQuestions() {
     // The first facts of a page may have it already.
     app.set(state => ({ questions: [...state.questions.filter(each => each.id !== question.id), question] }));
     if (DIALOGS.includes(question.kind) || app.get().route.panel === "questions") return;
-    toast(`The server asks: ${cut(titleOf(question).split("\n")[0], 80)}`);
+    toast(`The server asks: ${cut(titleOf(question).split("\n")[0], 80)}`, "asks");
   });
   on("question.over", ({ id }) => app.set(state => ({ questions: state.questions.filter(each => each.id !== id) })));
 }
@@ -169,12 +169,22 @@ function Permission({ question, queue }) {
   >
     <p>A call needs it. The grant holds until the inspector ends.</p>
     <dl class="kv">
+      ${
+        question.tool &&
+        html`<dt>tool</dt>
+          <dd class="mono">${question.tool}</dd>`
+      }
       <dt>permission</dt>
       <dd class="mono">${question.permission}</dd>
       <dt>risk</dt>
       <dd><${Mark} risk=${question.risk} word /></dd>
       <dt>era</dt>
       <dd>${question.era}</dd>
+      ${
+        question.tool &&
+        html`<dt>arguments</dt>
+          <dd class="across"><${Json} value=${question.arguments} label="Arguments" whole /></dd>`
+      }
     </dl><//
   >`;
 }

@@ -21,6 +21,7 @@ export class Failure extends Error {
       signIn: error.sign_in,
       at: Date.now(),
       cancelled: !!error.cancelled,
+      lost: !!error.lost,
     });
   }
 }
@@ -79,7 +80,7 @@ export function connect() {
     }
   };
   opened.onclose = () => {
-    for (const { reject } of waiting.values()) reject(new Failure({ message: "The inspector went away." }));
+    for (const { reject } of waiting.values()) reject(new Failure({ message: "The inspector went away.", lost: true }));
     waiting.clear();
     // A first socket that never opens was refused: the token is of an inspector that has ended.
     app.set({

@@ -38,6 +38,7 @@ export const app = createStore({
   era: "", // the era that the page shows and calls in
   connections: {}, // era → what the host tells of its conversation
   status: {},
+  build: null, // why the newest version of the server does not start
   account: { state: "idle", kept: null, doneAt: 0 }, // the sign-in: how far it is, what is kept
   questions: [],
   route: { panel: "tools", rest: "" },

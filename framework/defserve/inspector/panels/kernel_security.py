@@ -19,8 +19,8 @@ from defserve.errors import DefserveError, PeerError
 from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
 from defserve.inspector.kernels import InspectedKernel, KernelOverClient, list_buttons
 from defserve.inspector.protocol import BadMessage, Json, PageRequest, describe_wire_error
+from defserve.inspector.target_process import explain
 from defserve.kernel.verbs import KERNEL_VERBS, parse_verb_request
-from defserve.server.call_decision import examine_caller, explain_call
 
 SAID: Final[Mapping[str, bool | None]] = {"grant": True, "deny": False, "ask": None}
 DECISIONS: Final = {True: "approved", False: "denied", None: "deferred"}
@@ -52,7 +52,7 @@ async def overview(inspection: Inspection, request: PageRequest) -> Any:
         "server": mgp.server_id,
         "trust": mgp.trust_level,
         "sections": sorted(mgp.sections),
-        "explains": inspection.target.server is not None,
+        "explains": inspection.target.server is not None or inspection.target.process is not None,
         "permissions": permissions,
         "lifecycle": list(inspection.lifecycle)[::-1],
     }
@@ -131,11 +131,13 @@ def _tool(request: PageRequest) -> str | None:
 
 async def why(inspection: Inspection, request: PageRequest) -> Any:
     """Whether a caller may call a tool, step by step, as `defserve why` says it."""
-    if (server := inspection.target.server) is None:
-        raise BadMessage("only a server in this process says why", fix="defserve inspect server.py --web")
-    scopes = request.get_text("scopes", "").split()
-    caller = await examine_caller(server, request.get_text("caller").strip(), scopes=scopes or None)
-    return {"caller": caller.title, **(await explain_call(server, caller, request.get_text("tool").strip())).describe()}
+    target = inspection.target
+    asked = request.get_text("caller").strip(), request.get_text("tool").strip(), request.get_text("scopes", "").split()
+    if target.process is not None:
+        return await target.process.ask("why", list(asked))
+    if target.server is None:
+        raise BadMessage("only a server that the inspector runs says why", fix="defserve inspect server.py --web")
+    return await explain(target.server, *asked)
 
 
 # -- what was written down -------------------------------------------------------------------------------
@@ -144,7 +146,7 @@ async def audit(inspection: Inspection, request: PageRequest) -> Any:
     seen = list(inspection.audit.events)[-MAX_SHOWN_EVENTS:]
     found: Json = {"seen": seen[::-1], "log": None, "remote": inspection.server_log.is_elsewhere}
     try:
-        found["log"] = await asyncio.to_thread(inspection.server_log.lines)
+        found["log"] = await inspection.server_log.fetch_lines()
     except DefserveError as error:
         found["error"] = describe_wire_error(error)
     return found
@@ -152,7 +154,7 @@ async def audit(inspection: Inspection, request: PageRequest) -> Any:
 
 async def verify(inspection: Inspection, request: PageRequest) -> Any:
     """Check the chain of the server's log."""
-    return await asyncio.to_thread(inspection.server_log.verify)
+    return await inspection.server_log.check_chain()
 
 
 # -- how it does -----------------------------------------------------------------------------------------

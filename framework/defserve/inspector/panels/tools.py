@@ -5,6 +5,7 @@ A call ends when its verb is cancelled, and no secret is written into code.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
@@ -13,20 +14,19 @@ from collections.abc import Mapping, Sequence
 from pprint import pformat
 from typing import Any, Final
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 from defserve.base.redaction import REDACTION_MASK
 from defserve.client.apps import get_view_uri, is_visible_to, render_app
 from defserve.client.client import Client
 from defserve.client.mgp.server_claims import ListedToolSecurity, parse_tool_security
-from defserve.client.mgp.streaming import ChunkOrder
 from defserve.client.replies import Json as JsonObject
 from defserve.client.replies import list_if_supported, object_or_empty, string_or_none
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError, PeerGone
 from defserve.inspector.app_views import NoTimeoutClient, ShownApp, ViewDocument, make_refusal_check, narrow_policy
-from defserve.inspector.inspection import Inspection, PageRequestHandler, use_request_client
-from defserve.inspector.protocol import BadMessage, Json, PageRequest
+from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
+from defserve.inspector.kept_calls import KeptCall
+from defserve.inspector.protocol import PAGE_LEFT, BadMessage, Json, PageRequest
 from defserve.inspector.recording.masking import mask_value, mask_words
 from defserve.protocols.mcp.app_policy import UI_URI_SCHEME
 from defserve.tooling.lint.definitions import count_definition_tokens
@@ -60,7 +60,7 @@ def about(tool: Json, client: Client) -> Json:
         "hints": object_or_empty(tool.get("annotations")),
         "definition": tool,
         "tokens": count_definition_tokens(tool),
-        "mark": security.risk if security.is_marked else None,
+        "mark": security.risk if security.security else None,
         "needs": [{"name": name, "decision": held.get(name, "deferred")} for name in needs],
         "guard": guard if (guard := security.validator) != "none" else None,
         "confirms": _confirms(security),
@@ -76,8 +76,39 @@ def _confirms(security: ListedToolSecurity) -> bool:
 
 
 async def call_tool(inspection: Inspection, request: PageRequest) -> Any:
-    async with use_request_client(inspection, request) as client:
-        return await call(inspection, request, client)
+    """Call a tool. The first part has the `call`; then it is followed. Cancelling it cancels the call.
+
+    A page that leaves does not: the call goes on, and `tools.follow` finds it again.
+    """
+    call = inspection.calls.start(get_request_era(request), request.get_text("tool"), request.get_object("arguments"))
+    request.part({"call": call.to_wire()})
+    try:
+        return await _follow(call, request)
+    except asyncio.CancelledError as stop:
+        if PAGE_LEFT not in stop.args:
+            call.cancel()
+        raise
+
+
+async def list_calls(inspection: Inspection, request: PageRequest) -> Any:
+    """The calls that are kept, the newest first, without their parts."""
+    return {"calls": inspection.calls.to_wire(), "now": time.time()}
+
+
+async def follow_call(inspection: Inspection, request: PageRequest) -> Any:
+    """A call that is kept, from its beginning: its parts, then its outcome."""
+    return await _follow(inspection.calls[request.get_integer("call")], request)
+
+
+async def cancel_call(inspection: Inspection, request: PageRequest) -> Any:
+    inspection.calls[request.get_integer("call")].cancel()
+
+
+async def _follow(call: KeptCall, request: PageRequest) -> Json:
+    await call.follow(request.part)
+    if call.failure is not None:
+        raise call.failure
+    return {"state": call.state, **call.outcome}
 
 
 async def save(inspection: Inspection, request: PageRequest) -> Any:
@@ -99,115 +130,6 @@ async def latency(inspection: Inspection, request: PageRequest) -> Any:
         if entry.kind == "request" and entry.method == "tools/call" and entry.about == tool and entry.ms is not None
     ]
     return {"calls": found[-MAX_PAST_CALLS:]}
-
-
-# -- One call of a tool: its progress, its log lines and its parts as they come, then its result.
-
-
-MAX_CALL_SECONDS: Final = 24 * 3600.0
-
-
-class RunningCall:
-    """Follows one request. It is the observer of the request, and reads its chunks where the server sends some."""
-
-    def __init__(self, client: Client, request: PageRequest) -> None:
-        self.id = ""
-        self._client, self._request = client, request
-        self._streams = client.mgp.streams if client.mgp and "streaming" in client.mgp.sections else None
-        self._order = ChunkOrder()
-        self._began = time.perf_counter()
-        self.first: float | None = None
-
-    @property
-    def streams(self) -> bool:
-        """Whether the server is asked for chunks."""
-        return self._streams is not None
-
-    @property
-    def ms(self) -> float:
-        """Milliseconds since it began."""
-        return round((time.perf_counter() - self._began) * 1000, 1)
-
-    def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        self._part({"progress": progress, "total": total, "message": message})
-
-    def log(self, params: Json) -> None:
-        self._part({"log": {name: params.get(name) for name in ("level", "logger", "data")}})
-
-    def finish(self) -> None:
-        """Send what still waited for an earlier chunk: every part goes before the answer."""
-        if self._streams is not None:
-            self._streams.pop(self.id, None)
-        self._chunks(self._order.take_remaining())
-
-    # -- the observer of the request ---------------------------------------------------------------------
-
-    def assign_request_id(self) -> str:
-        if self._streams is not None:
-            self._streams.pop(self.id, None)
-        # Without a session anyone who knows the id can cancel the call, so it must be hard to guess.
-        self.id = uuid4().hex
-        # A question that was asked before the call was sent is not part of its time.
-        self._began = time.perf_counter()
-        if self._streams is not None:
-            self._streams[self.id] = self
-        self._order.repeat()
-        return self.id
-
-    @property
-    def is_repeatable(self) -> bool:
-        return self._order.next == 0
-
-    def should_keep_waiting(self) -> bool:
-        return True
-
-    def receive_chunk(self, params: Mapping[str, Any]) -> None:
-        """Take a chunk. Chunks may come in any order."""
-        index = params.get("index")
-        if type(index) is not int or index < 0:
-            return
-        lost = params.get("gap_unrecoverable") is True
-        self._chunks(self._order.skip_chunk(index) if lost else self._order.add_chunk(index, params.get("content")))
-        if missing := self._order.take_missing_indices():
-            self._client.notify_soon(
-                "notifications/mgp.stream.gap", {"request_id": self.id, "missing_indices": missing}
-            )
-
-    def _chunks(self, contents: list[Any]) -> None:
-        for content in contents:
-            self._part({"content": content})
-
-    def _part(self, part: Json) -> None:
-        self.first = self.first or self.ms
-        self._request.part({**part, "ms": self.ms})
-
-
-async def call(inspection: Inspection, request: PageRequest, client: Client) -> Json:
-    """Call a tool. Parts: `{"progress", "total", "message"}`, `{"log"}`, `{"content"}`, each with `ms`.
-
-    Cancelling it cancels the call. The answer has the whole `result`, also one with `isError`.
-    """
-    spoken = "stateless" if client.stateless else "handshake"
-    running = RunningCall(client, request)
-    params: Json = {"name": request.get_text("tool"), "arguments": request.get_object("arguments")}
-    if running.streams:
-        params["_mgp"] = {"stream": True}
-
-    def heard(of: str, method: str, said: Json) -> None:
-        # A log line does not say which call it belongs to: every call of its conversation shows it.
-        if of == spoken and method == "notifications/message":
-            running.log(said)
-
-    inspection.notices.append(heard)
-    try:
-        result = await client.request(
-            "tools/call", params, on_progress=running.progress, timeout=MAX_CALL_SECONDS, observer=running
-        )
-    finally:
-        inspection.notices.remove(heard)
-        running.finish()
-    about = {"era": spoken, "ms": running.ms, "first": running.first, "request": running.id}
-    return {**about, "result": result, "failed": object_or_empty(result).get("isError") is True}
 
 
 # -- A call as code that does the same: a `defserve call` line, and a test for pytest.
@@ -436,6 +358,9 @@ async def close(inspection: Inspection, request: PageRequest) -> Any:
 PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "tools.list": list_tools,
     "tools.call": call_tool,
+    "tools.calls": list_calls,
+    "tools.follow": follow_call,
+    "tools.cancel": cancel_call,
     "tools.save": save,
     "tools.latency": latency,
     "apps.list": list_apps,

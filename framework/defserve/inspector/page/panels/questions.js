@@ -174,7 +174,7 @@ function Panel() {
         onOpen=${() => setView("form")}
         row=${item => html`<${Row} item=${item} />`}
     /><//>
-    <${Pane} label=${title} class="t-form"
+    <${Pane} label=${title === "Questions" ? "Question" : title} class="t-form"
       ><div class="head">
         <${Button} plain icon="left" class="only-m" label="Back to the list" onClick=${() => setView("list")} />
         <h2 class="grow cut">${title}</h2>

@@ -5,12 +5,21 @@ import { app, go, toast, useStore } from "../store.js";
 import { Button, Chip, Tabs, copyText } from "../parts/controls.js";
 import { Mark } from "../parts/icons.js";
 import { Panes } from "../parts/panes.js";
-import { number } from "../format.js";
+import { cut, number } from "../format.js";
 import { find } from "./tools/finding.js";
 import { ToolForm } from "./tools/form.js";
 import { ToolList } from "./tools/list.js";
-import { CallMark, ToolResult } from "./tools/result.js";
-import { call, running, start, store, valueOf } from "./tools/state.js";
+import { CallMark, ToolResult, spoken } from "./tools/result.js";
+import { call, callInView, cancel, running, start, store, valueOf } from "./tools/state.js";
+
+const MOST_CALLS_FOUND = 5;
+
+// Makes a call of before again, and shows it.
+function repeat(n, tool) {
+  const before = store.get().calls.find(each => each.n === n);
+  go("tools", tool);
+  if (before) call(tool, before.arguments);
+}
 
 const wide = () => innerWidth >= 720;
 
@@ -32,7 +41,7 @@ function Panel() {
     setView("res");
   };
   const again = () => {
-    const last = store.get().calls.find(each => each.n === store.get().shown) ?? store.get().calls[0];
+    const last = callInView(store.get(), name);
     if (!last) return false;
     call(last.tool, last.arguments);
     setView("res");
@@ -51,7 +60,7 @@ function Panel() {
     escape: () => {
       const now = running(store.get());
       if (!now) return false;
-      now.cancel();
+      cancel(now);
       return true;
     },
   });
@@ -73,11 +82,11 @@ function Panel() {
       setTab(next);
     }
   };
-  const latest = state.calls.find(each => each.n === state.shown) ?? state.calls[0];
+  const latest = callInView(state, name);
   const resultTab = html`Result ${latest && html`<${CallMark} call=${latest} />`}`;
   const head = html`<div class="head only-m">
       <${Button} plain icon="left" label="Back to the list" onClick=${() => setView("list")} />
-      <h2 class="mono grow cut toolname">${latest?.tool ?? name}</h2>
+      <h2 class="mono grow cut toolname">${name}</h2>
       ${
         tool &&
         html`<${Mark} risk=${tool.mark} word /><${Chip} tone="out" class="num">${number(tool.tokens)} tokens<//>`
@@ -105,7 +114,7 @@ function Panel() {
       onCall=${onCall}
       onBack=${() => setView("list")}
       resultTab=${resultTab} />
-    <${ToolResult} tools=${tools} onRepeat=${again} head=${head}
+    <${ToolResult} tool=${tool} name=${name} onRepeat=${again} head=${head}
   /><//>`;
 }
 
@@ -120,19 +129,32 @@ export const tools = {
   keys: [
     ["Ctrl Enter", "call"],
     ["Esc", "cancel the call"],
-    ["R", "repeat the last call"],
+    ["R", "repeat the call in view"],
     ["C", "copy the definition as JSON"],
   ],
   count: () => {
     const era = useStore(app, state => state.era);
     return useStore(store, state => state.lists)[era]?.tools.length;
   },
-  finds: words =>
-    find(store.get().lists[app.get().era]?.tools ?? [], words).map(tool => ({
+  finds: words => [
+    ...find(store.get().lists[app.get().era]?.tools ?? [], words).map(tool => ({
       title: tool.name,
       hint: "tool",
       icon: "tool",
       mono: true,
       run: () => go("tools", tool.name),
     })),
+    ...store
+      .get()
+      .calls.map(each => ({ ...each, title: `${each.tool} ${spoken(each.arguments)}` }))
+      .filter(each => words && each.title.toLowerCase().includes(words.toLowerCase()))
+      .slice(0, MOST_CALLS_FOUND)
+      .map(({ n, tool, title }) => ({
+        title: cut(title, 80),
+        hint: "call again",
+        icon: "repeat",
+        mono: true,
+        run: () => repeat(n, tool),
+      })),
+  ],
 };

@@ -4,6 +4,7 @@ import { bytes, decodedSize, number, plural } from "../format.js";
 import { go } from "../store.js";
 import { Button, Chip, Copy, Segments } from "./controls.js";
 import { Json } from "./json.js";
+import { VirtualList } from "./lists.js";
 import { Markdown, isMarkdown } from "./markdown.js";
 import { parsed } from "./parsing.js";
 import { Table, rowSchema, rowsOf } from "./tables.js";
@@ -55,7 +56,7 @@ export function Structured({ value, schema, running, title = "Structured result"
     ${
       rows && as === "table"
         ? html`<${Table} rows=${rows} schema=${rowSchema(schema)} more=${running} label="Structured result" />`
-        : html`<${Json} value=${value} label="Structured result" />`
+        : html`<${Json} value=${value} label="Structured result" tools />`
     }<//
   >`;
 }
@@ -176,24 +177,41 @@ export function tabled(blocks) {
   return whole ? { rows, rest: blocks.filter(block => block?.type !== "text") } : { rows: null, rest: blocks };
 }
 
-export function Log({ lines }) {
-  return (
-    lines.length > 0 &&
-    html`<${Part} title="Log" about=${plural(lines.length, "line")}
-      ><div class="log" tabindex="0" role="log" aria-label="Log" aria-live="off">
-        ${lines.map(
-          (line, at) =>
-            html`<div key=${at} class="logline">
-              <span class="ts">${(line.ms / 1000).toFixed(2)}</span>${"  "}
-              <span class=${{ warning: "warn", error: "bad", critical: "bad" }[line.level] ?? ""}
-                >${String(line.level ?? "info").padEnd(8)}</span
-              >${" "}
-              ${line.logger ? `${line.logger}: ` : ""}${
-                typeof line.data === "string" ? line.data : JSON.stringify(line.data)
-              }
-            </div>`,
-        )}
-      </div><//
-    >`
-  );
+const LEVELS = { warning: "warn", error: "bad", critical: "bad", alert: "bad", emergency: "bad" };
+const LINE = 18; // pixels
+const MOST_IN_VIEW = 14; // lines, before the log scrolls
+
+const quoted = value => (typeof value === "string" && !/[\s"=]/.test(value) ? value : JSON.stringify(value));
+
+// `step i=0`: the message, then what was logged with it.
+export function spell(data) {
+  if (typeof data === "string") return data;
+  if (data === null || typeof data !== "object" || Array.isArray(data)) return JSON.stringify(data);
+  const { message, ...rest } = typeof data.message === "string" ? data : { message: "", ...data };
+  return [message, ...Object.entries(rest).map(([name, value]) => `${name}=${quoted(value)}`)]
+    .filter(Boolean)
+    .join(" ");
+}
+
+// Any number of lines; only those in view are drawn. `lines` grows at its end, so `count` says how many there are.
+export function Log({ lines, count, dropped }) {
+  if (!count) return null;
+  const row = index => {
+    const line = lines[index];
+    const text = `${line.logger ? `${line.logger}: ` : ""}${spell(line.data)}`;
+    return html`<span role="gridcell" class="logline" title=${text}
+      ><span class="ts">${(line.ms / 1000).toFixed(2)}</span>
+      <span class=${`lv ${LEVELS[line.level] ?? ""}`}>${String(line.level ?? "info")}</span> ${text}</span
+    >`;
+  };
+  const copy = () =>
+    lines.map(line => `${(line.ms / 1000).toFixed(2)} ${line.level ?? "info"} ${spell(line.data)}`).join("\n");
+  return html`<${Part}
+    title="Log"
+    about=${plural(count, "line")}
+    tools=${html`<${Copy} text=${copy} label="Copy the log" />`}
+    >${dropped > 0 && html`<p class="dim small">${number(dropped)} older lines were left out.</p>`}
+    <div class="log" style=${{ height: `${Math.min(count, MOST_IN_VIEW) * LINE + 16}px` }}>
+      <${VirtualList} label="Log" count=${count} height=${LINE} row=${row} columns=${1} follow /></div
+  ><//>`;
 }

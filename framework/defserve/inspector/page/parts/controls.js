@@ -126,6 +126,10 @@ export const Switch = ({ label, on, onChange, disabled, id }) =>
 
 // `tabs` are [id, content] pairs. `children` come after them, at the right.
 export function Tabs({ label, tabs, value, onChange, class: more, children }) {
+  const own = useRef(null);
+  useEffect(() => {
+    own.current.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [value, tabs.length]);
   const move = event => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
@@ -137,7 +141,7 @@ export function Tabs({ label, tabs, value, onChange, class: more, children }) {
     requestAnimationFrame(() => list.querySelector("[aria-selected=true]")?.focus());
   };
   return html`<div class=${classes("tabs", more)}>
-    <div role="tablist" aria-label=${label} class="tablist" onKeyDown=${move}>
+    <div role="tablist" aria-label=${label} class="tablist" onKeyDown=${move} ref=${own}>
       ${tabs.map(
         ([each, content, cls]) =>
           html`<button

@@ -119,7 +119,7 @@ export function Toasts() {
     ${toasts.map(
       each =>
         html`<div class=${`toast ${each.tone}`} key=${each.id}>
-          <${Icon} name=${each.tone === "bad" ? "warning" : "check"} s />${each.text}
+          <${Icon} name=${{ bad: "warning", asks: "question" }[each.tone] ?? "check"} s />${each.text}
         </div>`,
     )}
   </div>`;

@@ -96,7 +96,7 @@ function told(call, value) {
 }
 
 export function useSaved(tool, value, result) {
-  const [saved, setSaved] = useState({ command: "", test: "" });
+  const [saved, setSaved] = useState({ of: "", command: "", test: "" });
   const key = JSON.stringify([tool, value, !!result]);
   useEffect(() => {
     if (!tool) return undefined;
@@ -105,7 +105,7 @@ export function useSaved(tool, value, result) {
       () =>
         ask("tools.save", { tool, arguments: value }).then(
           given => {
-            if (current) setSaved(given);
+            if (current) setSaved({ ...given, of: tool });
           },
           () => {},
         ),
@@ -116,7 +116,7 @@ export function useSaved(tool, value, result) {
       clearTimeout(timer);
     };
   }, [key]);
-  return saved;
+  return saved.of === tool ? saved : { command: "", test: "" }; // never the line of another tool
 }
 
 // Fetches a call as a test and gives it to the browser to save.

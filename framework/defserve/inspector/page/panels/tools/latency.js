@@ -6,6 +6,7 @@ import { useStore } from "../../store.js";
 import { Empty, ErrorNote, Loading } from "../../parts/notes.js";
 import { store } from "./state.js";
 
+const FEW_CALLS = 20; // too few for bars: each is a dot
 const at = (sorted, share) => sorted[Math.max(0, Math.ceil(sorted.length * share) - 1)];
 
 export function Latency({ tool }) {
@@ -37,21 +38,29 @@ export function Latency({ tool }) {
     <svg
       class="latency"
       viewBox=${`0 0 ${Math.max(all.length, 40) * width} 80`}
-      preserveAspectRatio="none"
+      preserveAspectRatio=${all.length < FEW_CALLS ? "xMinYMid" : "none"}
       role="img"
       aria-label=${`${plural(all.length, "call")}, median ${duration(at(sorted, 0.5))}`}
     >
-      ${all.map(
-        (call, index) =>
-          html`<rect
-            key=${index}
-            class=${`${call.error ? "x" : ""} ${call.era}`}
-            x=${index * width}
-            width=${width - 1.5}
-            y=${80 - Math.max(2, (call.ms / most) * 78)}
-            height=${Math.max(2, (call.ms / most) * 78)}
-            ><title>${duration(call.ms)}, ${call.era}</title></rect
-          >`,
+      ${all.map((call, index) =>
+        all.length < FEW_CALLS
+          ? html`<circle
+              key=${index}
+              class=${`${call.error ? "x" : ""} ${call.era}`}
+              cx=${(index + 0.5) * width}
+              cy=${76 - (call.ms / most) * 70}
+              r="4"
+              ><title>${duration(call.ms)}, ${call.era}</title></circle
+            >`
+          : html`<rect
+              key=${index}
+              class=${`${call.error ? "x" : ""} ${call.era}`}
+              x=${index * width}
+              width=${width - 1.5}
+              y=${80 - Math.max(2, (call.ms / most) * 78)}
+              height=${Math.max(2, (call.ms / most) * 78)}
+              ><title>${duration(call.ms)}, ${call.era}</title></rect
+            >`,
       )}
     </svg>
     <p class="tiny dim">

@@ -1,17 +1,20 @@
 // The right pane: the calls, newest first, and what the one in view gave.
 import { html, useEffect, useState } from "../../vendor/preact.js";
-import { duration } from "../../format.js";
-import { useOpenQuestions } from "../../questions.js";
+import { cut, duration, number } from "../../format.js";
+import { answer, useOpenQuestions } from "../../questions.js";
 import { app, go, useStore } from "../../store.js";
-import { Button, Tabs } from "../../parts/controls.js";
-import { Block, Log, Structured, repeats, tabled } from "../../parts/content.js";
+import { Button, Copy, Tabs } from "../../parts/controls.js";
+import { Block, Log, Part, Structured, repeats, tabled } from "../../parts/content.js";
 import { Icon } from "../../parts/icons.js";
 import { Json } from "../../parts/json.js";
 import { Empty, ErrorNote, Note } from "../../parts/notes.js";
 import { Pane } from "../../parts/panes.js";
 import { saveTest } from "./form.js";
-import { store } from "./state.js";
+import { callInView, cancel, follow, store } from "./state.js";
 
+const LONGEST_TAB = 48;
+const MOST_COMPARED = 2000; // lines of a result
+const MANY_TOKENS = 10000; // our own budget, well below what clients refuse
 const TONE = { done: "ok", failed: "bad", cancelled: "warn" };
 
 export const CallMark = ({ call }) =>
@@ -39,14 +42,16 @@ function Progress({ call }) {
     ? (message ?? (call.progress ? "Working" : "Waiting for the answer"))
     : { done: "Done", failed: "Failed", cancelled: "Cancelled" }[call.state];
   const era = call.era ? `${isRunning ? "Runs" : "Ran"} in the ${call.era} era.` : "";
+  const given = spoken(call.arguments);
   return html`<div class="part">
+    <p class="calledwith mono cut" title=${`${call.tool} ${given}`}><b>${call.tool}</b> ${given}</p>
     <div class="row progress">
       <b class="grow cut" title=${words}>${words}</b
       >${share !== null && isRunning && html`<span class="num dim">${Math.round(share * 100)} %</span>`}<span
         class="num faint"
         >${duration(passed)}</span
       >
-      ${isRunning && html`<${Button} small icon="stop" keys="Esc" onClick=${() => call.cancel()}>Cancel<//>`}
+      ${isRunning && html`<${Button} small icon="stop" keys="Esc" onClick=${() => cancel(call)}>Cancel<//>`}
     </div>
     ${
       isRunning &&
@@ -68,10 +73,17 @@ function Progress({ call }) {
         left !== null && `About ${duration(left)} left.`,
         call.first != null && `First part after ${duration(call.first)}.`,
         era,
+        call.tokens > 0 && call.tokens < MANY_TOKENS && `About ${number(call.tokens)} tokens.`,
       ]
         .filter(Boolean)
         .join(" ")}
     </p>
+    ${
+      call.tokens >= MANY_TOKENS &&
+      html`<${Note} tone="warn" fact=${`About ${number(call.tokens)} tokens for a model to read.`}
+        >Some clients take no more than 25,000. Give less, or in pages.<//
+      >`
+    }
   </div>`;
 }
 
@@ -129,22 +141,40 @@ function Parts({ call, schema }) {
     }
     ${joined.map((block, at) => html`<${Block} key=${at} block=${block} />`)}${
       nothing && html`<p class="dim">The tool gave nothing back.</p>`
-    }<${Log} lines=${call.log} />`;
+    }<${Log} lines=${call.log} count=${call.log.length} dropped=${call.dropped} />`;
 }
 
-// A call may wait for the person.
+// The answers of a question that takes yes or no: pairs of the word and what is answered. Null for other questions.
+function yesOrNo({ kind, schema }) {
+  const members = Object.entries(schema?.properties ?? {});
+  if (kind !== "form" || members.length > 1 || members.some(([, member]) => member?.type !== "boolean")) return null;
+  const accept = value => ({ action: "accept", content: Object.fromEntries(members.map(([name]) => [name, value])) });
+  return members.length
+    ? [
+        ["Yes", accept(true)],
+        ["No", accept(false)],
+      ]
+    : [
+        ["Accept", accept()],
+        ["Decline", { action: "decline" }],
+      ];
+}
+
+// A call may wait for the person. What takes yes or no is answered here.
 function Asked({ era }) {
   const [question] = useOpenQuestions().filter(each => each.era === era);
-  return (
-    question &&
-    html`<${Note}
-      tone="warn"
-      icon="question"
-      fact="The server asks something."
-      actions=${html`<${Button} small onClick=${() => go("questions", String(question.id))}>Answer it<//>`}
-      >${question.message ?? "It wants an answer of your model."}<//
-    >`
+  const [failed, setFailed] = useState("");
+  if (!question) return null;
+  const give = given => answer(question, given).catch(error => setFailed(error.message));
+  const buttons = yesOrNo(question)?.map(
+    ([words, given]) => html`<${Button} small key=${words} onClick=${() => give(given)}>${words}<//>`,
   );
+  const open = html`<${Button} small plain=${!!buttons} onClick=${() => go("questions", String(question.id))}
+    >${buttons ? "Other answers" : "Answer it"}<//
+  >`;
+  return html`<${Note} tone="warn" icon="question" fact="The server asks something." actions=${html`${buttons}${open}`}>
+    ${question.message ?? "It wants an answer of your model."}${failed && html`<p class="bad">${failed}</p>`}<//
+  >`;
 }
 
 function Shown({ call, tool, onRepeat }) {
@@ -162,7 +192,7 @@ function Shown({ call, tool, onRepeat }) {
       html`<${ErrorNote}
         error=${failed}
         onRetry=${failed.signIn && onRepeat}
-        detail=${[failed.detail, failed.logged && tracebacks].filter(Boolean).join(". ")}
+        detail=${[failed.detail, failed.logged && !call.traceback && tracebacks].filter(Boolean).join(". ")}
         actions=${needs && html`<${Button} small onClick=${() => go("security")}>Go to Security<//>`}
       />`
     }
@@ -172,96 +202,139 @@ function Shown({ call, tool, onRepeat }) {
         >${call.parts.length > 0 ? "These parts came before." : "Nothing had come."}<//
       >`
     }
+    ${
+      call.traceback &&
+      html`<${Part} title="Traceback" tools=${html`<${Copy} text=${call.traceback} label="Copy the traceback" />`}>
+        <pre class="traceback" tabindex="0" role="region" aria-label="Traceback">${call.traceback}</pre>
+      <//>`
+    }
     <${Parts} call=${call} schema=${tool?.output} />
     ${
       whole &&
       html`<div class="part">
         <${Button} small plain icon=${raw ? "down" : "right"} aria-expanded=${String(raw)} onClick=${() => setRaw(!raw)}
           >${title}<//
-        >${raw && html`<${Json} value=${whole} copy label=${title} />`}
+        >${raw && html`<${Json} value=${whole} copy label=${title} tools />`}
       </div>`
     }
   </div>`;
 }
 
-// How two results differ, line by line: enough to see what changed from call to call.
+const outcomeOf = call =>
+  JSON.stringify(call.result?.structuredContent ?? call.result?.content ?? call.error?.message ?? null, null, 2).split(
+    "\n",
+  );
+
+// Two results side by side, each with its arguments. What only one of them has is marked, line by line.
 function Compared({ call, other }) {
-  const lines = each =>
-    JSON.stringify(
-      each.result?.structuredContent ?? each.result?.content ?? each.error?.message ?? null,
-      null,
-      2,
-    ).split("\n");
-  const before = lines(other),
-    after = lines(call),
-    had = new Set(before),
-    has = new Set(after);
-  const side = (title, all, others, cls) =>
-    html`<div class="part">
-      <h3>${title}</h3>
-      <pre class="json" tabindex="0">
-${all.map(
-          (line, at) => html`<span key=${at} class=${`jl${others.has(line) ? "" : ` ${cls}`}`}>${line}${"\n"}</span>`,
-        )}</pre>
+  const lines = { [other.n]: outcomeOf(other), [call.n]: outcomeOf(call) };
+  const side = (each, against, tone) => {
+    const known = new Set(lines[against.n]);
+    const args = Object.entries(each.arguments ?? {});
+    const differs = (name, value) => JSON.stringify(against.arguments?.[name]) !== JSON.stringify(value);
+    return html`<div class="part" role="group" aria-label=${`Call ${each.n}`}>
+      <h3>Call ${each.n}, ${duration(each.ms)}</h3>
+      <p class="mono small wraps">
+        ${
+          args.length
+            ? args.map(
+                ([name, value]) =>
+                  html`<span key=${name} class=${differs(name, value) ? tone : ""}>${spoken({ [name]: value })}</span
+                    >${" "}`,
+              )
+            : html`<span class="faint">no arguments</span>`
+        }
+      </p>
+      <pre class="json wraps" tabindex="0" role="region" aria-label=${`Result of call ${each.n}`}>
+${lines[each.n]
+          .slice(0, MOST_COMPARED)
+          .map(
+            (line, at) => html`<span key=${at} class=${`jl${known.has(line) ? "" : ` ${tone}`}`}>${line}${"\n"}</span>`,
+          )}</pre>
+      ${
+        lines[each.n].length > MOST_COMPARED &&
+        html`<p class="dim small">These are the first ${number(MOST_COMPARED)} lines.</p>`
+      }
     </div>`;
-  const same = before.join() === after.join();
+  };
+  const same = lines[other.n].join() === lines[call.n].join();
   return html`<div class="stream">
-    ${same && html`<${Note} tone="ok" fact=${`Call ${call.n} gave the same as call ${other.n}.`} />`}${side(
-      `Call ${other.n}, ${duration(other.ms)}`,
-      before,
-      has,
-      "del",
-    )}${side(`Call ${call.n}, ${duration(call.ms)}`, after, had, "ins")}
+    ${same && html`<${Note} tone="ok" fact=${`Call ${call.n} gave the same as call ${other.n}.`} />`}
+    <div class="comparison">${side(other, call, "del")}${side(call, other, "ins")}</div>
   </div>`;
 }
 
-export function ToolResult({ tools, onRepeat, head }) {
-  const { calls, shown } = useStore(store);
+// The arguments in one line, as a person would say them.
+export const spoken = args =>
+  Object.entries(args ?? {})
+    .map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)
+    .join(" ");
+
+const TabWords = ({ call }) => {
+  const facts = [call.tool, call.state === "done" ? call.brief : call.state, call.ms != null && duration(call.ms)];
+  return html`<${CallMark} call=${call} />${cut(facts.filter(Boolean).join(" · "), LONGEST_TAB)}`;
+};
+
+export function ToolResult({ tool, name, onRepeat, head }) {
+  const state = useStore(store);
+  const { calls } = state;
   const [comparing, setComparing] = useState(false);
-  const call = calls.find(each => each.n === shown) ?? calls[0];
+  const call = callInView(state, name);
   const other = call && calls.find(each => each.tool === call.tool && each.n < call.n && each.state !== "running");
-  useEffect(() => setComparing(false), [shown]);
-  if (!call) {
-    return html`<${Pane} label="Result" class="t-res"
-      >${head}
-      <div class="body">
-        <${Empty} icon="play" title="No calls yet">Fill in the form and call the tool. What it gives appears here.<//>
-      </div><//
-    >`;
-  }
-  const tool = tools?.find(each => each.name === call.tool);
-  const tabs = calls.map((each, at) => [
-    each.n,
-    html`<${CallMark} call=${each} />${at === 0 || each.n === call.n ? `Call ${each.n}` : each.n}`,
-  ]);
+  useEffect(() => setComparing(false), [call?.n]);
+  // What the host has kept is fetched when it is looked at.
+  const missing = [call, comparing && other].filter(each => each && !each.followed).map(each => each.n);
+  useEffect(() => missing.forEach(follow), [missing.join()]);
+  const choose = n => {
+    store.set({ shown: n });
+    go("tools", calls.find(each => each.n === n).tool);
+  };
+  const tabs = calls.map(each => [each.n, html`<${TabWords} call=${each} />`]);
   const onWire = () => go("wire", call.request ? `id:${call.request}` : `tool:${call.tool}`);
   return html`<${Pane} label="Result" class="t-res"
-    >${head}<${Tabs} label="Calls" class="no-m" tabs=${tabs} value=${call.n} onChange=${n => store.set({ shown: n })}>
-      <button
-        type="button"
-        class="faint small comparebtn"
-        aria-pressed=${String(comparing)}
-        disabled=${!other || call.state === "running"}
-        title=${other ? `with call ${other.n}` : "There is no earlier call of this tool."}
-        onClick=${() => setComparing(!comparing)}
-      >
-        Compare
-      </button><//
-    >
-    <div class="body" role="tabpanel" aria-label=${`Call ${call.n} of ${call.tool}`}>
-      ${
-        comparing && other
-          ? html`<${Compared} call=${call} other=${other} />`
-          : html`<${Shown} key=${call.n} call=${call} tool=${tool} onRepeat=${onRepeat} />`
-      }
-    </div>
-    <div class="bar no-m">
-      <${Button} icon="repeat" keys="R" onClick=${onRepeat}>Repeat<//
-      ><${Button} icon="save" onClick=${() => saveTest(call)} disabled=${call.state === "running"}>Save as test<//
-      ><span class="grow"></span><${Button} plain icon="wire" onClick=${onWire}>Show on the wire<//>
-    </div>
+    >${head}
+    ${
+      tabs.length > 0 &&
+      html`<${Tabs} label="Calls" class="no-m" tabs=${tabs} value=${call?.n} onChange=${choose}>
+        <button
+          type="button"
+          class="faint small comparebtn"
+          aria-pressed=${String(comparing)}
+          disabled=${!other || call.state === "running"}
+          title=${other ? `with call ${other.n}` : "There is no earlier call of this tool."}
+          onClick=${() => setComparing(!comparing)}
+        >
+          Compare
+        </button><//
+      >`
+    }
+    ${
+      call
+        ? html`<div class="body" role="tabpanel" aria-label=${`Call ${call.n} of ${call.tool}`}>
+              ${
+                comparing && other
+                  ? html`<${Compared} call=${call} other=${other} />`
+                  : html`<${Shown} key=${call.n} call=${call} tool=${tool} onRepeat=${onRepeat} />`
+              }
+            </div>
+            <div class="bar no-m">
+              <${Button} icon="repeat" keys="R" onClick=${onRepeat}>Repeat<//
+              ><${Button} icon="save" onClick=${() => saveTest(call)} disabled=${call.state === "running"}
+                >Save as test<//
+              ><span class="grow"></span><${Button} plain icon="wire" onClick=${onWire}>Show on the wire<//>
+            </div>`
+        : html`<div class="body">
+            ${
+              state.refused
+                ? html`<${ErrorNote} error=${state.refused} />`
+                : html`<${Empty} icon="play" title=${name && calls.length ? `No calls of ${name} yet` : "No calls yet"}
+                    >Fill in the form and call the tool. What it gives appears here.<//
+                  >`
+            }
+          </div>`
+    }
     <div class="vh" role="status" aria-live="polite">
-      ${call.state !== "running" ? `Call ${call.n} of ${call.tool}: ${call.state}.` : ""}
+      ${call && call.state !== "running" ? `Call ${call.n} of ${call.tool}: ${call.state}.` : ""}
     </div><//
   >`;
 }

@@ -1,0 +1,227 @@
+"""A server file in a process of its own: it may crash, hang or flood, and the inspector goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import Namespace
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve.cli.inspector_launch import make_inspector_target
+from defserve.cli.target import ServerTarget
+from defserve.errors import PeerGone, UsageError
+from defserve.inspector import target_process
+from defserve.inspector.inspection import Inspection
+from defserve.inspector.target_process import describe_exit_code
+from tests.inspector.conftest import Run
+from tests.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+HEAD = """
+import asyncio, os, sys, time
+from defserve import Context, Server
+
+server = Server("fragile", "1")
+
+
+@server.tool
+def add(a: int, b: int) -> int:
+    return a + b
+"""
+FRAGILE = f"""{HEAD}
+
+@server.tool
+def leave(code: int) -> str:
+    print("printed on the way")
+    print("token=abcdefghijklmnopqrstuvwxyz0123456789 \\x1b[31mred", file=sys.stderr, flush=True)
+    os._exit(code)
+
+
+@server.tool
+async def hang() -> str:
+    print("hangs", flush=True)
+    time.sleep(3600)
+
+
+@server.tool
+async def rest() -> str:
+    await asyncio.sleep(3600)
+
+
+@server.tool
+def divide(a: int, b: int) -> float:
+    return a / b
+
+
+@server.tool
+def flood() -> str:
+    for number in range(20_000):
+        print("noise", number)
+    os.write(1, b"raw noise\\n" * 1_000)
+    return sys.stdin.read() or "done"
+"""
+
+
+def inspect(path: Path, source: str = FRAGILE) -> Inspection:
+    """An inspection of a file with this source."""
+    path.write_text(source)
+    options = Namespace(era=None, token=None, header=[], verbose=False)
+    return Inspection(make_inspector_target(ServerTarget(code=str(path)), [str(path)], options))
+
+
+@pytest.fixture
+async def fragile(tmp_path: Path) -> AsyncIterator[Inspection]:
+    async with inspect(tmp_path / "fragile.py") as inspection:
+        yield inspection
+
+
+@asynccontextmanager
+async def crashed(inspection: Inspection, do: Run, code: int = 3) -> AsyncGenerator[str]:
+    """What a call is told whose server leaves. Then every conversation knows it."""
+    with pytest.raises(PeerGone) as told:
+        await do(inspection, "tools.call", tool="leave", arguments={"code": code})
+    await until(lambda: all(each.state == "exited" for each in inspection.connections.values()))
+    yield told.value.message
+
+
+async def test_both_eras_talk_to_one_process(fragile: Inspection, do: Run):
+    for era in ("stateless", "handshake"):
+        done = await do(fragile, "tools.call", era=era, tool="add", arguments={"a": 1, "b": 2})
+        assert done["result"]["content"][0]["text"] == "3"
+    async with crashed(fragile, do):
+        assert {each.state for each in fragile.connections.values()} == {"exited"}
+
+
+async def test_a_crash_ends_running_calls_and_says_how_with_the_last_lines(fragile: Inspection, do: Run):
+    resting = asyncio.ensure_future(do(fragile, "tools.call", tool="rest", arguments={}))
+    await until(lambda: any(entry.about == "rest" for entry in fragile.recorder.slice(0, 99)))
+    async with crashed(fragile, do) as told:
+        assert told == "fragile.py exited with 3"
+    with pytest.raises(PeerGone, match="exited with 3"):
+        await resting
+    (connection,) = fragile.hello()["connections"]
+    assert (connection["state"], connection["message"], "next" in connection) == ("exited", told, False)
+    assert (connection["exit"]["code"], connection["exit"]["started"]) == (3, True)
+    printed, warned = connection["exit"]["lines"][-2:]
+    assert printed == "printed on the way"
+    assert "abcdefghij" not in warned and "\x1b" not in warned and "red" in warned
+
+
+async def test_it_is_started_again_by_hand_and_what_was_recorded_stays(fragile: Inspection, do: Run):
+    async with crashed(fragile, do):
+        with pytest.raises(PeerGone, match="exited with 3"):
+            await do(fragile, "tools.call", tool="add", arguments={"a": 1, "b": 2})
+    before = fragile.recorder.count
+    await do(fragile, "connection.restart")
+    assert (await do(fragile, "tools.call", tool="add", arguments={"a": 1, "b": 2}))["state"] == "done"
+    assert fragile.recorder.count > before > 3
+
+
+async def test_a_server_that_hangs_is_ended_and_started_again(fragile: Inspection, do: Run):
+    await do(fragile, "tools.list")
+    hanging = asyncio.ensure_future(do(fragile, "tools.call", tool="hang", arguments={}))
+    await until(lambda: any(entry.about == "hang" for entry in fragile.recorder.slice(0, 99)))
+    await do(fragile, "connection.restart")
+    with pytest.raises(PeerGone, match=r"fragile\.py was ended"):
+        await hanging
+    assert (await do(fragile, "tools.call", tool="add", arguments={"a": 1, "b": 2}))["state"] == "done"
+
+
+async def test_what_the_code_prints_is_no_message_and_it_has_nothing_to_read(fragile: Inspection, do: Run):
+    done = await do(fragile, "tools.call", tool="flood", arguments={})
+    assert done["result"]["content"][0]["text"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("import os\nos._exit(4)\n", None),
+        ("def broken(:\n", "SyntaxError: invalid syntax"),
+        (f"{HEAD}\nraise ValueError('not today')\n", "ValueError: not today"),
+        ("x = 1\n", None),
+    ],
+)
+async def test_a_server_that_does_not_start_says_why_once(
+    tmp_path: Path, do: Run, source: str, line: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    starts = list[str]()
+    start = target_process.ProcessRun.start
+
+    async def count(*given: Any) -> Any:
+        starts.append(given[0])
+        return await start(*given)
+
+    monkeypatch.setattr(target_process.ProcessRun, "start", count)
+    async with inspect(tmp_path / "bad.py", source) as inspection:
+        with pytest.raises(PeerGone, match=r"bad\.py exited with [14]"):
+            await do(inspection, "tools.list")
+        (connection,) = inspection.hello()["connections"]
+        assert connection["state"] == "exited" and connection["exit"]["started"] is False
+        assert line is None or connection["exit"]["lines"][-1] == line
+        # The author's file is named, and none of ours.
+        assert "defserve/inspector" not in "\n".join(connection["exit"]["lines"])
+        (tmp_path / "bad.py").write_text(FRAGILE)
+        await do(inspection, "connection.restart")
+        assert len((await do(inspection, "tools.list"))["tools"]) == 6
+    assert len(starts) == 2
+
+
+async def test_a_server_that_hangs_while_it_is_loaded_is_given_up(
+    tmp_path: Path, do: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(target_process, "START_SECONDS", 0.5)
+    async with inspect(tmp_path / "slow.py", "import time\ntime.sleep(3600)\n") as inspection:
+        with pytest.raises(PeerGone, match="did not start within"):
+            await do(inspection, "tools.list")
+
+
+async def test_who_may_call_is_asked_where_the_server_is(fragile: Inspection, do: Run):
+    await do(fragile, "tools.list")
+    assert (await do(fragile, "security.overview"))["explains"]
+    assert (await do(fragile, "security.why", caller="pipe", tool="add"))["would_run"]
+    with pytest.raises(UsageError):
+        await do(fragile, "security.why", caller="nobody", tool="add")
+    async with crashed(fragile, do):
+        with pytest.raises(PeerGone, match="does not run"):
+            await do(fragile, "security.why", caller="pipe", tool="add")
+
+
+async def test_its_audit_log_is_read_and_verified_where_it_is(tmp_path: Path, do: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DEFSERVE_AUDIT_KEY", "a key that only the tests have")
+    source = HEAD.replace('"1")', f'"1", audit={str(tmp_path / "a.jsonl")!r})')
+    async with inspect(tmp_path / "audited.py", source) as inspection:
+        await do(inspection, "tools.call", tool="add", arguments={"a": 1, "b": 2})
+        found = await do(inspection, "security.audit")
+        assert found["log"]["name"] == "a.jsonl" and found["log"]["lines"] and found["remote"] is False
+        assert (await do(inspection, "security.verify"))["ok"]
+
+
+async def test_its_checkpoints_are_read_where_they_are_kept(tmp_path: Path, do: Run):
+    source = (Path(__file__).parents[2] / "examples" / "git_like.py").read_text()
+    async with inspect(tmp_path / "git_like.py", source) as inspection:
+        await do(inspection, "tools.list")
+        find = inspection.target.stored
+        assert find is not None and find("other") is None
+        state = find("git.commit")
+        assert state is not None
+        assert state.facts == {"store": "memory", "keep": 1000, "undoes": True, "opaque": True}
+        assert await state.owners("git.commit") == []
+        assert (await do(inspection, "state.sets"))["sets"]
+
+
+def test_exit_codes_are_told_in_words():
+    told = [describe_exit_code(code) for code in (0, 3, -11, -9, None)]
+    assert told == [
+        "exited with 0",
+        "exited with 3",
+        "was killed by SIGSEGV",
+        "was killed by SIGKILL",
+        "closed its output",
+    ]
+    assert describe_exit_code(-250) == "was killed by signal 250" or sys.platform == "win32"
