@@ -36,6 +36,7 @@ from defserve.inspector.state_trees import FindStoredState
 from defserve.protocols.mgp.audit import ReadableAuditLog
 
 if TYPE_CHECKING:
+    from defserve.inspector.session_files import SavedSession
     from defserve.server.server import Server
 
 
@@ -53,6 +54,7 @@ class InspectionTarget:
     sign_in_at  the address that a person can sign in to; "" if there is none, or if credentials were given
     tracebacks  a sentence that says where the tracebacks of its errors are; "" if that is unknown
     server   the server itself, if it runs in this process
+    saved    the session of a file, which stands in for a server: there is nothing to call
     """
 
     address: str
@@ -65,6 +67,7 @@ class InspectionTarget:
     sign_in_at: str = ""
     tracebacks: str = ""
     server: Server | None = None
+    saved: SavedSession | None = None
 
 
 # -- The conversation with the server in one era: opened when it is first used, and again when the server comes back.

@@ -25,6 +25,10 @@ export function clock(seconds, millis = true) {
   return millis ? `${text}.${String(at.getMilliseconds()).padStart(3, "0")}` : text;
 }
 
+// Seconds since 1970 → 18 Nov 2026, 09:41
+export const day = seconds =>
+  new Date(seconds * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+
 // How long ago, short: 21 m
 export function age(seconds, now = Date.now() / 1000) {
   const passed = Math.max(0, now - seconds);

@@ -122,6 +122,24 @@ class Recorder:
                 tell(entry)
         return entry
 
+    def restore_message(self, entry: RecordedMessage, body: bytes | None, exchange: RecordedExchange | None) -> None:
+        """Take a message of an earlier session. Its `seq` is the next, and `of` a message before it, or None."""
+        if self._entries:
+            entry.time = max(entry.time, self._entries[-1].time)
+        asked = self.entry(entry.of) if entry.of is not None else None
+        if asked is None or asked.kind != "request":
+            entry.of = None
+        elif entry.kind == "answer":
+            asked.of = entry.seq
+        elif len(times := self._notices.setdefault(asked.seq, [])) < MAX_NOTICES:
+            times.append(entry.time)
+        self.errors += entry.kind == "answer" and entry.error is not None
+        self._entries.append(entry)
+        if body is not None:
+            self._bodies.store_body(entry.seq, body)
+        if exchange is not None:
+            self.attach(entry.seq, exchange)
+
     def assign_era(self, era: str) -> None:
         """The conversation that began without an era speaks this one: its first messages belong to it."""
         for entry in self._entries[-FIRST_MESSAGES:]:

@@ -183,8 +183,28 @@ export async function save(onProgress) {
     start = got.next;
     onProgress?.(start === null ? 1 : start / got.of);
   }
-  const name = (app.get().connections[app.get().era]?.server?.name ?? "server").replace(/[^\w.-]+/g, "-");
-  const url = URL.createObjectURL(new Blob(pieces, { type: "application/jsonl" }));
-  Object.assign(document.createElement("a"), { href: url, download: `${name}-messages.jsonl` }).click();
+  download(new Blob(pieces, { type: "application/jsonl" }), `${serverName()}-messages.jsonl`);
+}
+
+// Everything that the inspector knows, as a file that `defserve inspect` opens.
+export async function saveSession(onProgress) {
+  const first = await ask("session.save"),
+    { stop } = first,
+    pieces = [new Blob([first.text])];
+  for (let start = first.next; start !== null;) {
+    const got = await ask("session.save", { start, stop });
+    pieces.push(new Blob([got.text]));
+    start = got.next;
+    onProgress?.(start === null ? 1 : (start - first.next) / Math.max(1, stop - first.next));
+  }
+  const packed = new Blob(pieces).stream().pipeThrough(new CompressionStream("gzip"));
+  download(await new Response(packed).blob(), `${serverName()}.defsession`);
+}
+
+const serverName = () => (app.get().connections[app.get().era]?.server?.name ?? "server").replace(/[^\w.-]+/g, "-");
+
+export function download(blob, name) {
+  const url = URL.createObjectURL(blob);
+  Object.assign(document.createElement("a"), { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
