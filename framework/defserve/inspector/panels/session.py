@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from defserve.base.version import VERSION
 from defserve.client.client import Client
@@ -14,10 +15,11 @@ from defserve.client.eras import MCP_KEY_PREFIX
 from defserve.client.replies import Json, list_if_supported, object_or_empty
 from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.errors import DefserveError, PeerError
+from defserve.inspector.call_code import SavedCall, write_test
 from defserve.inspector.inspection import ERA_NAMES, Inspection, PageRequestHandler
-from defserve.inspector.protocol import PageRequest
+from defserve.inspector.protocol import BadMessage, PageRequest
 from defserve.inspector.recording.masking import mask_address, mask_value, mask_words
-from defserve.inspector.recording.recorder import MAX_BODY, Recorder
+from defserve.inspector.recording.recorder import MAX_BODY, RecordedMessage, Recorder
 from defserve.inspector.session_files import FORMAT_VERSION, MAX_CHECKPOINTS, MAX_DEPTH, MAX_KEYS, OPENINGS
 from defserve.inspector.state_trees import MISSING_CONTENT, CheckpointTreeView
 from defserve.tooling.listing import LISTS
@@ -28,6 +30,7 @@ MAX_SAVED_BYTES: Final = 128 * 1024 * 1024
 """Bytes of messages that are written, the newest."""
 PIECE_BYTES: Final = 1024 * 1024
 PIECE_MESSAGES: Final = 500
+MAX_LOOKED_AT: Final = 10_000
 
 
 async def save_session(inspection: Inspection, request: PageRequest) -> Any:
@@ -190,6 +193,74 @@ async def write_tree(era: str, feature_set: str, owner: str | None, view: Checkp
     return "".join(lines)
 
 
+# -- Chosen calls of the timeline as one test.
+
+
+MAX_TESTED_CALLS: Final = 200
+ANSWERS: Final = "inputResponses"
+CONFIRMED: Final[Mapping[str, bool]] = {"confirm": True, "cancel": False}
+"""What MGP calls the two answers to a confirmation."""
+
+
+async def write_session_test(inspection: Inspection, request: PageRequest) -> Any:
+    """The calls `seqs` as a `text` for pytest, in the order in which they were made, and a `name` for the file.
+
+    `left` counts what was chosen and is no call, or has no answer that is kept. Calls of two eras do not mix: the era
+    of the first counts.
+    """
+    seqs = request.arguments.get("seqs")
+    if not is_array(seqs) or not 0 < len(seqs) <= MAX_TESTED_CALLS or not all(type(seq) is int for seq in seqs):
+        raise BadMessage(f"'seqs' is a list of up to {MAX_TESTED_CALLS} messages")
+    recorder = inspection.recorder
+    entries = [entry for seq in sorted(set(seqs)) if (entry := recorder.entry(seq)) is not None and is_tested(entry)]
+    era = entries[0].era if entries else ""
+    calls = [call for entry in entries if entry.era == era and (call := _read_call(recorder, entry)) is not None]
+    if not calls:
+        raise BadMessage("none of these messages is a call that was answered", fix="tick rows of tools/call")
+    text = write_test(inspection.target.words, calls, era)
+    named = re.search(r"^def (test_\w{1,60})", text, re.MULTILINE)
+    return {"text": text, "name": f"{named.group(1) if named else 'test_session'}.py", "left": len(seqs) - len(calls)}
+
+
+def is_tested(entry: RecordedMessage) -> bool:
+    """Whether a message is a call of ours that was answered. One that was asked something goes on in another."""
+    is_call = entry.kind == "request" and entry.method == "tools/call" and entry.direction == "sent"
+    return is_call and entry.of is not None and entry.note == ""
+
+
+def _read_call(recorder: Recorder, entry: RecordedMessage) -> SavedCall | None:
+    """A call with its outcome. What is secret in it is masked when it is written."""
+    params = object_or_empty(_read_body(recorder, entry.seq).get("params"))
+    answer = _read_body(recorder, entry.of) if entry.of is not None else {}
+    tool = params.get("name")
+    if not isinstance(tool, str) or ("result" not in answer and "error" not in answer):
+        return None
+    outcome = answer["result"] if "result" in answer else {"error": answer["error"]}
+    said = [*object_or_empty(params.get(ANSWERS)).values(), *_find_answers(recorder, entry)]
+    arguments = object_or_empty(params.get("arguments"))
+    return SavedCall(tool, arguments, outcome, [each for each in said if is_object(each)], entry.time)
+
+
+def _find_answers(recorder: Recorder, call: RecordedMessage) -> Iterator[Json]:
+    """What a person answered to the questions that the server asked during a call."""
+    for entry in recorder.slice(call.seq, min(call.of or 0, call.seq + MAX_LOOKED_AT)):
+        if entry.kind != "request" or entry.era != call.era or entry.of is None:
+            continue
+        if entry.direction == "received" and entry.method == "elicitation/create":
+            yield object_or_empty(_read_body(recorder, entry.of).get("result"))
+        elif entry.direction == "sent" and entry.method == "mgp/callback/respond":
+            said = object_or_empty(_read_body(recorder, entry.seq).get("params")).get("response")
+            yield {"action": "accept", "content": CONFIRMED.get(said, said) if isinstance(said, str) else said}
+
+
+def _read_body(recorder: Recorder, seq: int) -> Json:
+    try:
+        return object_or_empty(from_json(recorder.body(seq) or b"{}"))
+    except ValueError:  # it was cut
+        return {}
+
+
 PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "session.save": save_session,
+    "session.test": write_session_test,
 }
