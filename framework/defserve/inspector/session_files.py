@@ -346,6 +346,8 @@ class _Reader:
             read.get_duration("ms"),
             error,
             read.get_choice("note", ("", "cancelled", "asks"), ""),
+            read.get_text("trace", MAX_NAME_LENGTH * 2),
+            read.get_text("checkpoint", MAX_NAME_LENGTH * 2),
         )
         self._seqs[read.get_count("seq")] = entry.seq
         body: bytes | None = None
@@ -505,8 +507,8 @@ class PlaybackLink:
             self._read = {}
             for entry in recorder.slice(0, recorder.count):
                 if entry.kind == "request" and entry.of is not None and entry.method in REPLAYED:
-                    asked = object_or_empty(from_json(recorder.body(entry.seq) or b"{}", allow_partial=True))
-                    self._read[_make_key(entry.era, entry.method, object_or_empty(asked.get("params")))] = entry.of
+                    params_then = object_or_empty(recorder.parse_body(entry.seq).get("params"))
+                    self._read[_make_key(entry.era, entry.method, params_then)] = entry.of
         seq = self._read.get(_make_key(era, method, mask_value(params)))
         shown = object_or_empty((recorder.describe_message(seq) or {}).get("body")) if seq is not None else {}
         found = {name: shown[name] for name in ("result", "error") if name in shown}

@@ -76,6 +76,12 @@ class StateTrees:
             return saved
         return self._of(era, feature_set) if owner is None else self._tree(feature_set, owner)
 
+    def find_tree(self, era: str, checkpoint: str) -> tuple[str, CheckpointTreeView] | None:
+        """The feature set and the tree of a checkpoint that a call of this session made; None if it is not known."""
+        saved = ((tree.feature_set, tree) for tree in self._saved.values() if tree.era == era)
+        watched = ((name, tree) for (of, name), tree in self._watched.items() if of == era)
+        return next(((name, tree) for name, tree in (*saved, *watched) if tree.get(checkpoint) is not None), None)
+
     async def follow(self, view: CheckpointTreeView) -> AsyncGenerator[Json]:
         """The tree in parts, then whatever is new in it, without an end.
 
@@ -426,6 +432,9 @@ class SavedTree:
         if content is not None:
             self._contents[checkpoint.id] = content
         return True
+
+    def get(self, id: str) -> KnownCheckpoint | None:
+        return self._known.get(id)
 
     def __len__(self) -> int:
         return len(self._known)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from defserve.base.version import VERSION
 from defserve.client.client import Client
@@ -230,8 +230,8 @@ def is_tested(entry: RecordedMessage) -> bool:
 
 def _read_call(recorder: Recorder, entry: RecordedMessage) -> SavedCall | None:
     """A call with its outcome. What is secret in it is masked when it is written."""
-    params = object_or_empty(_read_body(recorder, entry.seq).get("params"))
-    answer = _read_body(recorder, entry.of) if entry.of is not None else {}
+    params = object_or_empty(recorder.parse_body(entry.seq).get("params"))
+    answer = recorder.parse_body(entry.of) if entry.of is not None else {}
     tool = params.get("name")
     if not isinstance(tool, str) or ("result" not in answer and "error" not in answer):
         return None
@@ -247,17 +247,10 @@ def _find_answers(recorder: Recorder, call: RecordedMessage) -> Iterator[Json]:
         if entry.kind != "request" or entry.era != call.era or entry.of is None:
             continue
         if entry.direction == "received" and entry.method == "elicitation/create":
-            yield object_or_empty(_read_body(recorder, entry.of).get("result"))
+            yield object_or_empty(recorder.parse_body(entry.of).get("result"))
         elif entry.direction == "sent" and entry.method == "mgp/callback/respond":
-            said = object_or_empty(_read_body(recorder, entry.seq).get("params")).get("response")
+            said = object_or_empty(recorder.parse_body(entry.seq).get("params")).get("response")
             yield {"action": "accept", "content": CONFIRMED.get(said, said) if isinstance(said, str) else said}
-
-
-def _read_body(recorder: Recorder, seq: int) -> Json:
-    try:
-        return object_or_empty(from_json(recorder.body(seq) or b"{}"))
-    except ValueError:  # it was cut
-        return {}
 
 
 PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
