@@ -88,7 +88,9 @@ export function StateTab({ call, onShow }) {
         }
         ${
           found.trace &&
-          html`<${Button} small plain icon="shield" onClick=${() => go("security", found.trace)}>Audit<//>`
+          html`<span class="only-m"
+            ><${Button} small plain icon="shield" onClick=${() => go("security", found.trace)}>Audit<//></span
+          >`
         }
       </div>
       ${
