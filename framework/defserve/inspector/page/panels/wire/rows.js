@@ -1,19 +1,11 @@
 // One row of the timeline, and the axis above its bars.
 import { Component, html } from "../../vendor/preact.js";
-import { bytes, clock, number } from "../../format.js";
+import { bytes, clock, number, roundStep, since } from "../../format.js";
 import { Chip } from "../../parts/controls.js";
 import { Icon } from "../../parts/icons.js";
 import { canTick } from "./model.js";
 
 const PERSON = new Set(["elicitation/create", "sampling/createMessage", "roots/list"]);
-const STEPS = [1, 2, 5];
-const LONG_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400]; // s
-const UNITS = [
-  [86400, "d"],
-  [3600, "h"],
-  [60, "min"],
-  [1, "s"],
-];
 
 export const ERA = { handshake: "k4", stateless: "k3" };
 
@@ -54,26 +46,7 @@ export function windowOf(rows, width) {
   return { start, last, span, step, ticks };
 }
 
-// The next step that people count in: 1, 2 or 5 of a unit, and of minutes also 15 or 30 seconds.
-function roundStep(least) {
-  if (least > 0.5)
-    return LONG_STEPS.find(each => each >= least) ?? LONG_STEPS.at(-1) * Math.ceil(least / LONG_STEPS.at(-1));
-  const unit = 10 ** Math.floor(Math.log10(least));
-  return unit * (STEPS.find(each => unit * each >= least) ?? 10);
-}
-
 const place = (frame, time, width) => ((time - frame.start) / frame.span) * width;
-
-// Time since the first row in view: +20 ms, +1.5 s, +1 min 40 s.
-export function since(seconds) {
-  const round = value => String(Number(value.toPrecision(4)));
-  if (seconds < 0.9995) return `+${round(seconds * 1000)} ms`;
-  if (seconds < 60) return `+${round(seconds)} s`;
-  const at = UNITS.findIndex(([size]) => seconds >= size - 0.5),
-    [[size, unit], next] = [UNITS[at], UNITS[at + 1]];
-  const rest = next ? Math.round((seconds % size) / next[0]) : 0;
-  return `+${Math.floor(seconds / size + 1e-9)} ${unit}${rest ? ` ${rest} ${next[1]}` : ""}`;
-}
 
 export function Axis({ frame, width }) {
   return html`<svg class="wf" width=${width} height="26" aria-hidden="true">
