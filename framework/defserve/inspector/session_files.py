@@ -2,7 +2,7 @@
 
 A file is JSON lines, compressed with gzip or not. Each line is an object with one member, which says what it is:
 `defsession` (the first: the version of this format, and where the session is from), `definitions` of an era, `tree`
-with its `checkpoint`s after it, `message`, and at last `end`. docs/session-files.md describes their members.
+with its `checkpoint`s after it, `message`, and at last `end`. docs/inspector.md describes their members.
 
 A file may be from a stranger: all that it says is bounded and checked here, and then shown like words of a server.
 """
