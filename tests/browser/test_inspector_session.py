@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -155,7 +155,7 @@ HOSTILE = "<img src=x onerror=document.title=1>\u202e\u0007"
 
 
 def test_a_file_of_a_stranger_is_only_text(browser: Browser, tmp_path: Path):
-    records = [
+    records: list[dict[str, Any]] = [
         {"defsession": {"version": 1, "maker": HOSTILE, "time": 1, "words": [HOSTILE]}},
         {
             "definitions": {

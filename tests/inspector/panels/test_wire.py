@@ -11,7 +11,7 @@ import pytest
 from defserve import Context, Server, ToolError, dangerous, safe
 from defserve.errors import DefserveError
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.recording.recorder import RecordedExchange, Recorder
+from defserve.inspector.recording.recorder import Direction, RecordedExchange, Recorder
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until
 
@@ -336,7 +336,8 @@ async def test_what_the_inspector_sends_for_itself_can_be_hidden(inspect: Inspec
 
 async def test_what_a_server_asks_is_never_hidden():
     recorder = Recorder()
-    for direction, method in (("received", "ping"), ("sent", "ping"), ("received", "roots/list")):
+    messages: list[tuple[Direction, str]] = [("received", "ping"), ("sent", "ping"), ("received", "roots/list")]
+    for direction, method in messages:
         recorder.append("handshake", direction, json.dumps({"id": 1, "method": method}).encode())
     assert [each.is_own for each in recorder.slice(0, 3)] == [False, True, False]
     recorder.close()

@@ -38,6 +38,7 @@ from defserve.cli.target_listing import (
     list_tool_tags,
     suppress_repeated_logs,
 )
+from defserve.client.replies import filter_strings, object_or_empty
 from defserve.client.targets import InstalledServer, find_installed_servers
 from defserve.core.json_values import is_array, is_mapping
 from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME
@@ -181,10 +182,9 @@ def _extensions(listed: ServerListing) -> Iterator[StyledLine]:
     mgp, mcpl = listed.mgp, listed.mcpl
     if mgp:
         # A name of several sections would only repeat them.
-        offered = [
-            str(name) for name in mgp.get("extensions") or () if MGP_SECTIONS_BY_NAME.get(name) in (None, {name})
-        ]
-        needed = ", ".join(mgp.get("permissions_required") or ()) or "nothing"
+        named = filter_strings(mgp.get("extensions"))
+        offered = [name for name in named if MGP_SECTIONS_BY_NAME.get(name) in (None, {name})]
+        needed = ", ".join(filter_strings(mgp.get("permissions_required"))) or "nothing"
         yield _make_protocol_line("MGP", f"{mgp.get('version')}: {', '.join(offered)}")
         yield StyledLine(f"        needs {needed}; trust level {mgp.get('trust_level', 'not declared')}", hang=0)
     if mcpl:
@@ -203,12 +203,13 @@ def _heading(text: str) -> Iterator[StyledLine]:
 
 def _live(mcpl: Mapping[str, Any]) -> Iterator[StyledLine]:
     sets: Any = mcpl.get("featureSets") or {}
-    named: Mapping[str, Any] = {one.get("name"): one for one in sets} if is_array(sets) else sets
+    by_name = {str(object_or_empty(one).get("name")): one for one in sets} if is_array(sets) else object_or_empty(sets)
+    named = {name: object_or_empty(one) for name, one in by_name.items()}
     if named:
         yield from _heading(f"Feature sets ({len(named)})")
     for name, one in named.items():
         flags = [flag for flag in ("scoped", "rollback") if one.get(flag)]
-        told = ", ".join([*(one.get("uses") or ()), *flags])
+        told = ", ".join([*filter_strings(one.get("uses")), *flags])
         yield StyledLine("  ", (str(name), "title"), (f"  [{told}]", "faint"), hang=4)
         yield StyledLine(f"      {get_first_description_line(one)}", hang=0)
     if channels := mcpl.get("channels"):
