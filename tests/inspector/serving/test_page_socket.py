@@ -21,7 +21,13 @@ async def test_a_page_is_told_what_it_looks_at(running: RunningInspector, open_p
     async with open_page(running) as page:
         await page.ask("era.open")
         hello = (await page.ask("hello"))["ok"]
-        target = {"address": "greenhouse.py", "words": ["greenhouse.py"], "tracebacks": "", "signs_in": False}
+        target = {
+            "address": "greenhouse.py",
+            "words": ["greenhouse.py"],
+            "tracebacks": "",
+            "signs_in": False,
+            "saved": None,
+        }
         assert hello["target"] == target
         told = hello["connections"][0]
         assert (told["state"], told["era"], told["server"]["name"]) == ("open", "stateless", "greenhouse")
