@@ -151,7 +151,8 @@ function TopBar({ filterRef }) {
         ["Save session, to open it again", () => keep(saveSession)],
         ["Save the shown messages as JSON lines", () => keep(save)],
       ]}
-      >${saving === null ? "Save" : `${Math.round(saving * 100)} %`}<//
+      aria-label="Save"
+      ><span class="no-m">${saving === null ? "Save" : `${Math.round(saving * 100)} %`}</span><//
     >
   </div>`;
 }

@@ -372,7 +372,7 @@ export function MessageDrawer({ seq, onClose, onShow }) {
       }
       ${
         found?.id !== undefined &&
-        html`<${Copy} text=${() => String(found.id)} label=${`Copy the id ${found.id}`} class="no-m"
+        html`<${Copy} text=${() => String(found.id)} label=${`Copy the id ${found.id}`} class="w-wide"
           >id ${cut(String(found.id), 9)}<//
         >`
       }
@@ -391,7 +391,7 @@ export function MessageDrawer({ seq, onClose, onShow }) {
         reason=${eras?.found?.again}
         label="Send again in both"
         onClick=${() => again(false)}
-        ><span class="no-m">Send again in both</span><//
+        ><span class="w-wide">Send again in both</span><//
       >
       <${Button} small plain icon="close" label="Close" onClick=${onClose}
     /><//>
