@@ -540,7 +540,7 @@ function Foot({ tree, marks, facts, moves, current }) {
         }
       </p>`
     }
-    <div class="row">
+    <div class="row wrap">
       <${Button} primary icon="undo" keys="U" busy=${busy} reason=${why} onClick=${moves.ask}
         >${target ? `Roll back to ${tree.short(target)}` : "Roll back"}<//
       >
