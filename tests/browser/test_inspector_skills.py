@@ -47,11 +47,17 @@ def test_files_are_read_when_asked_for_and_shown_verified(browser: Browser, insp
     # What looks like markup stays text.
     assert browser.page(f"{FILE}.includes('<script>alert(1)</script>')")
     assert browser.page(f"{FILE}.includes('verified') && {FILE}.includes('sha256:')")
+    # The front matter is a table. A link to a file of the skill opens it; one that leads elsewhere stays text.
+    assert browser.page("document.querySelector('.t-res .frontmatter')?.innerText.includes('MIT')")
+    assert browser.page(f"{FILE}.includes('[another](../other.md)')")
+    browser.press(".t-res .plainlink")
+    assert browser.page(f"{FILE}.includes('we have refunded')")
+    read(browser, "SKILL.md")
     read(browser, "assets/flow.png")
     assert browser.page("document.querySelector('.t-res img')?.naturalWidth === 520")
     read(browser, "assets/data.bin")
     assert browser.page(f"{FILE}.includes('256 B')")
-    assert browser.page("document.querySelectorAll('.t-form .chip.ok').length === 3")
+    assert browser.page("document.querySelectorAll('.t-form .chip.ok').length === 4")
     assert serious(browser) == []
 
 

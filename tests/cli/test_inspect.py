@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 import sys
@@ -86,3 +87,98 @@ def test_over_a_connection_it_is_the_same(defserve: Run, folder: Path):
 
 def test_one_server_at_a_time(defserve: Run):
     assert defserve("inspect", "tests.export.shop", "another").code == 1
+
+
+# -- a saved session -----------------------------------------------------------------------------------------
+
+NASTY = "tea\x1b[2J\u202e"
+SESSION: list[dict[str, Any]] = [
+    {"defsession": {"version": 1, "maker": "defserve 1.0", "time": 1_700_000_000, "words": ["shop.py"]}},
+    {
+        "definitions": {
+            "era": "stateless",
+            "initialize": {
+                "protocolVersion": "2026-07-28",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "shop", "version": "2.1"},
+            },
+            "tools": [{"name": "price", "description": NASTY, "inputSchema": {"type": "object"}}],
+        }
+    },
+    {
+        "message": {
+            "seq": 0,
+            "time": 1_700_000_000,
+            "era": "stateless",
+            "direction": "sent",
+            "kind": "request",
+            "method": "tools/call",
+            "id": 1,
+            "size": 2,
+            "about": "price",
+            "ms": 7,
+        }
+    },
+    {
+        "message": {
+            "seq": 1,
+            "time": 1_700_000_001,
+            "era": "stateless",
+            "direction": "received",
+            "kind": "answer",
+            "method": "tools/call",
+            "id": 1,
+            "size": 2,
+            "about": "price",
+            "of": 0,
+            "ms": 7,
+            "error": True,
+        }
+    },
+    {"end": True},
+]
+
+
+END: dict[str, Any] = {"end": True}
+ODD: list[dict[str, Any]] = [
+    {"mgp": {"extensions": 5, "permissions_required": {"a": 1}}},
+    {"experimental": {"mcpl": {"featureSets": [5, {"name": 5}], "channels": 5}}},
+    {"experimental": {"mcpl": {"featureSets": {"a": 5, "b": {"uses": 5}}}}},
+    {"experimental": 5, "extensions": 5},
+]
+
+
+def write_session(path: Path, records: list[dict[str, Any]]) -> str:
+    path.write_bytes(gzip.compress("".join(json.dumps(each) + "\n" for each in records).encode()))
+    return str(path)
+
+
+def test_a_saved_session_is_shown_at_a_glance(defserve: Run, tmp_path: Path):
+    path = write_session(tmp_path / "shop.defsession", SESSION)
+    out = defserve("inspect", path).out
+    assert "shop 2.1" in out and "2026-07-28" in out and "2 messages, 1 call, 1 error, 0 checkpoints" in out
+    assert "\x1b[2J" not in out and "\u202e" not in out
+    assert f"defserve inspect {path} --web" in out
+    told = json.loads(defserve("inspect", path, "--json").out)
+    assert told["session"]["tools"] == [{"tool": "price", "calls": 1, "errors": 1, "median": 7}]
+    assert told["tools"][0]["name"] == "price"
+
+
+WRONG: list[tuple[list[dict[str, Any]], str]] = [
+    (SESSION[:-1], "its end is missing"),
+    ([{"defsession": {"version": 9}}], "version 9"),
+    ([SESSION[0], {"definitions": {"era": "stateless", "tools": [{"name": 1}]}}, END], "is wrong"),
+]
+
+
+@pytest.mark.parametrize(("records", "problem"), WRONG)
+def test_a_session_that_is_wrong_is_refused(defserve: Run, tmp_path: Path, records: list[dict[str, Any]], problem: str):
+    done = defserve("inspect", write_session(tmp_path / "shop.defsession", records))
+    assert done.code != 0 and problem in done.err and "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("capabilities", ODD)
+def test_capabilities_that_mean_nothing_are_left_out(defserve: Run, tmp_path: Path, capabilities: dict[str, Any]):
+    listed = {"definitions": {"era": "stateless", "initialize": {"capabilities": capabilities, "instructions": 5}}}
+    done = defserve("inspect", write_session(tmp_path / "odd.defsession", [SESSION[0], listed, END]))
+    assert done.code == 0 and "Session, saved" in done.out

@@ -16,7 +16,7 @@ license: MIT
 # Refunds
 
 1. Look the order up with the tool `order`.
-2. Answer with the words of `examples/email.md`.
+2. Answer with the words of [the mail](examples/email.md), not of [another](../other.md).
 
 <script>alert(1)</script>
 """

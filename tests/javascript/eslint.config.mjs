@@ -7,7 +7,7 @@ const GLOBALS =
   "console crypto TextEncoder TextDecoder matchMedia getComputedStyle getSelection CSS AbortController AbortSignal " +
   "Image DOMParser atob btoa alert confirm customElements CSSStyleSheet MessageChannel Worker parent top self " +
   "globalThis postMessage addEventListener removeEventListener innerWidth innerHeight scrollTo EventSource Range " +
-  "Text BroadcastChannel ClipboardItem DataTransfer Intl";
+  "Text BroadcastChannel ClipboardItem DataTransfer Intl Response CompressionStream";
 
 export default [
   {

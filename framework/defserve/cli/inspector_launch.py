@@ -20,6 +20,7 @@ from defserve.inspector.era_connection import BuildNews, InspectionTarget
 from defserve.inspector.inspection import ERA_NAMES
 from defserve.inspector.kernels import KernelControl
 from defserve.inspector.page_server import WebOptions, run_inspector
+from defserve.inspector.session_files import SavedSession, make_session_target
 from defserve.inspector.state_trees import make_state_finder, open_states_at
 from defserve.inspector.target_process import TargetProcess, find_audit_log, find_state_section
 from defserve.serve.lifespans import connect_in_memory
@@ -34,6 +35,13 @@ def inspect_in_browser(target: ServerTarget, words: Sequence[str], options: Name
     if options.era not in (None, *ERA_NAMES):
         raise UsageError(f"--web cannot begin with {options.era!r}", fix=f"use --era {' or --era '.join(ERA_NAMES)}")
     return asyncio.run(_run(make_inspector_target(target, words, options), web_options(options), options.store))
+
+
+def inspect_session_in_browser(session: SavedSession, options: Namespace) -> int:
+    """Open the inspector on a saved session, and return the exit code when a signal has ended it."""
+    if options.store is not None:
+        raise UsageError("a saved session has its checkpoints in its file", fix="leave --store out")
+    return asyncio.run(_run(make_session_target(session), web_options(options), None))
 
 
 async def _run(

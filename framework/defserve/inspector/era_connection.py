@@ -36,6 +36,7 @@ from defserve.inspector.state_trees import FindStoredState
 from defserve.protocols.mgp.audit import ReadableAuditLog
 
 if TYPE_CHECKING:
+    from defserve.inspector.session_files import SavedSession
     from defserve.inspector.target_process import TargetProcess
     from defserve.server.server import Server
 
@@ -57,6 +58,7 @@ class InspectionTarget:
     process  the process of a server file, which the inspector runs
     starts   whether connecting starts a process: one that has ended is started again by a person, never by itself
     build    what becomes of its newest version, if somebody reloads it
+    saved    the session of a file, which stands in for a server: there is nothing to call
     """
 
     address: str
@@ -72,6 +74,7 @@ class InspectionTarget:
     process: TargetProcess | None = None
     starts: bool = False
     build: BuildNews | None = None
+    saved: SavedSession | None = None
 
 
 MAX_BUILD_LINES: Final = 40

@@ -79,13 +79,15 @@ class Inspection:
     """
 
     def __init__(self, target: InspectionTarget) -> None:
-        self.target, self.recorder = target, Recorder()
+        self.target, self.recorder = target, target.saved.recorder if target.saved is not None else Recorder()
         self.timeline = Timeline(self.recorder)
         self.latencies = Latencies()
+        for entry in self.recorder.slice(0, self.recorder.count):
+            self.latencies.add(entry)
         self.recorder.subscribe(self.latencies.add)
         self.questions = Questions(self.push)
         self.account = SignInAccount(target.sign_in_at, self.push, self.reopen)
-        self.states = StateTrees(target.stored)
+        self.states = StateTrees(target.stored, target.saved.trees if target.saved is not None else ())
         self.live, self.playground = LiveFeed(self.push), Playground()
         self.seats: dict[int, JoinedTopic] = {}
         self.views, self.apps = ViewDocumentServer(), ShownApps()
@@ -179,7 +181,9 @@ class Inspection:
         return list({id(each): each for each in (*self.connections.values(), self._first) if each}.values())
 
     def _connection(self, era: str) -> EraConnection:
-        return EraConnection(era, self.target, self.recorder, self._options, self._on_connection_changed)
+        # What is said to a file is no part of the session that it holds.
+        recorder = self.recorder if self.target.saved is None else Recorder()
+        return EraConnection(era, self.target, recorder, self._options, self._on_connection_changed)
 
     def _options(self, connection: EraConnection) -> dict[str, Any]:
         """The options of a client: a host that offers everything, and asks the person at the page."""
@@ -285,6 +289,7 @@ class Inspection:
                 "tracebacks": target.tracebacks,
                 "signs_in": bool(target.sign_in_at),
                 "starts": target.starts,
+                "saved": target.saved.to_wire() if target.saved is not None else None,
             },
             "account": self.account.to_wire(),
             "connections": [self.describe_connection(each) for each in self.connections.values()]

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Collection
 from typing import Any, Final
-from urllib.parse import urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from pydantic_core import to_json
 
@@ -27,14 +27,17 @@ TICK_SECONDS: Final = 5.0
 
 
 def make_topic_address(url: str, topic: str) -> str:
-    """The address of a topic at a gateway. Raises UsageError."""
+    """The address of a topic at a gateway; without a `topic`, of the one that the address names. Raises UsageError."""
     parts = urlsplit(url.strip())
     if parts.scheme.removeprefix("mcpx+") not in ("ws", "wss") or not parts.netloc:
         raise UsageError(f"{url[:200]!r} is not the address of a gateway", fix="write ws://host:port/ws")
-    if not topic and "topic=" not in parts.query:
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    # An address that was copied has a topic of its own. A gateway takes exactly one.
+    named = topic or next((value for name, value in pairs if name == "topic"), "")
+    if not named:
         raise UsageError("no topic is given", fix="name one, such as demo")
-    query = "&".join(filter(None, (parts.query, urlencode({"topic": topic}) if topic else "")))
-    return urlunsplit((*parts[:3], query, ""))
+    others = [(name, value) for name, value in pairs if name != "topic"]
+    return urlunsplit((*parts[:3], urlencode([*others, ("topic", named)]), ""))
 
 
 class JoinedTopic:

@@ -14,7 +14,16 @@ from pydantic_core import to_json
 
 from defserve.core.json_values import is_array
 from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era
-from defserve.inspector.panels import kernel_security, live_topics, resources, state, tasks_questions, tools, wire
+from defserve.inspector.panels import (
+    kernel_security,
+    live_topics,
+    resources,
+    session,
+    state,
+    tasks_questions,
+    tools,
+    wire,
+)
 from defserve.inspector.protocol import (
     CANCEL_VERB,
     MAX_SCOPES,
@@ -219,4 +228,5 @@ PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     **kernel_security.PAGE_HANDLERS,
     **state.PAGE_HANDLERS,
     **wire.PAGE_HANDLERS,
+    **session.PAGE_HANDLERS,
 }

@@ -7,6 +7,7 @@ Both are read in the same way. Nothing here changes a tree: rolling back is a re
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -35,10 +36,11 @@ NOT_KEPT: Final = -2
 
 
 class StateTrees:
-    """`stored` finds what is in a store; without it, all that is known is what was watched."""
+    """`stored` finds what is in a store; without it, all that is known is what was watched. `saved` are of a file."""
 
-    def __init__(self, stored: FindStoredState | None = None) -> None:
+    def __init__(self, stored: FindStoredState | None = None, saved: Iterable[SavedTree] = ()) -> None:
         self._stored = stored
+        self._saved = {(tree.era, tree.feature_set, tree.owner): tree for tree in saved}
         self._watched: dict[tuple[str, str], WatchedTree] = {}
         self._read: dict[TreeKey, StoredTree] = {}
         self._contents = StateContentCache(MAX_BYTES)
@@ -55,6 +57,8 @@ class StateTrees:
 
         One without an owner is that which was watched, shown if no store has it.
         """
+        if saved := [tree for (of, name, _), tree in self._saved.items() if (of, name) == (era, feature_set)]:
+            return [{"owner": tree.owner, "kept": await tree.count(), "own": tree is saved[0]} for tree in saved]
         watched, found = self._of(era, feature_set), list[Json]()
         head = await watched.head()
         state = self._stored(feature_set) if self._stored is not None else None
@@ -68,7 +72,15 @@ class StateTrees:
 
     def open_tree(self, era: str, feature_set: str, owner: str | None) -> CheckpointTreeView:
         """Raises UsageError for an owner in a store that cannot be read."""
+        if (saved := self._saved.get((era, feature_set, owner))) is not None:
+            return saved
         return self._of(era, feature_set) if owner is None else self._tree(feature_set, owner)
+
+    def find_tree(self, era: str, checkpoint: str) -> tuple[str, CheckpointTreeView] | None:
+        """The feature set and the tree of a checkpoint that a call of this session made; None if it is not known."""
+        saved = ((tree.feature_set, tree) for tree in self._saved.values() if tree.era == era)
+        watched = ((name, tree) for (of, name), tree in self._watched.items() if of == era)
+        return next(((name, tree) for name, tree in (*saved, *watched) if tree.get(checkpoint) is not None), None)
 
     async def follow(self, view: CheckpointTreeView) -> AsyncGenerator[Json]:
         """The tree in parts, then whatever is new in it, without an end.
@@ -412,11 +424,53 @@ class WatchedTree:
         return {} if self._has_contents else {"opaque": True}
 
 
+class SavedTree:
+    """A tree of a session file: it stays as it is. Contents are kept as JSON."""
+
+    def __init__(self, era: str, feature_set: str, owner: str | None, head: str | None, facts: Json) -> None:
+        self.era, self.feature_set, self.owner, self._head, self._facts = era, feature_set, owner, head, facts
+        self._known: dict[str, KnownCheckpoint] = {}
+        self._contents: dict[str, bytes] = {}
+
+    is_shared: Final = False
+
+    def add_checkpoint(self, checkpoint: KnownCheckpoint, content: bytes | None) -> bool:
+        """Take the next checkpoint. False if there is one of its id."""
+        if checkpoint.id in self._known:
+            return False
+        self._known[checkpoint.id] = checkpoint
+        if content is not None:
+            self._contents[checkpoint.id] = content
+        return True
+
+    def get(self, id: str) -> KnownCheckpoint | None:
+        return self._known.get(id)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    async def count(self) -> int:
+        return len(self)
+
+    async def head(self) -> str | None:
+        return self._head if self._head in self._known else None
+
+    async def checkpoints(self) -> Sequence[KnownCheckpoint]:
+        return list(self._known.values())
+
+    async def content(self, id: str) -> Any:
+        found = self._contents.get(id)
+        return MISSING_CONTENT if found is None else json.loads(found)
+
+    def facts(self) -> Json:
+        return self._facts
+
+
 Json: TypeAlias = dict[str, Any]
 
 
 MISSING_CONTENT: Final = object()
 """In place of a content that the server keeps for itself, or that nobody told."""
 
-CheckpointTreeView: TypeAlias = StoredTree | WatchedTree
+CheckpointTreeView: TypeAlias = StoredTree | WatchedTree | SavedTree
 """One tree, wherever it comes from."""

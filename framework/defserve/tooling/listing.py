@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from defserve.core.composition import Composition
 from defserve.core.engine import NoLoopYet
 from defserve.core.extension import OutgoingMessage
-from defserve.core.json_values import is_object
+from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
 from defserve.core.session import Session
 from defserve.errors import PeerError
@@ -69,7 +69,8 @@ class ServerListing(NamedTuple):
     @property
     def is_searched(self) -> bool:
         """Whether clients may search its tools, and need not read them all."""
-        return "tool_discovery" in (self.mgp.get("extensions") or ())
+        offered = self.mgp.get("extensions")
+        return is_array(offered) and "tool_discovery" in offered
 
     @property
     def mcpl(self) -> Json:

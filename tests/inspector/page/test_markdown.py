@@ -61,3 +61,32 @@ def test_blocks_are_what_they_are_also_with_blanks_at_the_end_of_lines(tmp_path:
     assert kinds == ["p", "div", "hr", "pre", "ul", "blockquote", "p"]
     assert made[1] == ["p", "Head"] and made[4] == ["pre", "  code"]
     assert '"th", "a"' in json.dumps(made[2]) and '"td", "2"' in json.dumps(made[2])
+
+
+PATHS = """
+import { resolvePath, splitFrontMatter } from "./parts/markdown.js";
+import { Markdown } from "./parts/markdown.js";
+const links = [["SKILL.md", "a/b.md"], ["a/b.md", "../c.md#top"], ["a/b.md", "./d%20e.md"], ["b.md", "../../etc"],
+  ["a/b.md", "/c.md"]];
+const front = "---\\nname: refunds\\ntags:\\n  - a\\n  - b\\n---\\n# Head";
+const texts = ["[a](b.md)", "[a](javascript:alert)", "[a](//host/x)"];
+const kinds = texts.map(text => Markdown({ text, follow: path => path === "b.md" && (() => 0) })
+  .props.children[0].props.children.map(each => each?.type ?? each));
+console.log(JSON.stringify({ links: links.map(each => resolvePath(...each)), front: splitFrontMatter(front),
+  plain: splitFrontMatter("---\\nno end"), kinds }));
+"""
+
+
+def test_links_inside_of_a_skill_and_front_matter(tmp_path: Path):
+    page = tmp_path / "page"
+    for part in ("parts", "vendor"):
+        shutil.copytree(PAGE / part, page / part)
+    (page / "package.json").write_text('{"type": "module"}')
+    command = [str(NODE), "--input-type=module", "-e", PATHS]
+    done = subprocess.run(command, cwd=page, capture_output=True, text=True, check=True, timeout=50)
+    told = json.loads(done.stdout)
+    assert told["links"] == ["a/b.md", "c.md", "a/d e.md", None, "c.md"]
+    assert told["front"] == {"pairs": [["name", "refunds"], ["tags", "- a\n- b"]], "text": "# Head"}
+    assert told["plain"] == {"pairs": [], "text": "---\nno end"}
+    # What is no file of the skill stays text, whatever it looks like.
+    assert told["kinds"] == [["button"], ["[a](javascript:alert)"], ["[a](//host/x)"]]

@@ -200,3 +200,66 @@ async def test_the_page_cannot_ask_for_too_many_changes_at_once():
         for ids in ("chk_1", ["chk_1"] * (MAX_IDS + 1)):
             with pytest.raises(BadMessage, match="'ids' is a list"):
                 await do(inspection, "state.changes", ids=ids)
+
+
+# -- a call and its state ------------------------------------------------------------------------------------
+
+
+def find_call(inspection: Inspection, tool: str) -> int:
+    """The newest call of a tool."""
+    recorder = inspection.recorder
+    found = recorder.slice(recorder.first, recorder.count)
+    return [each.seq for each in found if (each.kind, each.method, each.about) == ("request", "tools/call", tool)][-1]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_call_is_shown_with_what_it_began_with_and_what_it_left(era: str):
+    async with inspecting(greenhouse(), era) as inspection:
+        client = await inspection.client()
+        await client.call("add_bed", name="fern")
+        await client.call("add_plant", bed="fern", plant="moss")
+        first, second = find_call(inspection, "add_bed"), find_call(inspection, "add_plant")
+        bed, moss = await do(inspection, "state.of_call", seq=first), await do(inspection, "state.of_call", seq=second)
+        assert bed["before"] is None and bed["after"] == moss["before"]
+        assert moss["set"] == BEDS and moss["content"]["beds"]["fern"]["plants"] == ["moss"]
+        assert [op["path"] for op in moss["ops"]] == ["/beds/fern/plants/0"]
+        entry = inspection.recorder.entry(second)
+        assert entry is not None and entry.checkpoint == moss["after"] and entry.trace == moss["trace"]
+        # Both ways: the checkpoint leads back to its call.
+        rows = (await asking.do(inspection, "wire.rows", filter=f"checkpoint:{moss['after']}"))["rows"]
+        assert [row["seq"] for row in rows] == [second]
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(("at", "plants"), [("before", ["moss"]), ("after", ["moss", "moss"])])
+async def test_a_call_is_made_again_from_its_checkpoint_and_nothing_is_lost(era: str, at: str, plants: list[str]):
+    async with inspecting(greenhouse(), era) as inspection:
+        client = await inspection.client()
+        await client.call("add_bed", name="fern")
+        await client.call("add_plant", bed="fern", plant="moss")
+        seq = find_call(inspection, "add_plant")
+        await client.call("set_target", bed="fern", wanted=22)
+        asked = await do(inspection, "state.run_again", seq=seq, at=at)
+        assert asked["confirm"]["tool"] == "add_plant"
+        done = await do(inspection, "state.run_again", seq=seq, at=at, confirmed=True)
+        assert done["error"] is None and done["seq"] > seq
+        old, new = [await do(inspection, "state.of_call", seq=each) for each in (seq, done["seq"])]
+        assert new["before"] == old[at]
+        assert new["content"]["beds"]["fern"] == {"wanted": 18, "plants": plants}
+        known = {each.id for each in await inspection.states.open_tree(era, BEDS, None).checkpoints()}
+        assert len(known) == 4 and {old["before"], old["after"], new["after"]} <= known
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_what_has_no_state_says_so_and_cannot_be_run_from_there(era: str):
+    async with inspecting(greenhouse(), era) as inspection:
+        client = await inspection.client()
+        await client.call("send_mail", text="hello")
+        mail = await do(inspection, "state.of_call", seq=find_call(inspection, "send_mail"))
+        assert mail["missing"] == OPAQUE and mail["after"]
+        for seq, problem in ((0, "not a call"), (10**9, "no longer kept")):
+            for verb in ("state.of_call", "state.run_again"):
+                with pytest.raises(BadMessage, match=problem):
+                    await do(inspection, verb, seq=seq, at="before")
+        with pytest.raises(BadMessage, match="before or after"):
+            await do(inspection, "state.run_again", seq=find_call(inspection, "send_mail"), at="now")

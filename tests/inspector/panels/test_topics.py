@@ -161,6 +161,8 @@ def test_only_the_address_of_a_gateway_is_joined(url: str):
 
 def test_the_topic_is_named_in_the_address_or_beside_it():
     assert make_topic_address("ws://h:1/ws?topic=a", "") == "ws://h:1/ws?topic=a"
+    assert make_topic_address("ws://h:1/ws?topic=a", "a") == "ws://h:1/ws?topic=a"
+    assert make_topic_address("ws://h:1/ws?x=1&topic=a", "b") == "ws://h:1/ws?x=1&topic=b"
     assert make_topic_address("ws://h:1/ws", "a b") == "ws://h:1/ws?topic=a+b"
     with pytest.raises(UsageError, match="no topic is given"):
         make_topic_address("ws://h:1/ws", "")

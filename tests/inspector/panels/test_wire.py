@@ -11,7 +11,7 @@ import pytest
 from defserve import Context, Server, ToolError, dangerous, safe
 from defserve.errors import DefserveError
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.recording.recorder import RecordedExchange
+from defserve.inspector.recording.recorder import Direction, RecordedExchange, Recorder
 from tests.inspector.conftest import Inspect, Run
 from tests.waiting import until
 
@@ -317,3 +317,27 @@ async def test_a_time_that_no_page_can_have_is_refused_with_a_reason(inspect: In
         for span in ({"from": 10**400, "to": 1}, {"from": 0, "to": 10**400}, {"from": "a", "to": 1}):
             with pytest.raises(DefserveError, match="is not a number up to"):
                 await do(inspection, verb, seq=0, **span)
+
+
+@eras
+async def test_what_the_inspector_sends_for_itself_can_be_hidden(inspect: Inspect, do: Run, era: str):
+    async with inspect(garden()[0], era) as inspection:
+        await do(inspection, "tools.list")
+        seq = await look(inspection, era)
+        shown = (await do(inspection, "wire.rows", hides_own=True))["rows"]
+        assert {row["method"] for row in shown if row["kind"] == "request"} == {"tools/call"}
+        assert seq in [row["seq"] for row in shown]
+        every = {row["method"] for row in (await do(inspection, "wire.rows"))["rows"]}
+        assert {"tools/list", "initialize" if era == "handshake" else "server/discover"} <= every
+        # Nor do their answers have rows of their own.
+        answers = (await do(inspection, "wire.rows", hides_own=True, answers=True))["rows"]
+        assert {row["method"] for row in answers if row["kind"] == "answer"} == {"tools/call"}
+
+
+async def test_what_a_server_asks_is_never_hidden():
+    recorder = Recorder()
+    messages: list[tuple[Direction, str]] = [("received", "ping"), ("sent", "ping"), ("received", "roots/list")]
+    for direction, method in messages:
+        recorder.append("handshake", direction, json.dumps({"id": 1, "method": method}).encode())
+    assert [each.is_own for each in recorder.slice(0, 3)] == [False, True, False]
+    recorder.close()

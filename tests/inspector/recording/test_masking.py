@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.base.redaction import REDACTION_MASK
-from defserve.inspector.panels.tools import command_line, pytest_test
+from defserve.inspector.call_code import SavedCall, write_command_line, write_test
 from defserve.inspector.recording.masking import (
     mask_address,
     mask_headers,
@@ -76,8 +76,8 @@ def shown_of(value: Any) -> str:
         # Cut, as a very long one is.
         recorder.append("stateless", "received", json.dumps(message).encode()[:-1])
     shown = [recorder.describe_message(seq) for seq in range(recorder.count)]
-    code = [command_line(("s.py",), "a", {"x": value}), pytest_test(("s.py",), "a", {"x": value}, {"error": value})]
-    return json.dumps([shown, code, pytest_test(("s.py",), "a", {}, {"structuredContent": value})])
+    calls = [SavedCall("a", {"x": value}, {"error": value}), SavedCall("a", {}, {"structuredContent": value})]
+    return json.dumps([shown, write_command_line(("s.py",), "a", {"x": value}), write_test(("s.py",), calls)])
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_the_address_of_a_server_and_its_command_are_shown_without_secrets(words
     for address in (" ".join(words), words[-1]):
         assert "SECRET" not in mask_address(address, words)
     assert "SECRET" not in " ".join(mask_words(words)) and len(mask_words(words)) == len(words)
-    for code in (command_line(words, "a", {}), pytest_test(words, "a", {}, None)):
+    for code in (write_command_line(words, "a", {}), write_test(words, [SavedCall("a", {})])):
         assert "SECRET" not in code and "<fill in the secret>" in code
 
 
@@ -155,10 +155,11 @@ def test_the_words_of_a_command_without_secrets_stay():
 
 
 def test_saved_code_says_what_to_fill_in():
-    line = command_line(("s.py",), "login", {"user": "me", "password": "SECRETpw"})
+    line = write_command_line(("s.py",), "login", {"user": "me", "password": "SECRETpw"})
     assert line == "defserve call s.py login user=me 'password=<fill in password>'"
-    test = pytest_test(("s.py",), "login", {"password": "SECRETpw"}, {"structuredContent": {"token": "SECRETt"}})
-    assert "{'password': '<fill in password>'}" in test and "{'token': '<fill in token>'}" in test
+    call = SavedCall("login", {"password": "SECRETpw"}, {"structuredContent": {"token": "SECRETt"}})
+    test = write_test(("s.py",), [call])
+    assert "{'password': '<fill in password>'}" in test and "{'token': ANY}" in test
 
 
 @pytest.mark.parametrize("part", ["?a=", "://", "session", "\n", "secret:[", "&", "a1", "[", "key", '{"a":', "[1,"])

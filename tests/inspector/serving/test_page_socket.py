@@ -22,7 +22,7 @@ async def test_a_page_is_told_what_it_looks_at(running: RunningInspector, open_p
         await page.ask("era.open")
         hello = (await page.ask("hello"))["ok"]
         target = {"address": "greenhouse.py", "words": ["greenhouse.py"], "tracebacks": ""}
-        assert hello["target"] == {**target, "signs_in": False, "starts": False}
+        assert hello["target"] == {**target, "signs_in": False, "starts": False, "saved": None}
         told = hello["connections"][0]
         assert (told["state"], told["era"], told["server"]["name"]) == ("open", "stateless", "greenhouse")
         assert [name for name, _ in told["speaks"]] == ["MCP", "MGP", "MCPL"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from defserve.cli.content import TOKEN_COST_NOTES, get_first_description_line, item_lines
 from defserve.cli.parser import WEB_OPTIONS, CommandArgument, CommandParser, make_flag
 from defserve.cli.progress import LISTING_STEP, ProgressDisplay
 from defserve.cli.screen import show_stderr, show_stdout
-from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine
+from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, Table, format_count
 from defserve.cli.target import (
     COMMAND_HELP,
     TARGET_FORMS_HELP,
@@ -25,6 +28,7 @@ from defserve.cli.target import (
 from defserve.cli.target_connection import CONNECTION_OPTIONS, connect_target
 from defserve.cli.target_listing import (
     TARGET_LIST_KINDS,
+    check_items,
     fetch_lists,
     find_spoken_versions,
     format_tags,
@@ -34,6 +38,7 @@ from defserve.cli.target_listing import (
     list_tool_tags,
     suppress_repeated_logs,
 )
+from defserve.client.replies import filter_strings, object_or_empty
 from defserve.client.targets import InstalledServer, find_installed_servers
 from defserve.core.json_values import is_array, is_mapping
 from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME
@@ -47,7 +52,11 @@ EXAMPLES: Final = """  defserve inspect server.py
   defserve inspect http://127.0.0.1:8000/mcp
   defserve inspect -- python server.py
   defserve inspect .mcp.json:weather
+  defserve inspect shop.defsession --web              a session that the inspector saved
 """
+
+
+SESSION_SUFFIX: Final = ".defsession"
 
 
 def run_inspect(argv: list[str]) -> int:
@@ -62,6 +71,8 @@ def run_inspect(argv: list[str]) -> int:
         *CONNECTION_OPTIONS,
         *WEB_OPTIONS,
     )
+    if len(options.target) == 1 and options.target[0].endswith(SESSION_SUFFIX):
+        return _inspect_session(Path(options.target[0]), options)
     words = words_of(options.target, options.module, command)
     with redirect_stdout_to_stderr(), ProgressDisplay(LISTING_STEP):
         target = resolve_only_target(options.target, options.module, command, is_loaded=not options.web)
@@ -75,6 +86,51 @@ def run_inspect(argv: list[str]) -> int:
     show_stdout(*([JsonBlock(wire(listed))] if options.json else page(listed, spoken)))
     show_stderr(*(f"note: {note}" for note in listed.notes))
     return 0
+
+
+def _inspect_session(path: Path, options: Namespace) -> int:
+    """Show a saved session: in the browser, or at a glance. Raises UsageError if it cannot be opened."""
+    from defserve.inspector.session_files import open_session
+
+    session = open_session(path)
+    if options.web:
+        from defserve.cli.inspector_launch import inspect_session_in_browser
+
+        return inspect_session_in_browser(session, options)
+    try:
+        listed = next(iter(session.listings.values()), ServerListing({}, [], [], [], []))
+        for kind, items in zip(TARGET_LIST_KINDS, listed[1:5], strict=True):
+            check_items(kind, items)
+        figures = session.summarize()
+        if options.json:
+            show_stdout(JsonBlock({"session": figures, **wire(listed)}))
+            return 0
+        spoken = [str(each.initialize.get("protocolVersion")) for each in session.listings.values()]
+        show_stdout(*page(listed, spoken), *_session_lines(path, figures))
+    finally:
+        session.recorder.close()
+    return 0
+
+
+def _session_lines(path: Path, figures: Mapping[str, Any]) -> Iterator[ScreenBlock]:
+    saved = datetime.fromtimestamp(figures["time"]).astimezone()
+    yield from _heading(f"Session, saved {saved:%Y-%m-%d %H:%M} by {figures['maker'] or 'an unknown program'}")
+    counted = [
+        format_count(figures["messages"], "message"),
+        format_count(sum(tool["calls"] for tool in figures["tools"]), "call"),
+        format_count(figures["errors"], "error"),
+        format_count(sum(tree["checkpoints"] for tree in figures["trees"]), "checkpoint"),
+    ]
+    yield StyledLine(f"  {', '.join(counted)}")
+    if figures["tools"]:
+        rows = [
+            (f"  {tool['tool']}", format_count(tool["calls"], "call"), tool["errors"] or "", f"{tool['median']:.1f}")
+            for tool in figures["tools"]
+        ]
+        yield StyledLine()
+        yield Table(("  tool", "calls", "failed", "median ms"), rows, fit=("  tool",), right=("failed", "median ms"))
+    yield StyledLine()
+    yield StyledLine(f"See all of it: defserve inspect {shlex.quote(str(path))} --web")
 
 
 def words_of(named: list[str], module: str | None, command: list[str] | None) -> list[str]:
@@ -126,10 +182,9 @@ def _extensions(listed: ServerListing) -> Iterator[StyledLine]:
     mgp, mcpl = listed.mgp, listed.mcpl
     if mgp:
         # A name of several sections would only repeat them.
-        offered = [
-            str(name) for name in mgp.get("extensions") or () if MGP_SECTIONS_BY_NAME.get(name) in (None, {name})
-        ]
-        needed = ", ".join(mgp.get("permissions_required") or ()) or "nothing"
+        named = filter_strings(mgp.get("extensions"))
+        offered = [name for name in named if MGP_SECTIONS_BY_NAME.get(name) in (None, {name})]
+        needed = ", ".join(filter_strings(mgp.get("permissions_required"))) or "nothing"
         yield _make_protocol_line("MGP", f"{mgp.get('version')}: {', '.join(offered)}")
         yield StyledLine(f"        needs {needed}; trust level {mgp.get('trust_level', 'not declared')}", hang=0)
     if mcpl:
@@ -148,12 +203,13 @@ def _heading(text: str) -> Iterator[StyledLine]:
 
 def _live(mcpl: Mapping[str, Any]) -> Iterator[StyledLine]:
     sets: Any = mcpl.get("featureSets") or {}
-    named: Mapping[str, Any] = {one.get("name"): one for one in sets} if is_array(sets) else sets
+    by_name = {str(object_or_empty(one).get("name")): one for one in sets} if is_array(sets) else object_or_empty(sets)
+    named = {name: object_or_empty(one) for name, one in by_name.items()}
     if named:
         yield from _heading(f"Feature sets ({len(named)})")
     for name, one in named.items():
         flags = [flag for flag in ("scoped", "rollback") if one.get(flag)]
-        told = ", ".join([*(one.get("uses") or ()), *flags])
+        told = ", ".join([*filter_strings(one.get("uses")), *flags])
         yield StyledLine("  ", (str(name), "title"), (f"  [{told}]", "faint"), hang=4)
         yield StyledLine(f"      {get_first_description_line(one)}", hang=0)
     if channels := mcpl.get("channels"):

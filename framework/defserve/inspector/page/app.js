@@ -3,7 +3,7 @@ import { html, render, useEffect, useErrorBoundary, useState } from "./vendor/pr
 import { ask, connect, on, onOpen } from "./socket.js";
 import { app, connection, readRoute, setTheme, toast, useStore } from "./store.js";
 import { listenToKeys, useKeys } from "./keys.js";
-import { number, plural } from "./format.js";
+import { day, number, plural } from "./format.js";
 import { Button, Chip, Copy, Segments } from "./parts/controls.js";
 import { guardTexts, showHidden } from "./parts/hidden.js";
 import { Icon } from "./parts/icons.js";
@@ -65,6 +65,7 @@ function Top() {
     <div class="target">
       <strong class="cut">${serverName(state)}</strong
       >${server?.version && html`<${Chip} tone="out" class="no-m">${server.version}<//>`}
+      ${state.target.saved && html`<${Chip} tone="acc" title=${state.target.saved.name}>saved session<//>`}
       ${speaks
         .filter(([name]) => name !== "MCP")
         .map(
@@ -210,7 +211,13 @@ const STATES = {
 function Foot() {
   const state = useStore(app);
   const told = now(state);
-  const [tone, words] = state.socket === "open" ? STATES[told?.state ?? "opening"] : STATES.lost;
+  const { saved } = state.target;
+  const [tone, words] =
+    state.socket !== "open"
+      ? STATES.lost
+      : saved && told?.state === "open"
+        ? ["acc", `Saved session of ${day(saved.time)}, read only`]
+        : STATES[told?.state ?? "opening"];
   const { messages = 0, rate, median, errors } = state.status;
   return html`<footer class="foot" aria-label="Status">
     <span class=${`row gap4 ${tone}`}><span class="dot"></span>${words}</span>${

@@ -25,6 +25,10 @@ export function clock(seconds, millis = true) {
   return millis ? `${text}.${String(at.getMilliseconds()).padStart(3, "0")}` : text;
 }
 
+// Seconds since 1970 → 18 Nov 2026, 09:41
+export const day = seconds =>
+  new Date(seconds * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+
 // How long ago, short: 21 m
 export function age(seconds, now = Date.now() / 1000) {
   const passed = Math.max(0, now - seconds);
@@ -37,3 +41,33 @@ export function age(seconds, now = Date.now() / 1000) {
 // Bytes that a base64 text stands for.
 export const decodedSize = text => Math.floor((text.replace(/=+$/, "").length * 3) / 4);
 export const cut = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
+
+const STEPS = [1, 2, 5];
+const LONG_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400]; // s
+const UNITS = [
+  [86400, "d"],
+  [3600, "h"],
+  [60, "min"],
+  [1, "s"],
+];
+
+// The next step that people count in: 1, 2 or 5 of a unit, and of minutes also 15 or 30 seconds.
+export function roundStep(least) {
+  if (least > 0.5)
+    return LONG_STEPS.find(each => each >= least) ?? LONG_STEPS.at(-1) * Math.ceil(least / LONG_STEPS.at(-1));
+  const unit = 10 ** Math.floor(Math.log10(least));
+  return unit * (STEPS.find(each => unit * each >= least) ?? 10);
+}
+
+// Time since something: +20 ms, +1.5 s, +1 min 40 s.
+export function since(seconds) {
+  const round = value => String(Number(value.toPrecision(4)));
+  if (seconds < 0.9995) return `+${round(seconds * 1000)} ms`;
+  if (seconds < 60) return `+${round(seconds)} s`;
+  const at = UNITS.findIndex(([size]) => seconds >= size - 0.5),
+    [[size, unit], [part, smaller]] = [UNITS[at], UNITS[at + 1]];
+  const parts = Math.round(seconds / part),
+    whole = Math.floor((parts * part) / size),
+    rest = parts - (whole * size) / part;
+  return `+${whole} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
+}

@@ -11,17 +11,28 @@ from pydantic_core import to_json
 
 from defserve.client.client import Client
 from defserve.client.mcpl.peer import McplPeer
+from defserve.client.replies import object_or_empty, string_or_none
 from defserve.core.json_values import is_array
 from defserve.inspector.differences import make_json_patch, shorten_ops, side_by_side
 from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
+from defserve.inspector.panels.wire import (
+    READ_ONLY,
+    find_mark,
+    get_message,
+    get_request_params,
+    request_of,
+    send_request,
+)
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.recording.masking import mask_value
+from defserve.inspector.recording.recorder import RecordedMessage, find_result_state
 from defserve.inspector.state_trees import MISSING_CONTENT, CheckpointTreeView
 
 MAX_IDS: Final = 200
 MAX_CONTENT_BYTES: Final = 1024 * 1024
 
 OPAQUE: Final = "The server keeps this state for itself, so it has no contents to show."
+NO_CHECKPOINT: Final = "This call has no checkpoint: its tool keeps no state."
 UNTOLD: Final = "The server did not tell this content, and the inspector cannot read its store."
 
 
@@ -71,6 +82,11 @@ async def diff(inspection: Inspection, request: PageRequest) -> Any:
     view, before, after = await _both(inspection, request)
     if before is MISSING_CONTENT or after is MISSING_CONTENT:
         return _missing(view)
+    return describe_patch(before, after)
+
+
+def describe_patch(before: Any, after: Any) -> Json:
+    """The patch from one content to another, for the page."""
     ops = make_json_patch(before, after)
     return {"ops": shorten_ops(ops), "count": len(ops), "bytes": len(to_json(ops))}
 
@@ -90,8 +106,13 @@ async def content(inspection: Inspection, request: PageRequest) -> Any:
     found = await view.content(request.get_text("b"))
     if found is MISSING_CONTENT:
         return _missing(view)
-    size = len(to_json(found))
-    return {"bytes": size} if size > MAX_CONTENT_BYTES else {"content": mask_value(found), "bytes": size}
+    return describe_content(found)
+
+
+def describe_content(content: Any) -> Json:
+    """A content with its size, for the page; of a very long one, only its size."""
+    size = len(to_json(content))
+    return {"bytes": size} if size > MAX_CONTENT_BYTES else {"content": mask_value(content), "bytes": size}
 
 
 async def roll_back(inspection: Inspection, request: PageRequest) -> Any:
@@ -103,10 +124,85 @@ async def roll_back(inspection: Inspection, request: PageRequest) -> Any:
 
 async def branch(inspection: Inspection, request: PageRequest) -> Any:
     """Let the inspector's next call start at a checkpoint. The head stays where it is."""
+    if inspection.target.saved is not None:
+        raise BadMessage(READ_ONLY)
     _, client = await _client(inspection, request)
     id = request.get_text("checkpoint", "") or None
     _mcpl(client).branch(request.get_text("set"), id)
     return {"at": id}
+
+
+# -- A call and its state: what it began with, what it left behind, and the same call from one of them again.
+
+
+async def describe_call_state(inspection: Inspection, request: PageRequest) -> Any:
+    """The state of the call `seq`: the checkpoints `before` and `after` it, the `ops` between them, and the `content`.
+
+    `after` is None if the call changed nothing. `missing` says why there are no contents to show.
+    """
+    call = _get_call(inspection, request)
+    before, after = _find_checkpoints(inspection, call)
+    shown = after or before
+    found = inspection.states.find_tree(call.era, shown) if shown is not None else None
+    told: Json = {"era": call.era, "before": before, "after": after, "set": None, "trace": call.trace or None}
+    if found is None or shown is None:
+        return {**told, "missing": NO_CHECKPOINT if shown is None else UNTOLD}
+    told["set"], view = found
+    content = await view.content(shown)
+    if content is MISSING_CONTENT:
+        return {**told, **_missing(view)}
+    told |= describe_content(content)
+    previous = await view.content(before) if before is not None else None
+    if after is not None and previous is not MISSING_CONTENT:
+        told |= describe_patch(previous, content)
+    return told
+
+
+async def run_again(inspection: Inspection, request: PageRequest) -> Any:
+    """Make the call `seq` again, from the checkpoint `before` or `after` it. The line that it leaves stays as a branch.
+
+    What may change something is made only if it is `confirmed`; else `confirm` says what it is. `seq` is the new call.
+    """
+    call, where = _get_call(inspection, request), request.get_text("at")
+    if inspection.target.saved is not None:
+        raise BadMessage(READ_ONLY)
+    points = dict(zip(("before", "after"), _find_checkpoints(inspection, call), strict=True))
+    if where not in points:
+        raise BadMessage("'at' is before or after")
+    known = [point for point in points.values() if point is not None]
+    found = inspection.states.find_tree(call.era, known[-1]) if known else None
+    if found is None:
+        raise BadMessage("this call has no checkpoint that is known", fix="call the tool in the Tools panel")
+    params = {**get_request_params(inspection.recorder, call)}
+    params.pop("checkpoint", None)
+    client = await inspection.client(call.era)
+    mark = await find_mark(client, call.method, params)
+    if mark != "safe" and request.arguments.get("confirmed") is not True:
+        return {"confirm": {"method": call.method, "tool": call.about, "mark": mark}}
+    _mcpl(client).branch(found[0], points[where])
+    began = inspection.recorder.count
+    error = await send_request(inspection, call.era, call.method, params)
+    sent = inspection.recorder.slice(began, inspection.recorder.count)
+    made = [each.seq for each in sent if each.kind == "request" and each.method == call.method]
+    return {"seq": made[-1] if made else None, "error": error}
+
+
+def _get_call(inspection: Inspection, request: PageRequest) -> RecordedMessage:
+    call = request_of(inspection.recorder, get_message(inspection, request))
+    if call.method != "tools/call" or call.kind != "request" or call.direction != "sent":
+        raise BadMessage("this message is not a call of a tool")
+    return call
+
+
+def _find_checkpoints(inspection: Inspection, call: RecordedMessage) -> tuple[str | None, str | None]:
+    """The checkpoints that a call began with, and left behind."""
+    recorder = inspection.recorder
+    result = object_or_empty(recorder.parse_body(call.of).get("result")) if call.of is not None else {}
+    state = find_result_state(result)
+    if (after := string_or_none(state.get("checkpoint"))) is not None:
+        return string_or_none(state.get("parent")), after
+    params = object_or_empty(recorder.parse_body(call.seq).get("params"))
+    return string_or_none(params.get("checkpoint")), None
 
 
 async def _client(inspection: Inspection, request: PageRequest) -> tuple[str, Client]:
@@ -145,4 +241,6 @@ PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "state.content": content,
     "state.rollback": roll_back,
     "state.branch": branch,
+    "state.of_call": describe_call_state,
+    "state.run_again": run_again,
 }

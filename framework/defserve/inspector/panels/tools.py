@@ -1,33 +1,27 @@
 """The Tools and Apps panels: tools with what they cost and need, calls, calls saved as code, and the views of calls.
 
-A call ends when its verb is cancelled, and no secret is written into code.
+A call ends when its verb is cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-import shlex
 import time
-from collections.abc import Mapping, Sequence
-from pprint import pformat
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from defserve.base.redaction import REDACTION_MASK
 from defserve.client.apps import get_view_uri, is_visible_to, render_app
 from defserve.client.client import Client
 from defserve.client.mgp.server_claims import ListedToolSecurity, parse_tool_security
-from defserve.client.replies import Json as JsonObject
 from defserve.client.replies import list_if_supported, object_or_empty, string_or_none
-from defserve.core.json_values import is_array, is_object
+from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone
 from defserve.inspector.app_views import NoTimeoutClient, ShownApp, ViewDocument, make_refusal_check, narrow_policy
+from defserve.inspector.call_code import SavedCall, write_command_line, write_test
 from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
 from defserve.inspector.kept_calls import KeptCall
 from defserve.inspector.protocol import PAGE_LEFT, BadMessage, Json, PageRequest
-from defserve.inspector.recording.masking import mask_value, mask_words
 from defserve.protocols.mcp.app_policy import UI_URI_SCHEME
 from defserve.tooling.lint.definitions import count_definition_tokens
 
@@ -116,8 +110,8 @@ async def save(inspection: Inspection, request: PageRequest) -> Any:
     tool, arguments = request.get_text("tool"), request.get_object("arguments")
     words = inspection.target.words
     return {
-        "command": command_line(words, tool, arguments),
-        "test": pytest_test(words, tool, arguments, request.arguments.get("result")),
+        "command": write_command_line(words, tool, arguments),
+        "test": write_test(words, [SavedCall(tool, arguments, request.arguments.get("result"))]),
     }
 
 
@@ -130,134 +124,6 @@ async def latency(inspection: Inspection, request: PageRequest) -> Any:
         if entry.kind == "request" and entry.method == "tools/call" and entry.about == tool and entry.ms is not None
     ]
     return {"calls": found[-MAX_PAST_CALLS:]}
-
-
-# -- A call as code that does the same: a `defserve call` line, and a test for pytest.
-#
-# Secrets are not written: in their places stands what is to be filled in.
-
-
-NAME: Final = re.compile(r"[^=:\s-][^=:\s]*")
-WIDTH: Final = 88
-MAX_EXPECTED_LENGTH: Final = 2_000
-
-
-def command_line(words: Sequence[str], tool: str, arguments: Mapping[str, Any]) -> str:
-    """The `defserve call` line of a call. `words` name the server."""
-    before, after = _split(_fill_masked_words(words))
-    arguments = _without_secrets(dict(arguments))
-    given = [
-        f"{name}={value}" if isinstance(value, str) else f"{name}:={json.dumps(value, ensure_ascii=False)}"
-        for name, value in arguments.items()
-    ]
-    if not all(map(NAME.fullmatch, arguments)):
-        given = ["--json", json.dumps(arguments, ensure_ascii=False)]
-    return shlex.join(["defserve", "call", *before, tool, *given, *after])
-
-
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What names the server, before and after the rest of the line."""
-    named = list(words)
-    cut = named.index("--") if "--" in named else len(named)
-    return named[:cut], named[cut:]
-
-
-def pytest_test(words: Sequence[str], tool: str, arguments: Mapping[str, Any], outcome: Any) -> str:
-    """A test that makes the call and expects what it gave: a `result`, `{"error": {"message"}}`, or None."""
-    before, command = _split(_fill_masked_words(words))
-    arguments, outcome = _without_secrets(dict(arguments)), _without_secrets(outcome)
-    name = f"test_{re.sub(r'[^0-9a-zA-Z_]+', '_', tool).strip('_').lower() or 'tool'}"
-    asked = f"client.call_raw({tool!r}, {_literal(arguments, 8)})"
-    error = object_or_empty(object_or_empty(outcome).get("error")).get("message")
-    raises = isinstance(error, str)
-    checks = (
-        [f"with pytest.raises(DefserveError, match={_first_line(error)!r}):", f"    {asked}"]
-        if isinstance(error, str)
-        else [f"result = {asked}", *_write_assertions(object_or_empty(outcome))]
-    )
-    lines = [*_imports(bool(command), raises), ""]
-    if command:
-        lines += [
-            "",
-            f"def {name}() -> None:",
-            "    async def main() -> None:",
-            f"        link = await ProcessLink.spawn({', '.join(map(repr, command[1:2]))}, {command[2:]!r})",
-            "        async with Client(link) as client:",
-            *(f"            {line.replace('client.call_raw', 'await client.call_raw')}" for line in checks),
-            "",
-            "    asyncio.run(main())",
-        ]
-    else:
-        served = before[0] if before else "server.py"
-        lines += ["", f"@pytest.mark.serves({served!r})", f"def {name}(client) -> None:"]
-        lines += [f"    {line}" for line in checks]
-    return "\n".join(lines) + "\n"
-
-
-def _without_secrets(value: Any) -> Any:
-    return _fill_masks(value, mask_value(value), "the secret")
-
-
-def _fill_masks(value: Any, shown: Any, name: str) -> Any:
-    """The value, with what to fill in where the mask is in `shown`. All else is as it was, to the last character."""
-    if is_object(value) and is_object(shown):
-        return {
-            _fill_masks(key, other, "the secret"): _fill_masks(each, masks, key)
-            for (key, each), (other, masks) in zip(value.items(), shown.items(), strict=True)
-        }
-    if is_array(value) and is_array(shown):
-        return [_fill_masks(each, other, name) for each, other in zip(value, shown, strict=True)]
-    if isinstance(shown, str) and REDACTION_MASK in shown and shown != value:
-        return shown.replace(REDACTION_MASK, f"<fill in {name}>")
-    return value
-
-
-def _fill_masked_words(words: Sequence[str]) -> list[str]:
-    return [_fill_masks(word, shown, "the secret") for word, shown in zip(words, mask_words(words), strict=True)]
-
-
-def _imports(is_command: bool, raises: bool) -> list[str]:
-    lines = ["import asyncio", ""] if is_command else []
-    if raises or not is_command:
-        lines += ["import pytest", ""]
-    if raises:
-        lines.append("from defserve.errors import DefserveError")
-    if is_command:
-        lines.append("from defserve.client import Client, ProcessLink")
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
-
-
-def _write_assertions(result: JsonObject) -> list[str]:
-    """What to expect of a result: its structured content, or else its texts, or else the kinds of its content."""
-    if not result:
-        return ['assert not result.get("isError")']
-    lines = ['assert result["isError"]' if result.get("isError") is True else 'assert not result.get("isError")']
-    content: Any = result.get("content")
-    blocks: list[JsonObject] = [block for block in content if is_object(block)] if is_array(content) else []
-    structured = result.get("structuredContent")
-    if structured is not None and len(json.dumps(structured)) <= MAX_EXPECTED_LENGTH:
-        lines.append(f'assert result["structuredContent"] == {_literal(structured, 8)}')
-    elif blocks and all(block.get("type") == "text" for block in blocks) and len(str(blocks)) <= MAX_EXPECTED_LENGTH:
-        texts = [block.get("text") for block in blocks]
-        lines.append(f'assert [block["text"] for block in result["content"]] == {_literal(texts, 8)}')
-    elif blocks:
-        kinds = [block.get("type") for block in blocks]
-        lines.append(f'assert [block["type"] for block in result["content"]] == {_literal(kinds, 8)}')
-    return lines
-
-
-def _first_line(text: str) -> str:
-    return re.escape(text.strip().partition("\n")[0])
-
-
-def _literal(value: Any, indent: int) -> str:
-    """A value as Python, over several lines if it is long."""
-    if len(text := repr(value)) <= WIDTH:
-        return text
-    lines = pformat(value, width=WIDTH, sort_dicts=False).split("\n")
-    return ("\n" + " " * indent).join(lines)
 
 
 # -- The Apps panel: tools that have a view, the view of a call in a frame, and its messages.

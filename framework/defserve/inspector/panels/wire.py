@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from defserve.client.client import Client
 from defserve.client.mgp.server_claims import parse_tool_security
@@ -88,7 +88,7 @@ async def rows(inspection: Inspection, request: PageRequest) -> Any:
 
 async def find(inspection: Inspection, request: PageRequest) -> Any:
     """The `place` of a message among the rows: of its request, if it has no row. None if neither has one."""
-    found, entry = await inspection.timeline.rows.get_rows(_query(request)), _entry(inspection, request)
+    found, entry = await inspection.timeline.rows.get_rows(_query(request)), get_message(inspection, request)
     first, last = _span(inspection.recorder, found, request)
     for seq in (entry.seq, entry.of):
         if seq is not None and found.has(seq) and first <= found.find_row_index(seq) < last:
@@ -98,7 +98,7 @@ async def find(inspection: Inspection, request: PageRequest) -> Any:
 
 async def message(inspection: Inspection, request: PageRequest) -> Any:
     """A message whole, with its `other` half, and the `others` that belong to the same request."""
-    recorder, entry = inspection.recorder, _entry(inspection, request)
+    recorder, entry = inspection.recorder, get_message(inspection, request)
     asked = entry if entry.kind == "request" else recorder.entry(entry.of) if entry.of is not None else None
     others = [each.to_wire() for each in _belonging(recorder, asked)] if asked is not None else []
     return {
@@ -109,15 +109,18 @@ async def message(inspection: Inspection, request: PageRequest) -> Any:
 
 
 async def compare(inspection: Inspection, request: PageRequest) -> Any:
-    return both_eras(inspection.recorder, _entry(inspection, request))
+    told = both_eras(inspection.recorder, get_message(inspection, request))
+    return told | ({"again": READ_ONLY} if inspection.target.saved is not None else {})
 
 
 async def send_again(inspection: Inspection, request: PageRequest) -> Any:
-    return await again(inspection, _entry(inspection, request), request.arguments.get("confirmed") is True)
+    return await again(inspection, get_message(inspection, request), request.arguments.get("confirmed") is True)
 
 
 async def clear(inspection: Inspection, request: PageRequest) -> Any:
-    """Forget every message, for every page."""
+    """Forget every message, for every page. A saved session stays as it is."""
+    if inspection.target.saved is not None:
+        raise BadMessage("a saved session stays as it is")
     inspection.timeline.clear()
 
 
@@ -147,7 +150,8 @@ def _query(request: PageRequest) -> TimelineQuery:
     kind = request.get_text("kind", "all")
     if kind not in MESSAGE_KINDS:
         raise BadMessage(f"unknown kind {kind!r}", fix=f"use one of {', '.join(MESSAGE_KINDS)}")
-    return TimelineQuery(request.get_text("filter", "").strip(), kind, request.arguments.get("answers") is True)
+    answers, hides_own = (request.arguments.get(name) is True for name in ("answers", "hides_own"))
+    return TimelineQuery(request.get_text("filter", "").strip(), kind, answers, hides_own)
 
 
 def _span(recorder: Recorder, found: TimelineRows, request: PageRequest) -> tuple[int, int]:
@@ -158,7 +162,8 @@ def _span(recorder: Recorder, found: TimelineRows, request: PageRequest) -> tupl
     return found.find_row_index(recorder.find_first_since(start)), found.find_row_index(recorder.find_first_since(stop))
 
 
-def _entry(inspection: Inspection, request: PageRequest) -> RecordedMessage:
+def get_message(inspection: Inspection, request: PageRequest) -> RecordedMessage:
+    """The message that a request is about. Raises BadMessage."""
     if (entry := inspection.recorder.entry(request.get_integer("seq"))) is None:
         raise BadMessage("this message is no longer kept")
     return entry
@@ -211,6 +216,7 @@ READS: Final = frozenset(
         "server/discover",
     )
 )
+READ_ONLY: Final = "This is a saved session: nothing is sent."
 NOT_AGAIN: Final = {
     "initialize": "It opens the conversation, and is sent once.",
     "subscriptions/listen": "It stays open for as long as the conversation.",
@@ -330,10 +336,10 @@ async def again(inspection: Inspection, entry: RecordedMessage, confirmed: bool)
     if recorder.body(asked.seq) is None:
         raise BadMessage("this message is no longer kept", fix="make the call again in the Tools panel")
     params = get_request_params(recorder, asked)
-    mark = await _mark(await inspection.client(asked.era), asked.method, params)
+    mark = await find_mark(await inspection.client(asked.era), asked.method, params)
     if mark != "safe" and not confirmed:
         return {"confirm": {"method": asked.method, "tool": asked.about or None, "mark": mark}}
-    failed = await asyncio.gather(*(_send(inspection, era, asked.method, params) for era in ERA_NAMES))
+    failed = await asyncio.gather(*(send_request(inspection, era, asked.method, params) for era in ERA_NAMES))
     found = {era: counterpart(recorder, asked, era) for era in ERA_NAMES}
     return {
         "sent": {era: each.seq for era, each in found.items() if each is not None},
@@ -341,7 +347,7 @@ async def again(inspection: Inspection, entry: RecordedMessage, confirmed: bool)
     }
 
 
-async def _mark(client: Client, method: str, params: Json) -> str | None:
+async def find_mark(client: Client, method: str, params: Json) -> str | None:
     """`safe`, `moderate`, `dangerous`, or None if nobody said."""
     if method != "tools/call":
         return "safe" if method in READS else None
@@ -353,7 +359,7 @@ async def _mark(client: Client, method: str, params: Json) -> str | None:
     return security.risk if security.is_marked else None
 
 
-async def _send(inspection: Inspection, era: str, method: str, params: Json) -> Json | None:
+async def send_request(inspection: Inspection, era: str, method: str, params: Json) -> Json | None:
     """Send a request in an era. Why that was not possible; None if the server answered, whatever it said."""
     began = inspection.recorder.count
     try:
@@ -411,11 +417,7 @@ def counterpart(recorder: Recorder, entry: RecordedMessage, era: str) -> Recorde
 
 def get_request_params(recorder: Recorder, entry: RecordedMessage) -> JsonObject:
     """The params of a request, without what belongs to one sending of it. With its secrets: never show them."""
-    try:
-        message: Any = from_json(recorder.body(entry.seq) or b"{}")
-    except ValueError:
-        return {}
-    params = object_or_empty(object_or_empty(message).get("params"))
+    params = object_or_empty(recorder.parse_body(entry.seq).get("params"))
     return {name: value for name, value in params.items() if name not in OF_THE_CALL}
 
 

@@ -21,6 +21,7 @@ from defserve.client.replies import Json, object_or_empty
 from defserve.core.json_values import is_array
 from defserve.core.messages import is_request_id
 from defserve.inspector.recording.masking import mask_headers, mask_message, mask_text, mask_value
+from defserve.protocols.mcpl.state.ownership import STATE_META_KEY
 
 Direction: TypeAlias = Literal["sent", "received"]
 Kind: TypeAlias = Literal["request", "notice", "answer", "other"]
@@ -37,6 +38,28 @@ MAX_METHODS: Final = 1_000
 RECENT: Final = 200
 FIRST_MESSAGES: Final = 100
 RATE_SECONDS: Final = 10.0
+OWN_METHODS: Final = frozenset(
+    (
+        "initialize",
+        "notifications/initialized",
+        "server/discover",
+        "ping",
+        "logging/setLevel",
+        "tools/list",
+        "resources/list",
+        "resources/templates/list",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "prompts/list",
+        "skills/list",
+        "subscriptions/listen",
+        "featureSets/update",
+        "mgp/permission/request",
+        "mgp/permission/grant",
+    )
+)
+"""What the inspector says without being told to: to open a conversation, to fill its lists, and to watch."""
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 
 
 @dataclass(slots=True)
@@ -50,6 +73,8 @@ class RecordedMessage:
     ms       for an answer, and its request then: how long it took
     error    the code of an error, or True for a result with `isError`
     note     of a request: "cancelled", or "asks" if the answer asks for more before it goes on
+    trace    of a call: the id by which logs and the audit trail know it
+    checkpoint  of a call: the state that it left behind; of one that changed nothing, the state that it began with
     """
 
     seq: int
@@ -65,6 +90,14 @@ class RecordedMessage:
     ms: float | None = None
     error: int | bool | None = None
     note: str = ""
+    trace: str = ""
+    checkpoint: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the inspector sent it for itself, or it answers that: nobody has asked for it."""
+        is_ours = self.direction == ("received" if self.kind == "answer" else "sent")
+        return (is_ours and self.method in OWN_METHODS) or self.method == ACKNOWLEDGED
 
     def to_wire(self) -> Json:
         """The entry for the page."""
@@ -122,6 +155,24 @@ class Recorder:
                 tell(entry)
         return entry
 
+    def restore_message(self, entry: RecordedMessage, body: bytes | None, exchange: RecordedExchange | None) -> None:
+        """Take a message of an earlier session. Its `seq` is the next, and `of` a message before it, or None."""
+        if self._entries:
+            entry.time = max(entry.time, self._entries[-1].time)
+        asked = self.entry(entry.of) if entry.of is not None else None
+        if asked is None or asked.kind != "request":
+            entry.of = None
+        elif entry.kind == "answer":
+            asked.of = entry.seq
+        elif len(times := self._notices.setdefault(asked.seq, [])) < MAX_NOTICES:
+            times.append(entry.time)
+        self.errors += entry.kind == "answer" and entry.error is not None
+        self._entries.append(entry)
+        if body is not None:
+            self._bodies.store_body(entry.seq, body)
+        if exchange is not None:
+            self.attach(entry.seq, exchange)
+
     def assign_era(self, era: str) -> None:
         """The conversation that began without an era speaks this one: its first messages belong to it."""
         for entry in self._entries[-FIRST_MESSAGES:]:
@@ -172,6 +223,10 @@ class Recorder:
         """The bytes of a message with its secrets, to send it again. Never show them."""
         return self._bodies.get(seq)
 
+    def parse_body(self, seq: int) -> Json:
+        """The members of a message, with their secrets; none if it is forgotten, was cut or is no object."""
+        return _parse_body(self._bodies.get(seq) or b"{}")
+
     def notices(self, seq: int) -> list[float]:
         """When the first notices of a request came."""
         return self._notices.get(seq, [])
@@ -206,6 +261,9 @@ class Recorder:
             self._open[entry.era, entry.direction, entry.id] = entry
             if entry.method == "tools/call":
                 self._calls.append(entry.time)
+                params = object_or_empty(message.get("params"))
+                entry.trace = _name_in(params, "trace_id")
+                entry.checkpoint = _name_in(params, "checkpoint")
         elif entry.kind == "answer" and entry.id is not None:
             asked = self._open.pop((entry.era, _other(entry.direction), entry.id), None)
             entry.error = _error_in(message)
@@ -217,6 +275,7 @@ class Recorder:
                 result = object_or_empty(message.get("result"))
                 if result.get("resultType") == "input_required":
                     asked.note = "asks"
+                asked.checkpoint = _name_in(find_result_state(result), "checkpoint") or asked.checkpoint
                 asked.about = entry.about = asked.about or about_answer(asked.method, result)
                 self._times.append(entry.ms)
         elif entry.kind == "notice" and entry.id is not None:
@@ -273,6 +332,17 @@ def _id(given: Any) -> str | int | None:
     if not is_request_id(given):
         return None
     return given[:MAX_NAME_LENGTH] if isinstance(given, str) else given
+
+
+def find_result_state(result: Json) -> Json:
+    """What the result of a call says of the state it left behind (MCPL); empty if it says nothing."""
+    return object_or_empty(result.get("state") or object_or_empty(result.get("_meta")).get(STATE_META_KEY))
+
+
+def _name_in(members: Json, name: str) -> str:
+    """A member that names something; empty if it does not, or nobody could mean it."""
+    found = members.get(name)
+    return found if isinstance(found, str) and len(found) <= MAX_NAME_LENGTH * 2 else ""
 
 
 def _error_in(message: Json) -> int | bool | None:

@@ -58,11 +58,15 @@ MESSAGE_KINDS: Final[Mapping[str, Callable[[RecordedMessage], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TimelineQuery:
-    """What is to be seen: the text of a filter, one of KINDS, and whether each answer has a row of its own."""
+    """What is to be seen: the text of a filter, one of KINDS, and whether each answer has a row of its own.
+
+    `hides_own` leaves out what the inspector sent for itself.
+    """
 
     text: str = ""
     kind: str = "all"
     answers: bool = False
+    hides_own: bool = False
 
 
 class TimelineRows:
@@ -129,7 +133,8 @@ class TimelineRows:
 
     def _is_match(self, entry: RecordedMessage) -> bool:
         has_row = entry.kind != "answer" or entry.of is None or self._query.answers
-        return has_row and self._is_kind(entry) and self._filter.is_match(entry)
+        is_hidden = self._query.hides_own and entry.is_own
+        return has_row and not is_hidden and self._is_kind(entry) and self._filter.is_match(entry)
 
 
 class RowsInUse:
@@ -153,8 +158,8 @@ class RowsInUse:
 # -- The filter of the timeline: words, and `name:value` terms. What does not parse is told with its place.
 #
 # survey a word in the method, in what it is about, or in the id method:tools tool:add contained in the method, in the
-# name of a called tool id:7 era:stateless dir:sent is:error is:slow not:ping whatever the term after it does not fit
-# "two words" blanks and colons belong to the word
+# name of a called tool id:7 trace:req-1 checkpoint:chk_1 era:stateless dir:sent is:error is:slow not:ping whatever the
+# term after it does not fit "two words" blanks and colons belong to the word
 
 
 SLOW_MS: Final = 1_000.0
@@ -172,6 +177,8 @@ _TESTS: Final[Mapping[str, Callable[[RecordedMessage, str], bool]]] = {
     "method": lambda entry, part: part in entry.method.lower(),
     "tool": lambda entry, part: entry.method == "tools/call" and part in entry.about.lower(),
     "id": lambda entry, id: entry.id is not None and str(entry.id).lower() == id,
+    "trace": lambda entry, trace: entry.trace.lower() == trace,
+    "checkpoint": lambda entry, checkpoint: entry.checkpoint.lower() == checkpoint,
     "era": lambda entry, era: entry.era == era,
     "dir": lambda entry, direction: entry.direction == direction,
     "is": lambda entry, what: (
@@ -277,7 +284,13 @@ def _value(text: str, place: int) -> tuple[str, int]:
 
 
 def _example(name: str) -> str:
-    examples = {"id": "id:7", "method": "method:tools/call", "tool": "tool:add"}
+    examples = {
+        "id": "id:7",
+        "trace": "trace:req-1",
+        "checkpoint": "checkpoint:chk_1",
+        "method": "method:tools/call",
+        "tool": "tool:add",
+    }
     return examples.get(name) or (f"{name}:{CHOICES[name][0]}" if name in CHOICES else "not:ping")
 
 

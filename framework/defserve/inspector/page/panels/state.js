@@ -161,6 +161,7 @@ const useNarrow = () => {
 function View({ era, all, current, isOpen }) {
   const { headOnly, mode, marks: allMarks } = useStore(state);
   const { tree, version, facts, error, retry, redraw } = useTree(era, current, isOpen);
+  const saved = useStore(app, each => each.target.saved);
   const where = { era, set: current.set.name, owner: current.owner };
   const narrow = useNarrow();
   const [cursor, setCursor] = useState(null);
@@ -343,8 +344,9 @@ function View({ era, all, current, isOpen }) {
     }
     <div class="bar tiny dim no-m">
       <span class=${`row gap4 ${isOpen && !error ? "ok" : "warn"}`}
-        ><span class="dot"></span>${isOpen && !error ? "Live" : "Not live"}</span
-      ><span class="cut">New checkpoints appear at the top.</span><span class="grow"></span>${
+        ><span class="dot"></span>${saved ? "Saved" : isOpen && !error ? "Live" : "Not live"}</span
+      ><span class="cut">${saved ? "As it was when the session was saved." : "New checkpoints appear at the top."}</span
+      ><span class="grow"></span>${
         facts?.store
           ? html`<span class="cut mono">${facts.store}</span>`
           : html`<span class="cut">Only what this inspector saw.</span>`
@@ -404,17 +406,22 @@ function enriched(made, tree) {
 }
 
 // Rolling back and branching: what runs, what the server said, and how to take it back.
+const SAVED = "This is a saved session: nothing moves";
+
 function useMoves({ where, others, tree, marks, setMarks, facts, redraw, setGone }) {
   const [busy, setBusy] = useState(false);
   const [note, setNote] = useState(null); // { kind, … }
   const target = marks.a;
-  const why = others
-    ? "This tree is another caller's. Only that caller can move its head"
-    : target === null
-      ? "There is nothing before this checkpoint"
-      : target === tree.head
-        ? "The head is there already"
-        : null;
+  const saved = useStore(app, each => each.target.saved);
+  const why = saved
+    ? SAVED
+    : others
+      ? "This tree is another caller's. Only that caller can move its head"
+      : target === null
+        ? "There is nothing before this checkpoint"
+        : target === tree.head
+          ? "The head is there already"
+          : null;
   useEffect(() => {
     setNote(current => (current?.kind === "asks" || current?.kind === "refused" ? null : current));
   }, [target]);
@@ -458,7 +465,7 @@ function useMoves({ where, others, tree, marks, setMarks, facts, redraw, setGone
     busy,
     note,
     why,
-    others,
+    stays: saved ? SAVED : others ? why : null,
     rollBack,
     branch,
     dismiss: () => setNote(null),
@@ -473,7 +480,7 @@ function useMoves({ where, others, tree, marks, setMarks, facts, redraw, setGone
 const sentence = said => (/[.!?…]$/.test(said) ? said : said + ".");
 
 function Foot({ tree, marks, facts, moves, current }) {
-  const { note, why, busy, others } = moves;
+  const { note, why, busy, stays } = moves;
   const target = marks.a;
   if (!tree.count) return null;
   const id = each => html`<code>${tree.short(each)}</code>`;
@@ -533,16 +540,27 @@ function Foot({ tree, marks, facts, moves, current }) {
         }
       </p>`
     }
-    <div class="row">
+    <div class="row wrap">
       <${Button} primary icon="undo" keys="U" busy=${busy} reason=${why} onClick=${moves.ask}
         >${target ? `Roll back to ${tree.short(target)}` : "Roll back"}<//
       >
       <${Button}
         icon="fork"
-        reason=${others ? why : target ? null : "Choose a checkpoint first"}
+        reason=${stays ?? (target ? null : "Choose a checkpoint first")}
         onClick=${() => moves.branch(target)}
         >Branch here<//
       ><span class="grow"></span>
+      ${
+        marks.b &&
+        tree.calls[tree.placeOf.get(marks.b)] &&
+        html`<${Button}
+          plain
+          icon="wire"
+          title=${`The call that made ${tree.short(marks.b)}`}
+          onClick=${() => go("wire", `checkpoint:${marks.b}`)}
+          >Its call<//
+        >`
+      }
       ${
         facts?.store?.includes("://") &&
         target &&

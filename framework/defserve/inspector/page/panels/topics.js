@@ -102,6 +102,18 @@ function Join({ error, busy }) {
   const [url, setUrl] = useState(kept().url ?? "ws://127.0.0.1:8100/ws"),
     [topic, setTopic] = useState(kept().topic ?? "demo"),
     [token, setToken] = useState("");
+  // An address that names its topic is taken apart.
+  const setAddress = text => {
+    const [, before, after] = /^(\S*?)[?]([^\s#]*)/.exec(text.trim()) ?? [];
+    const query = new URLSearchParams(after ?? "");
+    if (!query.get("topic")) {
+      setUrl(text);
+      return;
+    }
+    setTopic(query.get("topic"));
+    query.delete("topic");
+    setUrl(before + (query.size ? `?${query}` : ""));
+  };
   const field = (id, words, value, set, type = "text", help) =>
     html`<div class="field">
       <span class="lab"><label for=${id}>${words}</label></span
@@ -130,7 +142,7 @@ function Join({ error, busy }) {
           <p class="dim">
             In a topic, servers, agents and people meet at a gateway. Agents propose, and you approve or decline.
           </p>
-          ${field("t-url", "gateway", url, setUrl)}${field("t-topic", "topic", topic, setTopic)}${field(
+          ${field("t-url", "gateway", url, setAddress)}${field("t-topic", "topic", topic, setTopic)}${field(
             "t-token",
             "token",
             token,

@@ -3,24 +3,29 @@ import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { useKeys } from "../keys.js";
 import { ask } from "../socket.js";
 import { app, toast, useStore } from "../store.js";
-import { number } from "../format.js";
+import { number, plural } from "../format.js";
 import { Button, Segments, copyText } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
+import { Menu } from "../parts/layers.js";
 import { VirtualList } from "../parts/lists.js";
 import { Empty } from "../parts/notes.js";
 import { Stacked } from "../parts/panes.js";
 import { MessageDrawer } from "./wire/drawer.js";
 import { FilterField } from "./wire/filter.js";
 import {
+  canTick,
   follow,
   look,
   pause,
   rowAt,
   save,
+  saveSession,
+  saveTest,
   see,
   select,
   setText,
   start,
+  tick,
   unfollow,
   wire as store,
 } from "./wire/model.js";
@@ -48,16 +53,19 @@ async function show(rest) {
     await showMessage(Number(rest));
   } else if (rest) {
     await setText(rest);
-    store.set({ selected: { index: 0, seq: null }, open: true, tab: "pair" });
+    const tab = rest.startsWith("checkpoint:") ? "state" : "pair";
+    store.set({ selected: { index: 0, seq: null }, open: true, tab });
   }
 }
+
+const EVERYTHING = { filter: "", kind: "all", from: undefined, to: undefined };
 
 async function showMessage(seq) {
   const find = () => ask("wire.find", { ...store.get().query, seq }).catch(() => ({ place: null }));
   let { place } = await find();
   if (place === null) {
     store.set({ text: "", terms: [], problem: null });
-    see({ filter: "", kind: "all", from: undefined, to: undefined });
+    see({ ...EVERYTHING, hides_own: false });
     ({ place } = await find());
   }
   store.set({ selected: { index: place, seq }, open: true });
@@ -68,6 +76,7 @@ const use = (...names) => names.map(name => useStore(store, state => state[name]
 
 function TopBar({ filterRef }) {
   const [query, errors, rows, messages, paused, fresh] = use("query", "errors", "rows", "messages", "paused", "fresh");
+  const saved = useStore(app, state => state.target.saved);
   const [saving, setSaving] = useState(null);
   const kinds = [
     ["all", "All"],
@@ -75,10 +84,10 @@ function TopBar({ filterRef }) {
     ["notices", "Notices"],
     ["errors", html`Errors ${errors > 0 && html`<span class="num bad">${number(errors)}</span>`}`],
   ];
-  const keep = async () => {
+  const keep = async write => {
     setSaving(0);
     try {
-      await save(setSaving);
+      await write(setSaving);
     } catch (error) {
       toast(`The file was not saved: ${error.message}`, "bad");
     } finally {
@@ -96,6 +105,15 @@ function TopBar({ filterRef }) {
       onClick=${() => see({ answers: !query.answers })}
     >
       Answers
+    </button>
+    <button
+      type="button"
+      class=${`btn sm toggle${query.hides_own ? "" : " on"}`}
+      aria-pressed=${String(!query.hides_own)}
+      title="What the inspector sends for itself: lists, discovery, pings, watches"
+      onClick=${() => see({ hides_own: !query.hides_own })}
+    >
+      Own
     </button>
     <span class="row gap12 small dim legend"
       ><span class="row gap4"
@@ -118,22 +136,37 @@ function TopBar({ filterRef }) {
     <${Button} icon=${paused ? "play" : "pause"} keys="P" onClick=${pause} aria-pressed=${String(paused)}
       >${paused ? (fresh ? `Go on, ${number(fresh)} new` : "Go on") : "Pause"}<//
     >
-    <${Button} plain onClick=${() => ask("wire.clear")} reason=${messages ? null : "There is nothing to clear"}
+    <${Button}
+      plain
+      onClick=${() => ask("wire.clear")}
+      reason=${saved ? "A saved session stays as it is" : messages ? null : "There is nothing to clear"}
       >Clear<//
     >
-    <${Button}
+    <${Menu}
       plain
       icon="save"
       busy=${saving !== null}
-      label=${saving === null ? "Save as JSON lines" : `Saving, ${Math.round(saving * 100)} %`}
-      onClick=${keep}
-      reason=${rows ? null : "There is nothing to save"}
-    />
+      label="Save"
+      items=${[
+        ["Save session, to open it again", () => keep(saveSession)],
+        ["Save the shown messages as JSON lines", () => keep(save)],
+      ]}
+      aria-label="Save"
+      ><span class="no-m">${saving === null ? "Save" : `${Math.round(saving * 100)} %`}</span><//
+    >
   </div>`;
 }
 
 function NothingHere({ query, messages }) {
   const filtered = query.filter || query.kind !== "all" || query.from !== undefined;
+  if (query.hides_own && messages > 0)
+    return html`<${Empty}
+      icon="wire"
+      title=${filtered ? "No message fits" : "No call yet"}
+      action=${html`<a class="btn" href="#tools">Call a tool</a>`}
+      ><p>${filtered ? "The filter hides every message, or" : "So far"} they are the inspector's own.</p>
+      <${Button} small plain onClick=${() => see({ hides_own: false })}>Show its own messages too<//><//
+    >`;
   return filtered && messages > 0
     ? html`<${Empty}
         icon="filter"
@@ -141,7 +174,7 @@ function NothingHere({ query, messages }) {
         action=${html`<${Button}
           onClick=${() => {
             store.set({ text: "", terms: [], problem: null });
-            see({ filter: "", kind: "all", from: undefined, to: undefined });
+            see(EVERYTHING);
           }}
           >Show all ${number(messages)}<//
         >`}
@@ -181,7 +214,7 @@ function useFrame(turn, width) {
 }
 
 function Timeline({ listRef, onOpen }) {
-  const [query, rows, messages, selected, lit, overview, turn] = use(
+  const [query, rows, messages, selected, lit, overview, turn, ticked] = use(
     "query",
     "rows",
     "messages",
@@ -189,6 +222,7 @@ function Timeline({ listRef, onOpen }) {
     "lit",
     "overview",
     "turn",
+    "ticked",
   );
   const width = useBarWidth();
   const [frame, moved] = useFrame(turn, width);
@@ -229,12 +263,15 @@ function Timeline({ listRef, onOpen }) {
           ? html`<${NothingHere} query=${query} messages=${messages} />`
           : html`<${VirtualList}
               label="Messages"
-              columns="9"
+              columns="10"
               count=${rows ?? 0}
               height=${HEIGHT}
               rowClass=${index => `wrow${isLit(rowAt(index)) ? " lit" : ""}`}
               listRef=${listRef}
-              row=${index => html`<${Row} row=${rowAt(index)} frame=${frame} width=${width} />`}
+              row=${index => {
+                const row = rowAt(index);
+                return html`<${Row} ...${{ row, frame, width }} ticked=${ticked.has(row?.seq)} onTick=${tick} />`;
+              }}
               selected=${selected?.index}
               onSelect=${select}
               onOpen=${onOpen}
@@ -248,6 +285,14 @@ function Timeline({ listRef, onOpen }) {
                 setAtEnd(end);
               }}
             />`
+      }
+      ${
+        ticked.size > 0 &&
+        html`<div class="pop wticked" role="status">
+          <span>${plural(ticked.size, "call")} ticked</span>
+          <${Button} small primary icon="save" keys="T" onClick=${saveTest}>Save as test<//>
+          <${Button} small plain onClick=${() => store.set({ ticked: new Set() })}>Untick<//>
+        </div>`
       }
       ${fresh > 0 && html`<${Button} small class="wfresh" icon="down" onClick=${toEnd}>${number(fresh)} new<//>`}
     </section>`;
@@ -297,7 +342,27 @@ function Panel() {
     if (rows) select(Math.max(0, Math.min(rows - 1, (at?.index ?? (by > 0 ? -1 : rows)) + by)));
     return true;
   };
-  useKeys({ "/": focus, "ctrl+f": focus, p: pause, c: copy, j: () => step(1), k: () => step(-1) });
+  const tickRow = () => {
+    const row = rowAt(store.get().selected?.index);
+    if (!canTick(row)) return false;
+    tick(row.seq);
+    return true;
+  };
+  const writeTest = () => {
+    if (!store.get().ticked.size) return false;
+    saveTest();
+    return true;
+  };
+  useKeys({
+    "/": focus,
+    "ctrl+f": focus,
+    p: pause,
+    c: copy,
+    x: tickRow,
+    t: writeTest,
+    j: () => step(1),
+    k: () => step(-1),
+  });
   const shown = open && selected?.seq != null;
   return html`<${Stacked} class=${`p-wire${shown ? " has-drawer" : ""}`} title="Wire"
     ><${TopBar} filterRef=${filterRef} />
@@ -318,6 +383,8 @@ export const wire = {
     ["P", "pause the timeline"],
     ["/", "filter"],
     ["C", "copy the row as JSON"],
+    ["X", "tick the call for a test"],
+    ["T", "save the ticked calls as a test"],
     ["Enter", "open the message"],
     ["Esc", "close the message"],
   ],

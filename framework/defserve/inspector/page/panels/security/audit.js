@@ -1,6 +1,7 @@
 // What was written down: the chain of the server's log with its verdict, or what this inspector saw.
 import { html, useEffect, useState } from "../../vendor/preact.js";
 import { ask } from "../../socket.js";
+import { app, go, useStore } from "../../store.js";
 import { age, clock, duration, number, plural } from "../../format.js";
 import { Button, Copy, Segments } from "../../parts/controls.js";
 import { Json } from "../../parts/json.js";
@@ -118,6 +119,12 @@ export function Audit({ audit, verifyRef, onBack }) {
     if (audit?.log) verify();
   }, [!!audit?.log]);
   const rows = audit ? rowsOf(audit, source) : [];
+  // An address such as #security/req-… leads to what was written of that call.
+  const trace = useStore(app, state => (state.route.panel === "security" ? state.route.rest : ""));
+  const named = trace ? rows.find(each => each.event?.trace_id === trace)?.line : undefined;
+  useEffect(() => {
+    if (named !== undefined) setOpen(named);
+  }, [trace, named]);
   const bad = source === "log" && verdict && !verdict.ok ? verdict.first_bad_line : null;
   const at = rows.findIndex(each => each.line === open);
   const row = index => {
@@ -194,8 +201,18 @@ export function Audit({ audit, verifyRef, onBack }) {
               rows[at].event &&
               html`<div class="auditevent">
                 <div class="row tiny dim">
-                  <span class="grow">${rows[at].mac && html`MAC <code class="cut">${rows[at].mac}</code>`}</span
-                  ><${Button} icon="close" plain small label="Close the event" onClick=${() => setOpen(null)} />
+                  <span class="grow">${rows[at].mac && html`MAC <code class="cut">${rows[at].mac}</code>`}</span>
+                  ${
+                    typeof rows[at].event.trace_id === "string" &&
+                    html`<${Button}
+                      icon="wire"
+                      plain
+                      small
+                      onClick=${() => go("wire", `trace:${rows[at].event.trace_id}`)}
+                      >Show on the wire<//
+                    >`
+                  }
+                  <${Button} icon="close" plain small label="Close the event" onClick=${() => setOpen(null)} />
                 </div>
                 <${Json} value=${rows[at].event} label="Event" copy />
               </div>`

@@ -1,14 +1,59 @@
 // The right pane: a file of a skill, if it is the one that was listed.
-import { html } from "../../vendor/preact.js";
+import { html, useState } from "../../vendor/preact.js";
 import { bytes, clock, duration } from "../../format.js";
 import { useKeys } from "../../keys.js";
 import { useStore } from "../../store.js";
 import { Block } from "../../parts/content.js";
-import { Button, Chip, Copy } from "../../parts/controls.js";
+import { Button, Chip, Copy, Segments } from "../../parts/controls.js";
+import { Markdown, resolvePath, splitFrontMatter } from "../../parts/markdown.js";
 import { Empty, ErrorNote, Loading, Note } from "../../parts/notes.js";
 import { keyOf, read, reads } from "./state.js";
 
-function Shown({ state, listed }) {
+const WAYS = [
+  ["read", "Markdown"],
+  ["plain", "Plain text"],
+];
+const LONG = 100000; // characters: more are shown as plain text
+
+// A text with its front matter as a table. Links to other files of the skill open them.
+function Written({ text, path, files, onOpen }) {
+  const [way, setWay] = useState("read");
+  const { pairs, text: rest } = splitFrontMatter(text);
+  const follow = link => {
+    const target = resolvePath(path, link);
+    return files.some(each => each.path === target) ? () => onOpen(target) : null;
+  };
+  return html`<div class="part">
+    <div class="row">
+      <h3>Text</h3>
+      <span class="grow"></span><${Segments} label="How it is shown" options=${WAYS} value=${way} onChange=${setWay} />
+      <${Copy} text=${text} label="Copy the text" />
+    </div>
+    ${
+      way === "plain"
+        ? html`<div class="pre">${text}</div>`
+        : html`${
+              pairs.length > 0 &&
+              html`<table class="headers frontmatter">
+                <caption class="vh">
+                  Front matter
+                </caption>
+                <tbody>
+                  ${pairs.map(
+                    ([name, value], at) =>
+                      html`<tr key=${at}>
+                        <th scope="row" class="mono">${name}</th>
+                        <td>${value}</td>
+                      </tr>`,
+                  )}
+                </tbody>
+              </table>`
+            }<${Markdown} text=${rest} follow=${follow} />`
+    }
+  </div>`;
+}
+
+function Shown({ state, listed, files, onOpen }) {
   const { file, error } = state;
   if (error) return html`<${ErrorNote} error=${error} fact="It could not be read." />`;
   if (file.refused) {
@@ -33,9 +78,11 @@ function Shown({ state, listed }) {
       <dd class="num">${bytes(file.size)}, as listed</dd>
     </dl>
     ${
-      text !== undefined
-        ? html`<${Block} block=${{ type: "text", text }} />`
-        : html`<${Block} block=${{ type: "resource", resource: { uri: file.path, mimeType: type, blob } }} />`
+      text !== undefined && /\.(md|markdown)$/i.test(file.path) && text.length <= LONG
+        ? html`<${Written} text=${text} path=${file.path} files=${files} onOpen=${onOpen} />`
+        : text !== undefined
+          ? html`<${Block} block=${{ type: "text", text }} />`
+          : html`<${Block} block=${{ type: "resource", resource: { uri: file.path, mimeType: type, blob } }} />`
     }`;
 }
 
@@ -75,7 +122,12 @@ export function Contents({ skill, path, era, onBack }) {
             >`
           : state.busy && !state.at
             ? html`<${Loading} rows=${4} />`
-            : html`<${Shown} state=${state} listed=${listed} />`
+            : html`<${Shown}
+                state=${state}
+                listed=${listed}
+                files=${skill.files}
+                onOpen=${next => read(era, skill.uri, next)}
+              />`
       }
     </div>
     ${

@@ -46,7 +46,7 @@ function Mark({ letter, tree, id }) {
 
 const text = value => JSON.stringify(value);
 
-function Operation({ op }) {
+export function Operation({ op }) {
   return html`<div class="op">
     <div class="ophead">
       <${Chip} tone=${TONES[op.op]}>${op.op}<//><code class="cut" title=${op.path}>${op.path || "the whole"}</code>

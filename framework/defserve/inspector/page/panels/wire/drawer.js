@@ -4,13 +4,13 @@ import { ask } from "../../socket.js";
 import { app, go, toast, useStore } from "../../store.js";
 import { bytes, clock, cut, duration, number, plural } from "../../format.js";
 import { Button, Chip, Copy, Segments, Tabs } from "../../parts/controls.js";
-import { Mark } from "../../parts/icons.js";
 import { Json } from "../../parts/json.js";
-import { Dialog } from "../../parts/layers.js";
 import { Empty, ErrorNote, Loading, Note } from "../../parts/notes.js";
 import { useKeys } from "../../keys.js";
 import { ERA } from "./rows.js";
+import { Confirmation } from "./confirmation.js";
 import { wire } from "./model.js";
+import { StateTab } from "./state.js";
 
 const ERAS = [
   ["handshake", "Handshake"],
@@ -269,26 +269,6 @@ function HeadersTab({ found }) {
   </div>`;
 }
 
-function Confirmation({ about, onYes, onNo }) {
-  return html`<${Dialog}
-    role="alertdialog"
-    title=${`Send ${about.tool ?? about.method} again, in both eras?`}
-    onClose=${onNo}
-    icon=${html`<${Mark} risk=${about.mark} />`}
-    foot=${html`<span class="grow"></span><${Button} onClick=${onNo} data-first="">Leave it<//
-      ><${Button} danger onClick=${onYes}>Send twice<//>`}
-  >
-    <p>
-      ${
-        about.tool && about.method === "tools/call"
-          ? html`<code>${about.tool}</code> is ${about.mark ? html`marked ${about.mark}` : "not marked"}`
-          : html`<code>${about.method}</code> may change something`
-      }.
-      It will run twice, once in each era, with the same arguments.
-    </p><//
-  >`;
-}
-
 // The line above the drawer can be dragged, or moved with arrow keys, and is remembered.
 function useHeight() {
   const [height, setHeight] = useState(() => Number(localStorage.getItem(KEPT)) || 336);
@@ -372,28 +352,37 @@ export function MessageDrawer({ seq, onClose, onShow }) {
   };
   const found = answer?.found;
   const differences = eras?.found?.differences;
+  // The call that a message belongs to, if it has a state.
+  const call = [found, found?.other].find(each => each?.kind === "request" && each.checkpoint);
+  const trace = found?.trace ?? found?.other?.trace;
+  const shown = tab === "state" && found && !call ? "pair" : tab;
   const tabs = [
     ["message", "Message"],
     ["pair", html`Request and answer`],
+    ...(call ? [["state", "State"]] : []),
     ["eras", html`Both eras ${differences != null && html`<${Chip}>${plural(differences, "difference")}<//>`}`],
     ["headers", "Headers"],
   ];
   return html`<section class="pane drawer wdrawer" aria-label="Message" style=${{ height: `${height}px` }}>
     ${line}
-    <${Tabs} label="Message" tabs=${tabs} value=${tab} onChange=${next => wire.set({ tab: next })} class="dtabs">
+    <${Tabs} label="Message" tabs=${tabs} value=${shown} onChange=${next => wire.set({ tab: next })} class="dtabs">
       ${
         found &&
         html`<span class="small dim cut no-m"><b class="mono">${found.method || "answer"}</b> ${found.about}</span>`
       }
       ${
         found?.id !== undefined &&
-        html`<${Copy} text=${() => String(found.id)} label=${`Copy the id ${found.id}`} class="no-m"
+        html`<${Copy} text=${() => String(found.id)} label=${`Copy the id ${found.id}`} class="w-wide"
           >id ${cut(String(found.id), 9)}<//
         >`
       }
       ${
         found?.method === "tools/call" &&
         html`<${Button} small plain icon="tool" class="no-m" onClick=${() => go("tools", found.about)}>Tool<//>`
+      }
+      ${
+        trace &&
+        html`<${Button} small plain icon="shield" class="no-m" onClick=${() => go("security", trace)}>Audit<//>`
       }
       <${Button}
         small
@@ -402,7 +391,7 @@ export function MessageDrawer({ seq, onClose, onShow }) {
         reason=${eras?.found?.again}
         label="Send again in both"
         onClick=${() => again(false)}
-        ><span class="no-m">Send again in both</span><//
+        ><span class="w-wide">Send again in both</span><//
       >
       <${Button} small plain icon="close" label="Close" onClick=${onClose}
     /><//>
@@ -411,18 +400,30 @@ export function MessageDrawer({ seq, onClose, onShow }) {
         ? html`<div class="body"><${ErrorNote} error=${answer.error} onRetry=${() => setTurn(turn + 1)} /></div>`
         : !found
           ? html`<${Loading} />`
-          : tab === "message"
+          : shown === "message"
             ? html`<${MessageTab} found=${found} />`
-            : tab === "pair"
+            : shown === "pair"
               ? html`<${PairTab} found=${found} onShow=${onShow} />`
-              : tab === "headers"
-                ? html`<${HeadersTab} found=${found} />`
-                : eras?.error
-                  ? html`<div class="body"><${ErrorNote} error=${eras.error} /></div>`
-                  : !eras
-                    ? html`<${Loading} />`
-                    : html`<${ErasTab} answer=${eras} onAgain=${() => again(false)} busy=${busy} />`
+              : shown === "state"
+                ? html`<${StateTab} call=${call} onShow=${onShow} />`
+                : shown === "headers"
+                  ? html`<${HeadersTab} found=${found} />`
+                  : eras?.error
+                    ? html`<div class="body"><${ErrorNote} error=${eras.error} /></div>`
+                    : !eras
+                      ? html`<${Loading} />`
+                      : html`<${ErasTab} answer=${eras} onAgain=${() => again(false)} busy=${busy} />`
     }
-    ${asking && html`<${Confirmation} about=${asking} onYes=${() => again(true)} onNo=${() => setAsking(null)} />`}
+    ${
+      asking &&
+      html`<${Confirmation}
+        about=${asking}
+        title=${`Send ${asking.tool ?? asking.method} again, in both eras?`}
+        words="It will run twice, once in each era, with the same arguments."
+        yes="Send twice"
+        onYes=${() => again(true)}
+        onNo=${() => setAsking(null)}
+      />`
+    }
   </section>`;
 }

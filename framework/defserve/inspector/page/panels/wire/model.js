@@ -1,7 +1,9 @@
 // The timeline as the page sees it. Messages stay in the host: the page holds the rows around the view and asks by
 // index.
 import { ask, onOpen } from "../../socket.js";
-import { app, createStore } from "../../store.js";
+import { app, createStore, toast } from "../../store.js";
+import { plural } from "../../format.js";
+import { saveFile } from "../../parts/content.js";
 
 const HELD = 2000;
 const AROUND = 100;
@@ -11,7 +13,7 @@ export const wire = createStore({
   text: "", // the filter as it is typed
   terms: [],
   problem: null,
-  query: { filter: "", kind: "all", answers: false }, // what the list shows; `from` and `to` if a span is chosen
+  query: { filter: "", kind: "all", answers: false, hides_own: true }, // what is shown; `from` and `to` of a span
   rows: null,
   messages: 0,
   errors: 0,
@@ -23,6 +25,7 @@ export const wire = createStore({
   tab: "message",
   lit: null, // the id under the pointer
   turn: 0, // counts up when rows came
+  ticked: new Set(), // calls to be saved as a test, by their numbers
 });
 
 const held = new Map(); // index → row
@@ -183,8 +186,48 @@ export async function save(onProgress) {
     start = got.next;
     onProgress?.(start === null ? 1 : start / got.of);
   }
-  const name = (app.get().connections[app.get().era]?.server?.name ?? "server").replace(/[^\w.-]+/g, "-");
-  const url = URL.createObjectURL(new Blob(pieces, { type: "application/jsonl" }));
-  Object.assign(document.createElement("a"), { href: url, download: `${name}-messages.jsonl` }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 10000);
+  saveFile(`${serverName()}-messages.jsonl`, "application/jsonl", new Blob(pieces));
+}
+
+// Everything that the inspector knows, as a file that `defserve inspect` opens.
+export async function saveSession(onProgress) {
+  const first = await ask("session.save"),
+    { stop } = first,
+    pieces = [new Blob([first.text])];
+  for (let start = first.next; start !== null;) {
+    const got = await ask("session.save", { start, stop });
+    pieces.push(new Blob([got.text]));
+    start = got.next;
+    onProgress?.(start === null ? 1 : (start - first.next) / Math.max(1, stop - first.next));
+  }
+  const packed = new Blob(pieces).stream().pipeThrough(new CompressionStream("gzip"));
+  saveFile(`${serverName()}.defsession`, "application/gzip", await new Response(packed).blob());
+}
+
+const serverName = () => (app.get().connections[app.get().era]?.server?.name ?? "server").replace(/[^\w.-]+/g, "-");
+
+// A call of ours that was answered can be part of a test.
+export const canTick = row =>
+  row?.method === "tools/call" &&
+  row.kind === "request" &&
+  row.direction === "sent" &&
+  row.ms !== undefined &&
+  !row.note;
+
+export function tick(seq) {
+  const ticked = new Set(wire.get().ticked);
+  if (!ticked.delete(seq)) ticked.add(seq);
+  wire.set({ ticked });
+}
+
+// The ticked calls as one file for pytest.
+export async function saveTest() {
+  try {
+    const { text, name, left } = await ask("session.test", { seqs: [...wire.get().ticked] });
+    saveFile(name, "text/x-python", text);
+    toast(`Saved as ${name}${left ? `, without ${plural(left, "call")} of another era` : ""}`, "ok");
+    wire.set({ ticked: new Set() });
+  } catch (error) {
+    toast(`The test was not saved: ${error.message}`, "bad");
+  }
 }

@@ -1,11 +1,11 @@
 // One row of the timeline, and the axis above its bars.
 import { Component, html } from "../../vendor/preact.js";
-import { bytes, clock, number } from "../../format.js";
+import { bytes, clock, number, roundStep, since } from "../../format.js";
 import { Chip } from "../../parts/controls.js";
 import { Icon } from "../../parts/icons.js";
+import { canTick } from "./model.js";
 
 const PERSON = new Set(["elicitation/create", "sampling/createMessage", "roots/list"]);
-const STEPS = [1, 2, 5];
 
 export const ERA = { handshake: "k4", stateless: "k3" };
 
@@ -40,21 +40,13 @@ export function windowOf(rows, width) {
   const stop = Math.max(last, Math.min(far, Math.max(...ends)), start + 0.004);
   const span = (stop - start) * 1.08;
   const most = Math.max(1, width / 66); // labels have room
-  let step = 10 ** Math.floor(Math.log10(span / most));
-  step *= STEPS.find(each => span / (step * each) <= most) ?? 10;
+  const step = roundStep(span / most);
   const ticks = [];
   for (let count = 0; count * step < span; count++) ticks.push(start + count * step);
   return { start, last, span, step, ticks };
 }
 
 const place = (frame, time, width) => ((time - frame.start) / frame.span) * width;
-
-// Time since the first row in view: +20 ms, +1.5 s.
-function since(seconds) {
-  const round = value => String(Number(value.toPrecision(4)));
-  if (seconds < 0.9995) return `+${round(seconds * 1000)} ms`;
-  return seconds < 60 ? `+${round(seconds)} s` : `+${round(seconds / 60)} min`;
-}
 
 export function Axis({ frame, width }) {
   return html`<svg class="wf" width=${width} height="26" aria-hidden="true">
@@ -100,8 +92,8 @@ function Bar({ row, frame, width }) {
 
 export const Head = ({ frame, width, gap }) =>
   html`<div class="whead" style=${{ paddingRight: `${16 + gap}px` }} aria-hidden="true">
-    <span>time</span><span></span><span>method</span><span class="no-m">what</span><span class="w-id">id</span>
-    <span>outcome</span><span class="r no-m">size</span
+    <span class="w-tick"></span><span>time</span><span></span><span>method</span><span class="no-m">what</span
+    ><span class="w-id">id</span><span>outcome</span><span class="r no-m">size</span
     ><span class="r">ms</span>${width > 0 && html`<${Axis} frame=${frame} width=${width} />`}
   </div>`;
 
@@ -116,7 +108,7 @@ function methodWords({ method, kind }) {
 // Drawn anew only if something has changed: most rows stay as they are while the list is scrolled.
 export class Row extends Component {
   shouldComponentUpdate(next) {
-    return next.row !== this.props.row || next.frame !== this.props.frame || next.width !== this.props.width;
+    return ["row", "frame", "width", "ticked"].some(name => next[name] !== this.props[name]);
   }
 
   render() {
@@ -124,11 +116,25 @@ export class Row extends Component {
   }
 }
 
-function cells({ row, frame, width }) {
+function cells({ row, frame, width, ticked, onTick }) {
   if (!row) return html`<span role="gridcell" class="skel w0" aria-label="Loading"></span>`;
   const sent = row.direction === "sent",
     what = outcome(row);
-  return html`<span role="gridcell" class="num faint" title=${row.era}
+  return html`<span role="gridcell" class="w-tick"
+      >${
+        canTick(row) &&
+        html`<input
+          type="checkbox"
+          tabindex="-1"
+          aria-label=${`Tick the call of ${row.about} for a test`}
+          checked=${ticked}
+          onMouseDown=${event => event.stopPropagation()}
+          onClick=${event => event.stopPropagation()}
+          onChange=${() => onTick(row.seq)}
+        />`
+      }</span
+    >
+    <span role="gridcell" class="num faint" title=${row.era}
       ><span class=${`eradot ${ERA[row.era] ?? ""}`}></span>${clock(row.time)}</span
     >
     <span role="gridcell" class=${sent ? "acc" : "ok"}
