@@ -23,15 +23,16 @@ def strip_style(part: StyledText) -> str:
 class StyledLine(str):
     """One line of parts with styles. As a `str` it is the plain text. Control characters in it are escaped.
 
-    If it is too long for the terminal, the rest is indented by `hang` more than its begin.
+    If it is too long for the terminal, the rest is indented by `hang` more than its begin. Without a `hang` it is left
+    to the terminal, so that an address or a command can be copied whole.
     """
 
     __slots__ = ("hang", "parts")
 
     parts: tuple[StyledText, ...]
-    hang: int
+    hang: int | None
 
-    def __new__(cls, *parts: StyledText, hang: int = 2) -> StyledLine:
+    def __new__(cls, *parts: StyledText, hang: int | None = 2) -> StyledLine:
         safe = tuple(
             (escape_unprintable(part[0]), part[1]) if isinstance(part, tuple) else escape_unprintable(part)
             for part in parts

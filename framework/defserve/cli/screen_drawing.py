@@ -101,11 +101,11 @@ def _grid(
 def _draw_line(screen: Console, line: str) -> None:
     """A line, and what does not fit into it below, indented."""
     text = Text.assemble(*line.parts) if isinstance(line, StyledLine) else Text(line)
-    if text.cell_len <= screen.width:
+    hang = line.hang if isinstance(line, StyledLine) else 0
+    if text.cell_len <= screen.width or hang is None:
         screen.print(text, soft_wrap=True)
         return
     indent = len(line) - len(line.lstrip(" "))
-    hang = line.hang if isinstance(line, StyledLine) else 0
     first, *more = text[indent:].wrap(screen, max(screen.width - indent, MIN_TEXT_WIDTH), overflow="fold")
     rows = [first]
     if more:
