@@ -11,11 +11,18 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
-from defserve.cli.content import format_signature, is_content, list_media_blocks, object_example, render_content
+from defserve.cli.content import (
+    format_signature,
+    is_content,
+    list_media_blocks,
+    object_example,
+    render_content,
+    render_value,
+)
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.cli.progress import ProgressDisplay
 from defserve.cli.screen import show_stderr, show_stdout
-from defserve.cli.screen_blocks import DocumentBlock, JsonBlock, ScreenBlock
+from defserve.cli.screen_blocks import JsonBlock, ScreenBlock
 from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, split_command
 from defserve.cli.target_connection import (
     ARGUMENT_PATTERN,
@@ -137,7 +144,7 @@ def page(result: CallResult, tool: str, options: Namespace) -> Iterator[ScreenBl
     elif is_content(value):
         yield from render_content(value, tool, options.output)
     else:
-        yield DocumentBlock(value) if isinstance(value, str) else JsonBlock(value)
+        yield render_value(value)
         yield from render_content(media, tool, options.output)
 
 
