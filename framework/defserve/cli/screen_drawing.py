@@ -56,14 +56,14 @@ def draw_blocks(screen: Console, blocks: Iterable[ScreenBlock]) -> None:
                 _draw_line(screen, line)
 
 
-def render_blocks(blocks: Iterable[ScreenBlock], width: int) -> Group:
+def render_blocks(blocks: Iterable[ScreenBlock], screen: Console) -> Group:
     """Blocks for a part of the screen that is drawn again and again."""
     drawn: list[RenderableType] = []
     for block in blocks:
         if isinstance(block, Table):
-            drawn += pieces(block, width)
+            drawn += pieces(block, screen.width)
         elif isinstance(block, StyledLine):
-            drawn.append(Text.assemble(*block.parts))
+            drawn += _wrap_line(screen, block)
         else:
             drawn += [Text(line) for line in iter_plain_lines(block)]
     return Group(*drawn)
@@ -106,12 +106,16 @@ def _grid(
 
 
 def _draw_line(screen: Console, line: str) -> None:
+    for row in _wrap_line(screen, line):
+        screen.print(row, soft_wrap=True)
+
+
+def _wrap_line(screen: Console, line: str) -> list[Text]:
     """A line, and what does not fit into it below, indented."""
     text = Text.assemble(*line.parts) if isinstance(line, StyledLine) else Text(line)
     hang = line.hang if isinstance(line, StyledLine) else 0
     if text.cell_len <= screen.width or hang is None:
-        screen.print(text, soft_wrap=True)
-        return
+        return [text]
     indent = len(line) - len(line.lstrip(" "))
     first, *more = text[indent:].wrap(screen, max(screen.width - indent, MIN_TEXT_WIDTH), overflow="fold")
     rows = [first]
@@ -119,9 +123,9 @@ def _draw_line(screen: Console, line: str) -> None:
         rest = text[indent + len(first) :]
         rest = rest[len(rest) - len(rest.plain.lstrip(" ")) :]
         rows += rest.wrap(screen, max(screen.width - indent - hang, MIN_TEXT_WIDTH), overflow="fold")
-    for number, row in enumerate(rows):
+    for row in rows:
         row.rstrip()
-        screen.print(Text(" " * (indent + (hang if number else 0))) + row, soft_wrap=True)
+    return [Text(" " * (indent + (hang if number else 0))) + row for number, row in enumerate(rows)]
 
 
 def _draw_written(screen: Console, block: DocumentBlock) -> None:

@@ -30,6 +30,7 @@ from defserve.cli.keyboard import Keyboard, can_read_keys
 from defserve.cli.parser import WEB_OPTIONS, CommandArgument, CommandParser
 from defserve.cli.screen import show_stderr
 from defserve.cli.screen_blocks import StyledLine, StyledText, format_count
+from defserve.cli.start_screen import format_fact, format_start, format_time, format_tools
 from defserve.cli.target import ServerTarget, require_code_target
 from defserve.client.targets import is_server_address
 from defserve.core.json_values import is_object
@@ -150,31 +151,21 @@ def first_files(target: str) -> list[str]:
 
 MAX_NAMES: Final = 5
 MAX_PATHS: Final = 3
-COLUMN: Final = 11
 SIGNS: Final = (("+", "added"), ("~", "warning"), ("\N{MINUS SIGN}", "removed"))
 STILL_SERVING: Final = "the old version is still serving"
 WAITING: Final = "waiting for a change"
 
 
-def format_start(served: ServerSummary | None, target: str, address: str, link: str, seconds: float) -> Iterator[str]:
+def format_dev_start(
+    served: ServerSummary | None, target: str, address: str, link: str, seconds: float
+) -> Iterator[StyledLine]:
     """What is served and where, as the first thing that a person sees. `link` leads to the inspector."""
-    name = served.name if served is not None else target
-    version = f" {served.version}" if served is not None and served.version else ""
-    yield ""
-    yield StyledLine("  ", (name, "title"), version, (f"  ready in {format_time(seconds)}", "faint"))
-    yield ""
-    if served is not None:
-        yield _format_row("tools", f"{served.tools:,}", f", about {served.tokens:,} tokens in every request")
-    yield _format_row("address", address, "")
-    if link:
-        yield _format_row("inspector", link, "")
-    yield ""
+    facts = [format_tools(served.tools, served.tokens)] if served is not None else []
+    facts += [format_fact("address", address), *([format_fact("inspector", link)] if link else [])]
+    name, version = (served.name, served.version) if served is not None else (target, "")
+    yield from format_start(name, version, f"ready in {format_time(seconds)}", facts)
     yield format_key_line()
-    yield ""
-
-
-def _format_row(label: str, value: str, note: str) -> StyledLine:
-    return StyledLine("  ", (f"{label:{COLUMN}}", "faint"), (value, "name"), (note, "faint"), hang=None)
+    yield StyledLine()
 
 
 def format_key_line() -> StyledLine:
@@ -225,11 +216,6 @@ def format_exit(code: int, *, is_restarted: bool) -> StyledLine:
     how = f"signal {-code}" if code < 0 else f"code {code}"
     then = "it is started again" if is_restarted else WAITING
     return StyledLine((f"the server ended by itself with {how}", "error"), f"; {then}")
-
-
-def format_time(seconds: float) -> str:
-    """`41 ms`, `1.2 s`."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 class PlainConsole:
@@ -307,7 +293,7 @@ class DevScreen:
             return
         served, seconds = self._ready
         link = self._inspector.url if self._inspector is not None else ""
-        show_stderr(*format_start(served, self._options.target, self.address, link, seconds))
+        show_stderr(*format_dev_start(served, self._options.target, self.address, link, seconds))
 
     def show_reload(
         self, paths: list[str], before: ServerSummary | None, served: ServerSummary | None, seconds: float

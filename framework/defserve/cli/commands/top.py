@@ -222,7 +222,7 @@ async def watch(source: SnapshotSource, every: float) -> None:
     seen: TopSnapshot = before
     with (
         _keys() as pressed,
-        Live(render_blocks([], screen.width), console=screen, screen=True, auto_refresh=False) as live,
+        Live(render_blocks([], screen), console=screen, screen=True, auto_refresh=False) as live,
     ):
         problem = ""
         while not pressed.is_set():
@@ -230,7 +230,7 @@ async def watch(source: SnapshotSource, every: float) -> None:
             if problem:
                 blocks.append(StyledLine((problem.partition("\n")[0], "error")))
             blocks.append(StyledLine((f"every {every:g} s, q quits", "faint")))
-            live.update(render_blocks(blocks, screen.width), refresh=True)
+            live.update(render_blocks(blocks, screen), refresh=True)
             try:
                 await asyncio.wait_for(pressed.wait(), every)
             except TimeoutError:
