@@ -95,20 +95,22 @@ class Keyboard:
         self._before = None
 
     def _is_in_foreground(self) -> bool:
+        """Whether we may use the terminal. One that is not of our session knows no background."""
         try:
             return os.tcgetpgrp(self._terminal) == os.getpgrp()
         except OSError:
-            return False
+            return True
 
     def _stop(self) -> None:
-        """Stop as Ctrl-Z does. `SIGCONT` takes the terminal again."""
+        """Stop as Ctrl-Z does, and go on when the shell says so. In the background, `SIGCONT` takes the terminal."""
         self._give_terminal_back()
         self._loop.remove_signal_handler(signal.SIGTSTP)
-        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.raise_signal(signal.SIGTSTP)
         self._loop.add_signal_handler(signal.SIGTSTP, self._stop)
+        self._take_terminal()
 
     def _end(self, number: signal.Signals) -> None:
         """End as the signal does, with the terminal given back."""
         self._give_terminal_back()
         self._loop.remove_signal_handler(number)
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
