@@ -1,6 +1,6 @@
 """What commands draw, kept in `golden/`: at 80 and 120 columns, with and without colours, and without a terminal.
 
-`python -m tests.cli.goldens` writes the files again, and the recordings in docs/cli.md with them. Look at the
+`python -m tests.cli.goldens` writes the files again, and the recordings in the docs with them. Look at the
 difference before you commit it: that is the point of them.
 """
 
@@ -42,7 +42,7 @@ from defserve.tooling.devserver.handover import ServerSummary, StartProblem
 from defserve.tooling.devserver.reload_supervisor import DevConsole
 
 FOLDER: Final = Path(__file__).parent / "golden"
-DOCS: Final = Path(__file__).parents[2] / "docs" / "cli.md"
+DOCS: Final = [Path(__file__).parents[2] / "docs" / name for name in ("cli.md", "dev-server.md")]
 RECORDING: Final = re.compile(r"(<!-- recording: (?P<name>[\w-]+) -->\n```console\n)(?P<text>.*?)(```\n)", re.DOTALL)
 WIDTHS: Final = (80, 120)
 
@@ -113,7 +113,7 @@ DOCTOR: Final = [
 
 SERVED: Final = ServerSummary("shelf", "1.4.0", 4, 312, {"find_books": "1", "cover": "1", "forget": "1", "lend": "1"})
 EDITED: Final = ServerSummary("shelf", "1.4.0", 4, 298, {"find_books": "2", "cover": "1", "forget": "1", "borrow": "1"})
-LINK: Final = "http://127.0.0.1:41171/?token=V1-bznIeM9B8Z0tKC_Xpc5n1visfvDvfj2vZ_OgEJFE"
+LINK: Final = "http://127.0.0.1:41171/?token=0123456789abcdefghijklmnopqrstuvwxyz_ABCDEFG"
 BROKEN: Final = StartProblem(
     "shelf.py:24", "SyntaxError: invalid syntax", ["def borrow(title:):", "                 ^"]
 )
@@ -199,6 +199,8 @@ COMMANDS: Final[dict[str, str]] = {
     "call-markdown": "defserve call desk.py report",
     "call-dangerous": "defserve call desk.py burn title=Solaris token=s3cret-value",
 }
+# The command lines of what is drawn by hand, for the docs.
+TYPED_LINES: Final = {"dev-start": "defserve dev shelf.py", "kernel-start": "defserve kernel"}
 # What is typed at a terminal: Enter is no answer.
 TYPED: Final[dict[str, list[str]]] = {"call-dangerous": ["\n", "n\n"]}
 DRAWN: Final[dict[str, Callable[[], None]]] = {
@@ -294,7 +296,8 @@ def files() -> Iterator[tuple[Path, str, Variant]]:
 def recorded(name: str) -> str:
     """A recording for the docs: the command line, and what it prints at 80 columns without colours."""
     said = (FOLDER / f"{name}-80.txt").read_text(encoding="utf-8")
-    return f"$ {COMMANDS[name]}\n{said}" if name in COMMANDS else said
+    line = COMMANDS.get(name) or TYPED_LINES.get(name)
+    return f"$ {line}\n{said.rstrip()}\n" if line else said.strip("\n") + "\n"
 
 
 def documented(text: str) -> str:
@@ -307,8 +310,8 @@ def write() -> None:
         old.unlink()
     for path, name, variant in files():
         path.write_text(drawn(name, variant), encoding="utf-8")
-    if DOCS.exists():
-        DOCS.write_text(documented(DOCS.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in filter(Path.exists, DOCS):
+        page.write_text(documented(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ def test_without_a_terminal_nothing_is_styled(path: Path):
     assert "\x1b" not in path.read_text(encoding="utf-8")
 
 
-def test_the_recordings_in_the_docs_are_the_golden_files():
-    page = DOCS.read_text(encoding="utf-8")
-    assert len(RECORDING.findall(page)) >= 10
-    assert documented(page) == page
+@for_each_row("page", DOCS, ids=lambda page: page.name)
+def test_the_recordings_in_the_docs_are_the_golden_files(page: Path):
+    text = page.read_text(encoding="utf-8")
+    assert len(RECORDING.findall(text)) >= 3
+    assert documented(text) == text
