@@ -206,9 +206,9 @@ class KernelStartDisplay:
 
 def _is_other_news(record: logging.LogRecord) -> bool:
     """Whether a line of the log is about something else than the state of a server."""
-    from defserve.proxying.mounted import TRANSITION_LOG
+    from defserve.kernel.members import is_transition_record
 
-    return record.msg != TRANSITION_LOG
+    return not is_transition_record(record)
 
 
 # -- Files: checked, imported from the settings of a client, and their schema.
