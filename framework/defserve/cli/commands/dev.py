@@ -47,7 +47,7 @@ GRACE: Final = 30.0
 ABOUT: Final = """Run a server, and start it again whenever one of its files changes.
 
 Clients stay connected and are told that the lists have changed. The old server finishes running calls. If the new
-server does not start, the error is shown and the old one goes on serving.
+server does not start, the error is shown and the old one keeps serving.
 
 At a terminal it serves on a loopback address, unless --on says otherwise, and listens to keys: h shows them. Without a
 terminal it serves on standard input and output, for a client that starts it.

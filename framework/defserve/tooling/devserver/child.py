@@ -133,6 +133,7 @@ def _from_author(trace: TracebackType | None) -> TracebackType | None:
 
 MAX_PROBLEM_LINES: Final = 6
 MAX_LINE_LENGTH: Final = 300
+MAX_PROBLEM_LENGTH: Final = 1_000
 
 
 def describe_problem(error: UsageError) -> StartProblem:
@@ -147,7 +148,7 @@ def describe_problem(error: UsageError) -> StartProblem:
     frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if is_of_author(frame.filename)]
     places = [f"{_shorten_path(frame.filename)}:{frame.lineno}" for frame in frames]
     lines = [f"{place}  {frame.line}"[:MAX_LINE_LENGTH] for place, frame in zip(places, frames, strict=True)]
-    text = "".join(traceback.format_exception_only(cause)).strip()
+    text = "".join(traceback.format_exception_only(cause)).strip()[:MAX_PROBLEM_LENGTH]
     return StartProblem(places[-1] if places else "", text, lines[-MAX_PROBLEM_LINES:])
 
 
