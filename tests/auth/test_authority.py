@@ -100,7 +100,7 @@ MAY_ASK: dict[str, set[str]] = {
         "client/links/http_client.py", "serve/outbound.py",  # clients: proxies
         "server/topics.py",  # a client: encryption
         "cli/target_connection.py", "cli/commands/login.py",  # what to suggest
-        "cli/commands/run.py",  # whether a key is published
+        "cli/commands/dev.py",  # whether a key is published
         "client/signin/authorizer.py", "client/signin/issuer.py",  # a client: which addresses it follows
         "client/signin/fetching.py", "inspector/app_views.py",  # which addresses a view may reach
     },

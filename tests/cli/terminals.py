@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from select import select
 from typing import NamedTuple
@@ -27,11 +27,11 @@ class Seen(NamedTuple):
 def at_terminal(
     *argv: str,
     width: int = 80,
-    typed: Sequence[tuple[str, str]] = (),
+    typed: Sequence[tuple[str, str | Callable[[], str]]] = (),
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Seen:
-    """Run `defserve` at a terminal. Each of `typed` is a text to wait for, and what is typed then."""
+    """Run `defserve` at a terminal. Each of `typed` is a text to wait for, and what is typed then, or what to do."""
     mine, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, width, 0, 0))
     given = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
@@ -57,7 +57,7 @@ def at_terminal(
             process.wait()
 
 
-def _watched(terminal: int, typed: list[tuple[str, str]]) -> str:
+def _watched(terminal: int, typed: list[tuple[str, str | Callable[[], str]]]) -> str:
     seen, looked_at = b"", 0
     while select([terminal], [], [], SECONDS)[0]:
         try:
@@ -69,5 +69,6 @@ def _watched(terminal: int, typed: list[tuple[str, str]]) -> str:
         seen += part
         while typed and (found := seen.find(typed[0][0].encode(), looked_at)) >= 0:
             looked_at = found + 1
-            os.write(terminal, typed.pop(0)[1].encode())
+            keys = typed.pop(0)[1]
+            os.write(terminal, (keys if isinstance(keys, str) else keys()).encode())
     return seen.decode(errors="replace")

@@ -206,11 +206,25 @@ def test_an_answer_with_a_field_that_the_question_lacks_is_refused(defserve: Run
 
 
 def test_a_person_is_asked_once_and_sees_the_arguments(defserve: Run, todo: str, person: Callable[..., None]):
-    person("what?\n", "y\n")
+    person("what?\n", "\n", "y\n")
     code, out, err = defserve("call", todo, "clear", "folder=attic")
     assert (code, out) == (0, "cleared\n")
-    asked = "  folder: attic [y/N] "
-    assert err == f"\nRun clear?\n{asked}  type y or n\n{asked}"
+    asked = "Run it? [y/n] "
+    again = "  type y or n\n"
+    assert err == f"\ndangerous: clear needs filesystem.write\n  folder: attic\n\n{asked}{again}{asked}{again}{asked}"
+
+
+def test_a_person_sees_which_permission_a_dangerous_tool_needs(
+    defserve: Run, folder: Path, person: Callable[..., None]
+):
+    (folder / "disk.py").write_text(
+        "from defserve import Server, dangerous\nserver = Server('disk')\n@server.tool\n"
+        "@dangerous('filesystem.write')\ndef wipe(path: str) -> str:\n    return 'wiped'\n"
+    )
+    person("\n", "n\n")
+    code, out, err = defserve("call", "disk.py", "wipe", "path=/")
+    assert (code, out) == (5, "") and "wipe was not run, because you did not confirm it" in err
+    assert err.startswith("\ndangerous: wipe needs filesystem.write\n  path: /\n\nRun it? [y/n] ")
 
 
 @for_each_row("command", ["echo token='x; rm -rf ~'", "ls" + " " * 2_100 + "; rm -rf ~"])
@@ -248,7 +262,7 @@ def test_a_person_is_asked_about_a_tool_that_is_not_listed(defserve: Run, folder
     (folder / "disks.py").write_text(HIDING)
     person("n\n")
     code, out, err = defserve("call", "disks.py", "wipe", "disk=sdb")
-    assert (code, out) == (5, "") and "Run wipe?\n  disk: sdb\n" in err
+    assert (code, out) == (5, "") and "dangerous: wipe is not in the server's list" in err and "\n  disk: sdb\n" in err
 
 
 def test_nobody_is_asked_about_a_call_whose_arguments_are_misnamed(

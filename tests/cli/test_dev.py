@@ -181,7 +181,7 @@ def test_the_official_client_stays_connected_through_four_edits(tmp_path: Path):
                         if number in (4, 8):
                             (tmp_path / "server.py").write_text(BROKEN)
                             printed = b""
-                            while b"goes on serving" not in printed:
+                            while b"still serving" not in printed:
                                 printed += await errors.readline()
                             assert b'server.py", line 1' in printed and b"SyntaxError: invalid syntax" in printed
                         else:
@@ -363,14 +363,14 @@ def test_an_http_session_goes_on_with_the_next_server(tmp_path: Path):
                     slow = asyncio.create_task(session.call_tool("linger", {"name": "go"}))
                     await created(tmp_path / "go.begun")
                     edit(tmp_path, 2)
-                    await peer.said("serving on ")
+                    await peer.said("server.py → ~version ~linger")
                     while (await session.call_tool("version", {})).content[0].text == "1":  # type: ignore[union-attr]
                         pass  # for a moment both are there
                     await changed.wait()
                     (tmp_path / "go").touch()
                     assert (await slow).content[0].text == "1"  # type: ignore[union-attr]
                     (tmp_path / "server.py").write_text(BROKEN)
-                    assert "SyntaxError" in await peer.said("goes on serving")
+                    assert "SyntaxError" in await peer.said("still serving")
                     assert (await session.call_tool("version", {})).content[0].text == "2"  # type: ignore[union-attr]
             peer.process.terminate()
 
@@ -426,7 +426,7 @@ def test_a_skill_that_changes_is_read_again(tmp_path: Path):
             await peer.open()
             assert await listed(peer) == ("First.", ["SKILL.md"])
             put(skill / "SKILL.md", SKILL.format("Second."))
-            assert "SKILL.md changed" in await peer.said("changed")
+            assert "SKILL.md → " in await peer.said(" → ")
             await peer.news("notifications/resources/list_changed")
             assert await listed(peer) == ("Second.", ["SKILL.md"])
             (skill / "docs").mkdir()
@@ -447,7 +447,7 @@ def test_a_broken_skill_is_told_of_and_the_old_one_is_served_until_it_is_mended(
         async with dev(tmp_path) as peer:
             await peer.open()
             put(skill / "SKILL.md", "# No frontmatter\n")
-            printed = await peer.said("goes on serving")
+            printed = await peer.said("still serving")
             assert "refunds/SKILL.md: it does not begin with frontmatter" in printed
             assert await listed(peer) == ("First.", ["SKILL.md"])
             put(skill / "SKILL.md", SKILL.format("Mended."))

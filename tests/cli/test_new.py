@@ -111,6 +111,12 @@ def test_what_was_said_is_not_asked_and_checked_at_once():
         ask(load_template_questions(), {**given, "licence": "MIT", "github_user": "-"}, read=lambda: "\n")
 
 
+def test_a_template_that_is_not_there_is_answered_with_those_that_are(capsys: pytest.CaptureFixture[str]):
+    typed = iter(["x\n", "wrong\n", "tools\n", *["\n"] * 4])
+    assert ask(load_template_questions(), {}, read=lambda: next(typed))["body"] == "tools"
+    assert "there is no template 'wrong'\n  fix: use one of minimal, tools, " in capsys.readouterr().err
+
+
 def test_nobody_answers():
     with pytest.raises(UsageError, match="not answered"):
         ask(load_template_questions(), {}, read=lambda: "")

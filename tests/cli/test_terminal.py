@@ -39,9 +39,9 @@ def test_a_question_is_answered_by_its_number(tmp_path: Path):
 @pytest.mark.parametrize(
     ("tool", "asked", "said"),
     [
-        ("remove", "[y/N]", "remove was not run\n"),
+        ("remove", "[y/n]", "remove was not run\n"),
         ("ask", "(string):", "stopped: ask did not finish\n"),
-        ("confirm", "[y/N]", "stopped: confirm did not finish\n"),
+        ("confirm", "[y/n]", "stopped: confirm did not finish\n"),
     ],
 )
 def test_ctrl_c_at_a_question_ends_the_command_at_once(tmp_path: Path, tool: str, asked: str, said: str):

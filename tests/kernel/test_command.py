@@ -83,6 +83,26 @@ def test_a_kernel_is_operated_from_the_command_line(tmp_path: Path) -> None:
         assert set(rows(tmp_path)) == {"a"}
 
 
+@pytest.mark.slow
+def test_top_shows_a_kernel_at_its_address_though_it_serves_no_metrics(tmp_path: Path) -> None:
+    on = f"unix:{tmp_path / 's'}"
+    with kernel(tmp_path, entry("a"), on=on):
+        wait_for(tmp_path, a="connected")
+        out, err = io.StringIO(), io.StringIO()
+        wait_until((tmp_path / "s").exists)
+        with redirect_stdout(out), redirect_stderr(err):
+            assert main(["top", on]) == 0, err.getvalue()
+    assert "1 of 1 servers" in out.getvalue() and "--metrics" not in out.getvalue()
+
+
+@pytest.mark.parametrize("option", ["--to", "--url"])
+def test_a_kernel_is_not_named_by_an_address_and_the_fix_says_how(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kernel", "ps", option, "http://127.0.0.1:8000/mcp"]) == 1
+    assert "fix: a kernel is named by its file: write --config mgp.toml" in capsys.readouterr().err
+
+
 def test_without_a_kernel_its_verbs_say_so(tmp_path: Path) -> None:
     (tmp_path / "mgp.toml").write_text("")
     found = defserve(tmp_path, "ps")

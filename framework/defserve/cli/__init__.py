@@ -44,7 +44,7 @@ COMMAND_GROUPS: Final = {
     "run": {
         "run": ("defserve.cli.commands.run.run_server", "run a server"),
         "dev": (
-            "defserve.cli.commands.run.run_dev",
+            "defserve.cli.commands.dev.run_dev",
             "run a server and reload it when its code changes; clients stay connected",
         ),
         "install": ("defserve.cli.commands.install.run_install", "add a server to the settings of an MCP client"),

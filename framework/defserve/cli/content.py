@@ -20,11 +20,30 @@ from typing import Any, Final
 
 from defserve.cli.exits import EXIT_FAILURE, EXIT_OK
 from defserve.cli.screen import show_stdout
-from defserve.cli.screen_blocks import DocumentBlock, JsonBlock, ScreenBlock, StyledLine, StyledText, strip_style
+from defserve.cli.screen_blocks import (
+    DocumentBlock,
+    JsonBlock,
+    RecordsBlock,
+    ScreenBlock,
+    StyledLine,
+    StyledText,
+    is_tabular,
+    strip_style,
+)
 from defserve.core.json_values import is_array, is_object, read_required_names
 from defserve.errors import UsageError
 
 MEDIA: Final = ("image", "audio")
+MARKDOWN: Final = "text/markdown"
+MAX_LOOKED_AT: Final = 20_000
+# A heading between empty lines, and the line below the head of a table.
+MARKDOWN_MARKS: Final = (
+    re.compile(r"(?:\A|\n[ \t]*\n)#{1,6} [^\n]+(?:\n[ \t]*\n|\n?\Z)"),
+    re.compile(r"^\|?[^|\n]+\|[^\n]*\n\|?[ ]*:?-{3,}:?[ ]*\|[-:| ]*$", re.MULTILINE),
+)
+FENCE: Final = re.compile(r"^```", re.MULTILINE)
+LIST_ITEM: Final = re.compile(r"^(?:[-*+]|\d{1,3}\.) \S", re.MULTILINE)
+INLINE_MARK: Final = re.compile(r"\*\*[^\s*][^*\n]*\*\*|\[[^\]\n]+\]\(\S+\)")
 TYPES: Final = frozenset(("text", "resource", "resource_link", *MEDIA))
 
 
@@ -38,7 +57,7 @@ def render_content(blocks: Iterable[Any], name: str, folder: str = ".") -> Itera
     for block in blocks:
         kind = block.get("type") if is_object(block) else None
         if kind == "text":
-            yield DocumentBlock(str(block.get("text", "")))
+            yield render_text(str(block.get("text", "")))
         elif kind in MEDIA:
             yield save_base64(block.get("data"), str(block.get("mimeType", "")), name, folder)
         elif kind == "resource" and is_object(resource := block.get("resource")):
@@ -48,6 +67,28 @@ def render_content(blocks: Iterable[Any], name: str, folder: str = ".") -> Itera
             yield StyledLine((str(block.get("uri", "")), "title"), f"  {title}" if title else "")
         else:
             yield StyledLine(f"(content of an unknown type: {kind})")
+
+
+def render_value(value: Any) -> ScreenBlock:
+    """What a tool gives back: a text, a table of objects, or any other JSON."""
+    if isinstance(value, str):
+        return render_text(value)
+    return RecordsBlock(value) if is_tabular(value) else JsonBlock(value)
+
+
+def render_text(text: str) -> DocumentBlock:
+    """A text without a media type. What is clearly Markdown is drawn as such."""
+    return DocumentBlock(text, MARKDOWN if looks_like_markdown(text) else "text/plain")
+
+
+def looks_like_markdown(text: str) -> bool:
+    """Whether a text has marks that nobody writes by chance. One that only might be Markdown keeps its lines."""
+    begin = text[:MAX_LOOKED_AT]
+    return (
+        any(mark.search(begin) for mark in MARKDOWN_MARKS)
+        or len(FENCE.findall(begin)) >= 2
+        or (LIST_ITEM.search(begin) is not None and INLINE_MARK.search(begin) is not None)
+    )
 
 
 def list_media_blocks(result: Mapping[str, Any]) -> list[Any]:

@@ -255,6 +255,10 @@ SHOWN_BY: Final[Mapping[str, Show]] = {
 # -- The command line of a verb, made from its row in the table of verbs.
 
 
+ADDRESS_OPTIONS: Final = ("--to", "--at", "--on", "--url", "--address", "--host", "--port")
+"""What people try in order to name a kernel by its address."""
+
+
 def list_kernel_commands() -> dict[str, str]:
     """The words after `defserve kernel` that ask one that runs, and what each does."""
     alone = {verb.name: verb.about for verb in KERNEL_VERBS.values() if verb.about and " " not in verb.name}
@@ -294,6 +298,7 @@ def _find_in_group(group: str, argv: list[str]) -> tuple[str, list[str]]:
 
 def _parse_options(verb: KernelVerb, argv: list[str]) -> Namespace:
     parser = CommandParser(f"defserve kernel {verb.name}", _sentence(verb.about))
+    parser.elsewhere = dict.fromkeys(ADDRESS_OPTIONS, "a kernel is named by its file: write --config mgp.toml")
     for one in verb.parameters:
         details: dict[str, Any] = {"action": "store_true"}
         if one.type is not bool:

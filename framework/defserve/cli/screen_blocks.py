@@ -9,8 +9,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
+from unicodedata import combining, east_asian_width
 
 from defserve.base.redaction import escape_unprintable, escape_unprintable_json, escape_unprintable_lines
+from defserve.core.json_values import is_array, is_object
+
+MAX_COLUMNS: Final = 12
+"""Columns of a table. An object with more members is easier to read as JSON."""
 
 StyledText: TypeAlias = str | tuple[str, str]
 """A text, or a text and its style."""
@@ -20,18 +25,26 @@ def strip_style(part: StyledText) -> str:
     return part[0] if isinstance(part, tuple) else part
 
 
+def measure_text(text: str) -> int:
+    """The columns that a text takes: characters of East Asia and emoji take two, marks upon others none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
+
+
 class StyledLine(str):
     """One line of parts with styles. As a `str` it is the plain text. Control characters in it are escaped.
 
-    If it is too long for the terminal, the rest is indented by `hang` more than its begin.
+    If it is too long for the terminal, the rest is indented by `hang` more than its begin. Without a `hang` it is left
+    to the terminal, so that an address or a command can be copied whole.
     """
 
     __slots__ = ("hang", "parts")
 
     parts: tuple[StyledText, ...]
-    hang: int
+    hang: int | None
 
-    def __new__(cls, *parts: StyledText, hang: int = 2) -> StyledLine:
+    def __new__(cls, *parts: StyledText, hang: int | None = 2) -> StyledLine:
         safe = tuple(
             (escape_unprintable(part[0]), part[1]) if isinstance(part, tuple) else escape_unprintable(part)
             for part in parts
@@ -63,9 +76,10 @@ class Table:
     def __iter__(self) -> Iterator[str]:
         """The plain lines, as wide as they need to be."""
         cells = [list(self.head), *([text for text, _ in row] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        widths = [max(map(measure_text, column)) for column in zip(*cells, strict=True)]
         for row in cells:
-            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            padded = (cell + " " * (width - measure_text(cell)) for cell, width in zip(row, widths, strict=True))
+            yield "  ".join(padded).rstrip()
 
 
 class JsonBlock:
@@ -76,6 +90,24 @@ class JsonBlock:
 
     def __iter__(self) -> Iterator[str]:
         yield escape_unprintable_json(json.dumps(self.value, indent=None if self.compact else 2, ensure_ascii=False))
+
+
+class RecordsBlock(JsonBlock):
+    """A list of objects, as `is_tabular` says: a table at a terminal, and JSON everywhere else."""
+
+
+def is_tabular(value: Any) -> bool:
+    """Whether a value is a list of objects that a table shows whole: no objects in them, and not too many columns."""
+    return (
+        is_array(value)
+        and bool(value)
+        and all(is_object(row) and row and all(map(_fits_a_cell, row.values())) for row in value)
+        and len({name for row in value for name in row}) <= MAX_COLUMNS
+    )
+
+
+def _fits_a_cell(value: Any) -> bool:
+    return not is_object(value) and not (is_array(value) and any(is_object(each) or is_array(each) for each in value))
 
 
 class DocumentBlock:
@@ -134,6 +166,20 @@ STYLES: Final = {
     "added": "green",
     "removed": "red",
     "option": "cyan",
+    "danger": "bold red",
+    # Markdown, with the names that rich uses. Code has no background: we do not know that of the terminal.
+    "markdown.h1": "bold cyan",
+    "markdown.h2": "bold",
+    "markdown.h3": "bold",
+    "markdown.h4": "bold dim",
+    "markdown.code": "cyan",
+    "markdown.code_block": "cyan",
+    "markdown.table.header": "bold",
+    "markdown.table.border": "dim",
+    "markdown.link_url": "dim",
+    "markdown.item.bullet": "cyan",
+    "markdown.item.number": "cyan",
+    "markdown.block_quote": "dim",
     # Progress, with the names that rich uses.
     "bar.back": "dim",
     "bar.complete": "cyan",

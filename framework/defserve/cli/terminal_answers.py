@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from select import select
 from threading import Event
@@ -24,8 +24,11 @@ from defserve.client.mgp.server_claims import ListedToolSecurity
 from defserve.client.replies import filter_strings, object_or_empty
 from defserve.core.json_values import is_array, is_object, read_required_names
 from defserve.errors import ToolError, UsageError
-from defserve.protocols.mgp.permissions import format_confirmation_question
+from defserve.protocols.mgp.permissions import format_confirmation_question, shorten_text
 
+MAX_PERMISSIONS: Final = 8
+PERMISSION_EDGES: Final = (40, 20)
+"""Characters of the begin and the end of a permission: a server chooses its words."""
 EXAMPLE: Final = """--answer true, --answer '"Ada"' or --answer '{"value": true}'"""
 
 
@@ -85,8 +88,13 @@ class PreparedAnswers:
         if not self.can_answer:
             raise UsageError(f"{tool.name} {_reason(tool)}", fix="run it at a terminal, or add --yes")
         asked = format_confirmation_question(tool.name, arguments, tool.schema)
-        shown = asked if tool.is_listed else f"{asked}\n  ({tool.name} {_reason(tool)})"
-        if not await ask_yes_or_no(Answers(ask=self._ask), shown, "value"):
+        if self._yes or self._left:
+            agreed = await ask_yes_or_no(Answers(ask=self._ask), asked, LONE)
+        else:
+            with self._around():
+                show_stderr("", *format_danger(tool, asked))
+                agreed = await ask_yes_or_no(self._terminal, "Run it?", LONE)
+        if not agreed:
             raise ToolError(f"{tool.name} was not run, because you did not confirm it")
         self._confirmed = asked
 
@@ -157,6 +165,20 @@ def _reason(tool: ListedToolSecurity) -> str:
     if not tool.is_listed:
         return "is not in the server's list, which would say what it does: it needs your yes"
     return f"is {tool.risk} and needs your yes" if tool.risk == "dangerous" else "needs your yes"
+
+
+def format_danger(tool: ListedToolSecurity, asked: str) -> Iterator[StyledLine]:
+    """What a person has to know before they say yes: the tool, the permissions that it needs, and the arguments.
+
+    `asked` is the question in our own words, with the arguments on lines of their own.
+    """
+    style = "danger" if tool.risk == "dangerous" else "warning"
+    wanted = [shorten_text(permission, *PERMISSION_EDGES) for permission in (tool.permissions or [])[:MAX_PERMISSIONS]]
+    needs = f" needs {', '.join(wanted)}" if wanted else "" if tool.is_listed else f" {_reason(tool)}"
+    yield StyledLine((f"{tool.risk}: {tool.name}{needs}", style))
+    for line in asked.split("\n")[1:]:
+        name, colon, value = line.partition(": ")
+        yield StyledLine((f"{name}{colon}", "faint"), value, hang=4)
 
 
 def _option(schema: dict[str, Any]) -> str:
@@ -240,8 +262,8 @@ def _open_line_reader() -> Generator[Read]:
 def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] | Decision:
     """Ask for every field of `schema`.
 
-    An empty line takes the default, or leaves an optional field out; for yes or no it means no. A required field is
-    asked for again.
+    An empty line takes the default, or leaves an optional field out. A required field is asked for again, and so is a
+    form that is one yes or no: Enter, pressed too soon, neither declines nor agrees.
     """
     if (problem := form_problem(schema)) is not None:
         show_stderr(f"The server asks with a form that cannot be shown: {problem}.")
@@ -257,7 +279,8 @@ def fill_in(message: str, schema: dict[str, Any], read: Read) -> dict[str, Any] 
     for name, field in properties.items():
         is_required = name in required
         label = _label(name, field, is_lone=len(properties) == 1) if beside is None else beside
-        answer = _answer(label, field, is_required and "default" not in field, read)
+        is_needed = beside is not None or (is_required and "default" not in field)
+        answer = _answer(label, field, is_needed, read)
         if isinstance(answer, Decision):
             return answer
         if answer is None and is_required:
@@ -317,11 +340,9 @@ def _answer(label: StyledLine, field: Field, is_required: bool, read: Read) -> A
             return Decline
         if not text and not is_required:
             return None
-        if not text and field.get("type") == "boolean":
-            return False
         if not text:
             empty += 1
-            show_stderr(StyledLine(f"  {NEEDED}"))
+            show_stderr(StyledLine(f"  {'type y or n' if field.get('type') == 'boolean' else NEEDED}"))
             continue
         try:
             return _parse_answer(text, field)
@@ -334,8 +355,8 @@ def _answer(label: StyledLine, field: Field, is_required: bool, read: Read) -> A
 
 def _hint(field: Field, is_required: bool) -> str:
     if field.get("type") == "boolean":
-        shown = {True: "Y/n", False: "y/N", None: "y/N" if is_required else "y/n"}
-        return f"[{shown[field.get('default')]}]"
+        shown = {True: "Y/n", False: "y/N", None: "y/n"}
+        return f"[{shown[None if is_required else field.get('default')]}]"
     choices = _choices(field)
     if _has_titles(field):
         hints = [f"1-{len(choices)}" + (", several as 1, 2" if _is_several(field) else "")]

@@ -24,7 +24,7 @@ from defserve.cli.target import ServerTarget, parse_headers
 from defserve.cli.target_connection import connect_target
 from defserve.client.client import Client
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.kernel.control import ask_kernel, locate_kernel
+from defserve.kernel.control import ask_kernel, find_kernel_at, locate_kernel
 from defserve.tooling.listing import LISTING_OFFER
 
 # -- What a server or kernel says of itself at one moment, and what happened between two moments.
@@ -157,7 +157,10 @@ def _look_at_socket(address: str, options: Namespace) -> TopSnapshot:
     if options.token is not None:
         headers["authorization"] = f"Bearer {options.token}"
     facts = {"status": "ready" if get(path, "/readyz", headers)[0] == OK else "not ready"}
-    return _make_server_snapshot(address, facts, *get(path, "/metrics", headers))
+    status, text = get(path, "/metrics", headers)
+    if status != OK and (kernel := find_kernel_at(address)) is not None:
+        return _look_at_kernel(*kernel)
+    return _make_server_snapshot(address, facts, status, text)
 
 
 def _make_server_snapshot(name: str, facts: Mapping[str, Any], status: int, metrics: str) -> TopSnapshot:
@@ -169,7 +172,10 @@ def _make_server_snapshot(name: str, facts: Mapping[str, Any], status: int, metr
 
 
 class _ServerSource:
-    """Asks for `…/metrics`, and over a connection of its own for the health, if the server tells it (MGP)."""
+    """Asks for `…/metrics`, and over a connection of its own for the health, if the server tells it (MGP).
+
+    A kernel of this user knows its figures without metrics: then it is asked for them.
+    """
 
     def __init__(self, address: str, options: Namespace, stack: AsyncExitStack) -> None:
         self._address, self._options, self._stack = address, options, stack
@@ -182,6 +188,8 @@ class _ServerSource:
             self._client = await self._stack.enter_async_context(opening)
         facts = await self._health(self._client)
         status, text = await asyncio.to_thread(self._fetch_metrics)
+        if status != OK and (kernel := await asyncio.to_thread(find_kernel_at, self._address)) is not None:
+            return await asyncio.to_thread(_look_at_kernel, *kernel)
         return _make_server_snapshot(str(self._client.server_info.get("name") or self._address), facts, status, text)
 
     async def _health(self, client: Client) -> dict[str, Any]:

@@ -27,10 +27,14 @@ def ask_kernel(config: Path, request: dict[str, Any], process: int | None = None
 
     Raises PeerGone if none runs, and UsageError for what it refuses.
     """
+    yield from _ask_socket(_place(config, process), request, f"the kernel of {config}")
+
+
+def _ask_socket(place: Path, request: dict[str, Any], named: str) -> Iterator[Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(CONNECT_SECONDS)
         try:
-            peer.connect(str(_place(config, process)))
+            peer.connect(str(place))
             # A drain may take long, and `logs -f` waits for ever.
             peer.settimeout(None)
             peer.sendall(json.dumps(request).encode() + b"\n")
@@ -41,8 +45,8 @@ def ask_kernel(config: Path, request: dict[str, Any], process: int | None = None
                         return
                     yield message["answer"]
         except OSError as error:
-            raise PeerGone(f"the kernel of {config} cannot be reached: {error}") from None
-    raise PeerGone(f"the kernel of {config} ended before it answered")
+            raise PeerGone(f"{named} cannot be reached: {error}") from None
+    raise PeerGone(f"{named} ended before it answered")
 
 
 async def ask_kernel_async(config: Path, request: dict[str, Any], process: int | None = None) -> AsyncGenerator[Any]:
@@ -109,10 +113,26 @@ def make_socket_path(config: Path) -> Path:
 
 def find_socket_paths(config: Path) -> dict[int, Path]:
     """The sockets of the kernels that serve a file, by process. Those that nobody listens on are left out."""
+    return _find_sockets(_name(config))
+
+
+def find_kernel_at(address: str) -> tuple[Path, int] | None:
+    """The file and the process of this user's kernel that serves an address; None if none does."""
+    for process, place in _find_sockets("*").items():
+        try:
+            (status,) = _ask_socket(place, {"verb": "status"}, "a kernel")
+        except (PeerGone, UsageError):  # it is just ending
+            continue
+        if status["on"] == address:
+            return Path(status["config"]), process
+    return None
+
+
+def _find_sockets(name: str) -> dict[int, Path]:
     found: dict[int, Path] = {}
     for folder in list_private_folders(FOLDER):
         if is_private_folder(folder):
-            for path in sorted(folder.glob(f"{_name(config)}-*.sock")):
+            for path in sorted(folder.glob(f"{name}-*.sock")):
                 process = path.stem.rpartition("-")[2]
                 if process.isdecimal() and _listens(path, int(process)):
                     found.setdefault(int(process), path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from defserve.kernel.config.entries import ServerEntry
 from defserve.protocols.mgp import vocabulary
 from defserve.proxying.backend import Backend
 from defserve.proxying.calls import CallSlots, CallTiming
-from defserve.proxying.mounted import BackendOptions, BackendTransition, ToolChoice
+from defserve.proxying.mounted import TRANSITION_LOG, BackendOptions, BackendTransition, ToolChoice
 from defserve.proxying.mounts import Mounts
 from defserve.proxying.targets import MIN_SECRET_LENGTH, BackendSecrets, Command, Remote, Target
 
@@ -200,6 +201,11 @@ def _format_transition(change: BackendTransition) -> str:
     # What it wrote to standard error has lines of its own.
     reason = change.reason.partition(LAST_WORDS)[0]
     return f"{change.previous} → {change.new}: {'; '.join(line.strip() for line in reason.splitlines())}"
+
+
+def is_transition_record(record: logging.LogRecord) -> bool:
+    """Whether a line of the log tells of a change of state. Who shows these otherwise leaves them out."""
+    return record.msg == TRANSITION_LOG
 
 
 def _format_claimed_transition(params: Mapping[str, Any]) -> str:

@@ -219,6 +219,8 @@ STATE_DESCRIPTIONS: Final[Mapping[BackendStateName, str]] = {
 }
 
 log = logging.getLogger("defserve.proxying")
+TRANSITION_LOG: Final = "server %r: %s (%s)"
+"""How changes of states are logged. Who shows them otherwise can leave them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,7 @@ class BackendState:
             self.settled.clear()
         if state == "connected":
             self.note = ""
-        log.log(logging.WARNING if state == "error" else logging.INFO, "server %r: %s (%s)", self._id, state, reason)
+        log.log(logging.WARNING if state == "error" else logging.INFO, TRANSITION_LOG, self._id, state, reason)
         transition = BackendTransition(previous, state, reason)
         for changed in list(self._watchers.values()):
             try:

@@ -45,13 +45,18 @@ PING = 20.0
 IN_A_ROW = 20
 
 
+def print_address(address: str) -> None:
+    """Say where it is served, in the line that scripts wait for."""
+    print(f"serving on {address}", file=sys.stderr, flush=True)
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkOptions:
     """How to listen. `parser` is `auto`, `httptools` or `h11`.
 
     `forwarded` reads the addresses that a trusted proxy forwards; None if no proxy is trusted. With `peer_user`,
     requests on a unix socket say which user sent them. `started` is called with the listener, on its loop, when it
-    listens. Without it, the address is printed; with it, messages of uvicorn are logged like those of others. Then
+    listens. Without it, `show_address` is; with it, messages of uvicorn are logged like those of others. Then
     `announce` is awaited: it says what else the operator should know.
     """
 
@@ -61,6 +66,7 @@ class NetworkOptions:
     forwarded: AddressNormalizer | None = None
     peer_user: bool = False
     started: Callable[[Any], None] | None = None
+    show_address: Callable[[str], None] = print_address
     announce: Callable[[], Awaitable[None]] | None = None
 
 
@@ -136,7 +142,7 @@ def _listener_class(
             if self.started and options.started is not None:
                 options.started(self)
             elif self.started and sockets:
-                print(f"serving on {resolve_bound_address(address, sockets[0])}", file=sys.stderr, flush=True)
+                options.show_address(str(resolve_bound_address(address, sockets[0])))
             if self.started and options.announce is not None:
                 await options.announce()
 

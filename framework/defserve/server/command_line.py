@@ -6,7 +6,7 @@ from argparse import Action, ArgumentParser, BooleanOptionalAction, Namespace, R
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from defserve.errors import did_you_mean
+from defserve.errors import did_you_mean, find_nearest_names
 from defserve.serve.address import ADDRESS_FORMS
 
 REPEATED = {"action": "append"}
@@ -118,10 +118,14 @@ class CommandLineParser(ArgumentParser):
         if on and option in ADDRESS:
             fix = f"write --on {on if '//' in on else self.example}"
         else:
-            fix = self.elsewhere.get(option) or did_you_mean(
-                option, self._option_string_actions, f"see {self.prog} --help"
-            )
+            fix = self.elsewhere.get(option) or self._find_nearest_option(option) or f"see {self.prog} --help"
         return f"{self.prog} has no option {option}", fix
+
+    def _find_nearest_option(self, option: str) -> str:
+        """The fix for a misspelt option; empty if none is near. All begin with dashes, which do not count."""
+        known = {name.lstrip("-"): name for name in self._option_string_actions}
+        nearest = find_nearest_names(option.lstrip("-"), known)
+        return f"did you mean {known[nearest[0]]!r}?" if nearest else ""
 
     def _check_value(self, action: Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

@@ -95,6 +95,8 @@ class Server(Declarations):
 
             check_shared_and_feature_sets(shared, feature_sets, find_author_location())
         self.limits = limits or Limits()
+        self.show_address: Callable[[str], None] | None = None
+        """Called with the network address, once it is served there, instead of printing it."""
         self.auth: Auth | None = None
         authorization: list[Extension] = []
         if auth is not None:

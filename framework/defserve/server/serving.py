@@ -35,7 +35,8 @@ def serve_address(server: Server, on: str, token: str | None, token_file: str | 
     from defserve.serve.address import Address
     from defserve.server.web import run_network_server
 
-    return run_network_server(server.composition, server.mcp, server.auth, Address.parse(on, "/mcp"), web)
+    address = Address.parse(on, "/mcp")
+    return run_network_server(server.composition, server.mcp, server.auth, address, web, server.show_address)
 
 
 def _on_stdio(server: Server, on: str) -> int:

@@ -138,10 +138,17 @@ def _page(mcp: MCP, auth: Auth | None, options: WebFields, *, is_unix: bool) -> 
 
 
 def run_network_server(
-    composition: Composition, mcp: MCP, auth: Auth | None, address: Address, options: WebFields
+    composition: Composition,
+    mcp: MCP,
+    auth: Auth | None,
+    address: Address,
+    options: WebFields,
+    show_address: Callable[[str], None] | None = None,
 ) -> int:
     """Serve on the network until a signal or a client ends it. Returns the exit code."""
     provider, network = SessionOpener(composition), make_network_options(options)
+    if show_address is not None:
+        network = replace(network, show_address=show_address)
     if address.scheme != "unix":
         network = replace(network, announce=partial(announce_to_operator, composition, auth, _print_line))
     if not options.get("local_token", False):

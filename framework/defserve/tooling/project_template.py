@@ -146,7 +146,8 @@ class TemplateQuestions:
         pattern, fix = self.settings["_rules"].get(name, ("(?s).*", ""))
         allowed = self.settings.get(name)
         if is_array(allowed) and answer not in allowed:
-            raise UsageError(f"{name} cannot be {answer!r}", fix=f"use one of {', '.join(allowed)}")
+            what = "template" if name == "body" else name
+            raise UsageError(f"there is no {what} {answer!r}", fix=f"use one of {', '.join(allowed)}")
         if not re.fullmatch(pattern, answer):
             raise UsageError(f"{name}: {answer!r} is not valid", fix=fix)
         if name == "project_slug" and answer in self.settings["_reserved_names"]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -98,19 +99,27 @@ def test_the_end_of_input_dismisses():
     assert fill_in("?", SCHEMA, typing("Ann\n")) is Cancel
 
 
-@for_each_row(("line", "decision"), [("y\n", Accept), ("YES\n", Accept), ("\n", Decline), ("", Cancel)])
+@for_each_row(("line", "decision"), [("y\n", Accept), ("YES\n", Accept), ("n\n", Decline), ("", Cancel)])
 def test_a_question_without_fields_is_a_yes_or_no(line: str, decision: object):
     assert agree("Sure?", typing(line)) is decision
     assert fill_in("Sure?", {"type": "object", "properties": {}}, typing(line)) is decision
 
 
-@pytest.mark.parametrize(("line", "answer"), [("y\n", True), ("No\n", False), ("\n", False)])
-def test_a_lone_yes_or_no_is_asked_on_one_line_and_empty_is_no(
-    line: str, answer: bool, capsys: pytest.CaptureFixture[str]
-):
+@pytest.mark.parametrize(("line", "answer"), [("y\n", True), ("No\n", False)])
+def test_a_lone_yes_or_no_is_asked_on_one_line(line: str, answer: bool, capsys: pytest.CaptureFixture[str]):
     form = {"properties": {"value": {"type": "boolean", "title": "Confirm"}}, "required": ["value"]}
     assert fill_in("Sure?", form, typing(line)) == {"value": answer}
-    assert capsys.readouterr().err == "\nSure? [y/N] "
+    assert capsys.readouterr().err == "\nSure? [y/n] "
+
+
+@for_each_row("field", [{}, {"default": True}, {"default": False}])
+@for_each_row("required", [[], ["value"]])
+def test_enter_neither_agrees_nor_declines(field: dict[str, Any], required: list[str]):
+    form = {"properties": {"value": {"type": "boolean", **field}}, "required": required}
+    assert fill_in("Sure?", form, typing("\n", "\n", "y\n")) == {"value": True}
+    assert fill_in("Sure?", form, typing("\n", "n\n")) == {"value": False}
+    assert fill_in("Sure?", form, typing("\n")) is Cancel
+    assert agree("Sure?", typing("\n", "y\n")) is Accept
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from defserve.cli import keyboard
 from defserve.cli.commands import top
 from defserve.cli.top_sources import ToolFigures, TopSnapshot
 from defserve.errors import PeerGone
@@ -52,7 +53,7 @@ async def test_a_key_quits_and_the_terminal_is_as_before(monkeypatch: pytest.Mon
 
     mine, theirs = pty.openpty()
     with os.fdopen(theirs, "r") as stdin:
-        monkeypatch.setattr(top, "sys", SimpleNamespace(stdin=stdin))
+        monkeypatch.setattr(keyboard, "sys", SimpleNamespace(stdin=stdin))
         before = termios.tcgetattr(stdin)
         with top._keys() as pressed:  # pyright: ignore[reportPrivateUsage]
             assert termios.tcgetattr(stdin) != before
@@ -64,6 +65,8 @@ async def test_a_key_quits_and_the_terminal_is_as_before(monkeypatch: pytest.Mon
 
 
 async def test_without_a_keyboard_only_an_interrupt_quits(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(top, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: False), platform=sys.platform))
+    monkeypatch.setattr(
+        keyboard, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: False), platform=sys.platform)
+    )
     with top._keys() as pressed:  # pyright: ignore[reportPrivateUsage]
         assert not pressed.is_set()

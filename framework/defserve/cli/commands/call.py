@@ -11,11 +11,18 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, Final, NamedTuple
 
-from defserve.cli.content import format_signature, is_content, list_media_blocks, object_example, render_content
+from defserve.cli.content import (
+    format_signature,
+    is_content,
+    list_media_blocks,
+    object_example,
+    render_content,
+    render_value,
+)
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.cli.progress import ProgressDisplay
 from defserve.cli.screen import show_stderr, show_stdout
-from defserve.cli.screen_blocks import DocumentBlock, JsonBlock, ScreenBlock
+from defserve.cli.screen_blocks import JsonBlock, ScreenBlock
 from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, split_command
 from defserve.cli.target_connection import (
     ARGUMENT_PATTERN,
@@ -62,27 +69,7 @@ ANSWER: Final = """--answer '{"value": …}', or with the fields of its form"""
 
 def main(argv: list[str]) -> int:
     before, command = split_command(argv)
-    options = parse_subject_options(
-        CommandParser("defserve call", "Call a tool of a server and print its result.", EXAMPLES),
-        _as_arguments(before),
-        "call",
-        "tool",
-        CommandArgument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP),
-        CommandArgument("--args", metavar="OBJECT", help="the arguments as one JSON object; --json OBJECT is the same"),
-        make_flag("--validate", help="only check whether the tool would accept the arguments"),
-        make_flag("--yes", "-y", help="say yes to everything that needs confirmation"),
-        CommandArgument(
-            "--answer",
-            action="append",
-            default=[],
-            type=parse_answer_option,
-            metavar="JSON",
-            help="the answer to a question of the tool, as JSON: an object, or the value of its only field; "
-            "repeatable, in the order of the questions",
-        ),
-        make_flag("--json", help="print the tool's value as JSON, text too"),
-        make_flag("--raw", help="print the whole result as JSON"),
-    )
+    options = parse_call_options(before)
     words: list[str] = options.words
     with redirect_stdout_to_stderr():
         target = resolve_target_before_name(words, options.module, command)
@@ -105,6 +92,31 @@ def main(argv: list[str]) -> int:
             f"the result contains {found[0]}, so {tool} did not await it\n  fix: await {found['name']}(…) in the tool"
         )
     return 0
+
+
+def parse_call_options(argv: list[str]) -> Namespace:
+    """The options of `defserve call`, with its words."""
+    return parse_subject_options(
+        CommandParser("defserve call", "Call a tool of a server and print its result.", EXAMPLES),
+        _as_arguments(argv),
+        "call",
+        "tool",
+        CommandArgument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP),
+        CommandArgument("--args", metavar="OBJECT", help="the arguments as one JSON object; --json OBJECT is the same"),
+        make_flag("--validate", help="only check whether the tool would accept the arguments"),
+        make_flag("--yes", "-y", help="say yes to everything that needs confirmation"),
+        CommandArgument(
+            "--answer",
+            action="append",
+            default=[],
+            type=parse_answer_option,
+            metavar="JSON",
+            help="the answer to a question of the tool, as JSON: an object, or the value of its only field; "
+            "repeatable, in the order of the questions",
+        ),
+        make_flag("--json", help="print the tool's value as JSON, text too"),
+        make_flag("--raw", help="print the whole result as JSON"),
+    )
 
 
 def _as_arguments(words: list[str]) -> list[str]:
@@ -133,7 +145,7 @@ def page(result: CallResult, tool: str, options: Namespace) -> Iterator[ScreenBl
     elif is_content(value):
         yield from render_content(value, tool, options.output)
     else:
-        yield DocumentBlock(value) if isinstance(value, str) else JsonBlock(value)
+        yield render_value(value)
         yield from render_content(media, tool, options.output)
 
 

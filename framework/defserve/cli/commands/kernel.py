@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.cli.content import print_file_check
 from defserve.cli.exits import EXIT_OK
-from defserve.cli.kernel_actions import CONFIG_HELP, list_kernel_commands, run_kernel_verb
+from defserve.cli.kernel_actions import CONFIG_HELP, format_exit_note, list_kernel_commands, run_kernel_verb
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
-from defserve.cli.screen_blocks import format_count
+from defserve.cli.screen import can_draw, make_console, show_stderr
+from defserve.cli.screen_blocks import StyledLine, format_count, measure_text
+from defserve.cli.start_screen import format_fact, format_start, format_time, show_start_at_terminal
 from defserve.kernel.control import locate_config
 from defserve.server.command_line import add_serving_options, read_serving_options
 
 if TYPE_CHECKING:
+    from rich.live import Live
+
     from defserve.kernel.config.entries import KernelConfig
+    from defserve.kernel.kernel import Kernel
+    from defserve.proxying.mounted import BackendTransition
 
 ABOUT: Final = """Serve the servers of an mgp.toml as one server, until it is interrupted.
 
@@ -73,8 +83,135 @@ def main(argv: list[str]) -> int:
 
     kernel = Kernel(config)
     kernel.on = options.on
-    kernel.server.run(**read_serving_options(options))
+    with KernelStartDisplay(kernel, is_logged=bool(options.log_level or options.log_json)):
+        kernel.server.run(**read_serving_options(options))
     return EXIT_OK
+
+
+# -- The servers of a kernel while they start: in place at a terminal, a line for each change elsewhere.
+
+
+MAX_DRAWN_SECONDS: Final = 15.0
+"""A server that is not ready by then has a line for each change, like everywhere else."""
+MAX_REASON_LENGTH: Final = 160
+SETTLED: Final = frozenset(("connected", "disconnected", "error"))
+# State → what is shown of it, and its style.
+STATE_WORDS: Final = {
+    "registered": ("waiting", "faint"),
+    "connecting": ("starting", "warning"),
+    "connected": ("ready", "good"),
+    "restarting": ("starting again", "warning"),
+    "draining": ("ending", "warning"),
+    "disconnected": ("ended", "faint"),
+    "error": ("failed", "bad"),
+}
+DISABLED: Final = ("disabled", "faint")
+ASLEEP: Final = ("ready, idle until its first call", "good")
+
+
+class KernelStartDisplay:
+    """`with KernelStartDisplay(kernel)`: shows on stderr how its servers start, and what becomes of them.
+
+    Changes of states are not logged too, unless somebody asked for a log.
+    """
+
+    def __init__(self, kernel: Kernel, *, is_logged: bool = False, read_clock: Callable[[], float] = monotonic) -> None:
+        self._kernel, self._is_logged, self._read_clock = kernel, is_logged, read_clock
+        self._began: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}
+        self._address = ""
+        self._live: Live | None = None
+        self._deadline = read_clock() + MAX_DRAWN_SECONDS
+
+    def __enter__(self) -> KernelStartDisplay:
+        if not self._is_logged:
+            logging.getLogger("defserve.proxying").addFilter(_is_other_news)
+        for id, member in self._kernel.members.items():
+            if member.backend is not None:
+                member.backend.watch(partial(self._note_change, id))
+        if can_draw(sys.stderr) and self._kernel.members:
+            from rich.live import Live
+
+            self._kernel.server.show_address = self._note_address
+            self._live = Live(console=make_console(sys.stderr), auto_refresh=False, redirect_stdout=False)
+            self._live.start()
+            self._live.console.show_cursor(True)  # the shell needs it, whatever ends us
+            self._draw()
+        else:
+            show_start_at_terminal(self._kernel.server)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_drawing()
+        logging.getLogger("defserve.proxying").removeFilter(_is_other_news)
+
+    def _note_change(self, id: str, change: BackendTransition) -> None:
+        if change.new in ("connecting", "restarting"):
+            self._began[id] = self._read_clock()
+        elif change.new == "connected":
+            self._seconds[id] = self._read_clock() - self._began.get(id, self._read_clock())
+        if id not in self._kernel.members or self._kernel.server.composition.draining:
+            return  # all of them end
+        if self._live is not None:
+            self._draw()
+        else:
+            show_stderr(self.format_member(id, ": "))
+
+    def _note_address(self, address: str) -> None:
+        self._address = address
+        if self._live is not None:
+            self._draw()
+        else:
+            show_stderr(format_fact("address", address))
+
+    def _draw(self) -> None:
+        from defserve.cli.screen_drawing import render_blocks
+
+        assert self._live is not None
+        self._live.update(render_blocks(self.format_blocks(), self._live.console), refresh=True)
+        backends = (member.backend for member in self._kernel.members.values())
+        is_settled = all(backend is None or backend.state in SETTLED for backend in backends)
+        is_served = bool(self._address) or self._kernel.on.startswith(("stdio", "mcpx+"))
+        if (is_settled and is_served) or self._read_clock() > self._deadline:
+            self._stop_drawing()
+
+    def _stop_drawing(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def format_blocks(self) -> Iterator[StyledLine]:
+        """All servers, each with its state, and the address once it is there."""
+        members = self._kernel.members
+        width = max(map(measure_text, members), default=0)
+        facts = [self.format_member(id, " " * (width - measure_text(id) + 2), "  ") for id in members]
+        facts += [StyledLine(), format_fact("address", self._address)] if self._address else []
+        yield from format_start(self._kernel.server.name, "", format_count(len(members), "server"), facts)
+
+    def format_member(self, id: str, gap: str, indent: str = "") -> StyledLine:
+        """`wiki  ready in 320 ms, 12 tools`, `mail  failed: exited with code 1: …`."""
+        member, more = self._kernel.members[id], ""
+        word, style = STATE_WORDS[member.state]
+        if not member.entry.enabled:
+            word, style = DISABLED
+        elif member.state == "disconnected" and member.entry.start == "lazy":
+            word, style = ASLEEP
+        elif member.state == "connected" and member.backend is not None and id in self._seconds:
+            more = f" in {format_time(self._seconds[id])}, {format_count(member.backend.tools, 'tool')}"
+        elif member.state in ("error", "restarting"):
+            why = format_exit_note(str(member.make_ps_row()["note"]))
+            more = f": {why[:MAX_REASON_LENGTH]}" if why else ""
+        return StyledLine(indent, (id, "title"), gap, (word, style), more, hang=len(f"{id}{gap}"))
+
+
+def _is_other_news(record: logging.LogRecord) -> bool:
+    """Whether a line of the log is about something else than the state of a server."""
+    from defserve.kernel.members import is_transition_record
+
+    return not is_transition_record(record)
+
+
+# -- Files: checked, imported from the settings of a client, and their schema.
 
 
 def _check(config: KernelConfig) -> int:

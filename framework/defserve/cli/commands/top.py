@@ -7,7 +7,7 @@ escaped where they are printed.
 from __future__ import annotations
 
 import asyncio
-import os
+import signal
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Generator, Iterator
@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final
 
 from defserve.cli.kernel_actions import MAX_NOTE_LENGTH, format_duration, format_exit_note
+from defserve.cli.keyboard import Keyboard, can_read_keys
 from defserve.cli.parser import JSON_LINES_FLAG, CommandArgument, CommandParser, parse_positive_int
 from defserve.cli.screen import can_draw, make_console, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, StyledText, Table, format_count, style_state
@@ -222,7 +223,7 @@ async def watch(source: SnapshotSource, every: float) -> None:
     seen: TopSnapshot = before
     with (
         _keys() as pressed,
-        Live(render_blocks([], screen.width), console=screen, screen=True, auto_refresh=False) as live,
+        Live(render_blocks([], screen), console=screen, screen=True, auto_refresh=False) as live,
     ):
         problem = ""
         while not pressed.is_set():
@@ -230,7 +231,7 @@ async def watch(source: SnapshotSource, every: float) -> None:
             if problem:
                 blocks.append(StyledLine((problem.partition("\n")[0], "error")))
             blocks.append(StyledLine((f"every {every:g} s, q quits", "faint")))
-            live.update(render_blocks(blocks, screen.width), refresh=True)
+            live.update(render_blocks(blocks, screen), refresh=True)
             try:
                 await asyncio.wait_for(pressed.wait(), every)
             except TimeoutError:
@@ -245,28 +246,15 @@ async def watch(source: SnapshotSource, every: float) -> None:
 
 @contextmanager
 def _keys() -> Generator[asyncio.Event]:
-    """Set when a key that quits is pressed. Keys are not shown meanwhile."""
-    pressed, loop = asyncio.Event(), asyncio.get_running_loop()
-    try:
-        import termios
-        import tty
-    except ImportError:  # Windows: Ctrl-C quits
+    """Set when a key that quits is pressed, or the command is asked to end. Keys are not shown meanwhile."""
+    pressed = asyncio.Event()
+    if not can_read_keys():  # Ctrl-C quits
         yield pressed
         return
-    if not sys.stdin.isatty():
-        yield pressed
-        return
-    keyboard = sys.stdin.fileno()
-    was = termios.tcgetattr(keyboard)
-
-    def read_keys() -> None:
-        if not QUIT.isdisjoint(os.read(keyboard, 64).decode(errors="replace")):
-            pressed.set()
-
-    tty.setcbreak(keyboard)
-    loop.add_reader(keyboard, read_keys)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, pressed.set)
     try:
-        yield pressed
+        with Keyboard(lambda key: pressed.set() if key in QUIT else None):
+            yield pressed
     finally:
-        loop.remove_reader(keyboard)
-        termios.tcsetattr(keyboard, termios.TCSADRAIN, was)
+        loop.remove_signal_handler(signal.SIGTERM)

@@ -13,6 +13,7 @@ import socket
 from _thread import start_new_thread
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -40,13 +41,8 @@ def serve_http_child(server: Server, plan: ServePlan) -> int:
     """Serve until standard input ends or a signal comes, and return the exit code."""
     ready = os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)  # what the author prints is for the person who watches
-    options: Any = {name: value for name, value in plan.options.items() if name not in ("on", "log_level", "log_json")}
+    options: Any = {name: value for name, value in plan.options.items() if name != "on"}
     address = Address.parse(plan.options["on"])
-    server.observe(
-        log_level=plan.options.get("log_level"),
-        log_json=plan.options.get("log_json", False),
-        metrics=plan.options.get("metrics", False),
-    )
     provider = SessionOpener(server.composition)
     sockets = [socket.socket(fileno=number) for number in plan.sockets]
     key = Path(plan.local_key).read_text() or None
@@ -62,7 +58,12 @@ def serve_http_child(server: Server, plan: ServePlan) -> int:
             server.mcp.subscriptions.notify_list_changed(kind)
 
     served = SessionReopener(app, Path(plan.sessions), on_started, announce)
-    return run_listener(served, address, web.make_network_options(options), server.limits, provider, sockets)
+    # The parent has said where it serves, and says when it serves something new.
+    network = replace(web.make_network_options(options), show_address=_show_nothing)
+    return run_listener(served, address, network, server.limits, provider, sockets)
+
+
+def _show_nothing(_: str) -> None: ...
 
 
 def leave(provider: SessionOpener, app: HttpApp) -> None:

@@ -39,7 +39,13 @@ from defserve.tooling.devserver.handover import (
     make_change_notifications,
     make_subscribed_notifications,
 )
-from defserve.tooling.devserver.reload_supervisor import NotServing, ReloadSupervisor, ServerProcess, WatchedFiles
+from defserve.tooling.devserver.reload_supervisor import (
+    DevConsole,
+    NotServing,
+    ReloadSupervisor,
+    ServerProcess,
+    WatchedFiles,
+)
 
 STDIN, STDOUT = 0, 1
 CHUNK = 64 * 1024
@@ -47,16 +53,16 @@ INTERRUPTED = 130
 FAREWELL_SECONDS = 2.0
 
 
-def serve_stdio(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
+def serve_stdio(plan: ServePlan, files: WatchedFiles, grace: float, console: DevConsole) -> int:
     """Relay until the client leaves or a signal ends it, and return the exit code."""
-    return asyncio.run(_relay_stdio(plan, files, grace))
+    return asyncio.run(_relay_stdio(plan, files, grace, console))
 
 
-async def _relay_stdio(plan: ServePlan, files: WatchedFiles, grace: float) -> int:
+async def _relay_stdio(plan: ServePlan, files: WatchedFiles, grace: float, console: DevConsole) -> int:
     ending = make_stop_future()
     relay = Relay(LineWriter().write, grace)
     with tempfile.TemporaryDirectory(prefix="defserve-dev-") as folder:
-        supervising = asyncio.create_task(ReloadSupervisor(plan, relay, files, Path(folder)).run())
+        supervising = asyncio.create_task(ReloadSupervisor(plan, relay, files, Path(folder), console).run())
         read_lines(relay.from_client, lambda: ending.done() or ending.set_result(0))
         supervising.add_done_callback(lambda task: ending.done() or ending.set_exception(_reason(task)))
         try:
@@ -127,7 +133,9 @@ RunCompanion: TypeAlias = Callable[[str, asyncio.Future[int]], Awaitable[int]]
 """What runs beside the server: it is given the address, and a future that gets the exit code when a signal comes."""
 
 
-def serve_sockets(plan: ServePlan, files: WatchedFiles, grace: float, beside: RunCompanion | None = None) -> int:
+def serve_sockets(
+    plan: ServePlan, files: WatchedFiles, grace: float, console: DevConsole, beside: RunCompanion | None = None
+) -> int:
     """Serve an address until a signal ends it, and return the exit code. Raises UsageError if it cannot be used."""
     address = Address.parse(plan.options["on"], "/mcp")
     if os.name != "posix":
@@ -146,17 +154,23 @@ def serve_sockets(plan: ServePlan, files: WatchedFiles, grace: float, beside: Ru
         numbers = tuple(one.fileno() for one in sockets)
         plan = replace(plan, sockets=numbers, sessions=str(sessions), local_key=str(local_key))
         where = replace(address, port=sockets[0].getsockname()[1]) if address.port == 0 else address
-        return asyncio.run(_hand_over_sockets(plan, files, grace, Path(folder), str(where), beside))
+        console.address = str(where)
+        return asyncio.run(_hand_over_sockets(plan, files, grace, Path(folder), console, beside))
 
 
 async def _hand_over_sockets(
-    plan: ServePlan, files: WatchedFiles, grace: float, folder: Path, address: str, beside: RunCompanion | None
+    plan: ServePlan,
+    files: WatchedFiles,
+    grace: float,
+    folder: Path,
+    console: DevConsole,
+    beside: RunCompanion | None,
 ) -> int:
     ending, front = make_stop_future(), SocketFront(grace)
-    supervising = asyncio.create_task(ReloadSupervisor(plan, front, files, folder).run())
+    supervising = asyncio.create_task(ReloadSupervisor(plan, front, files, folder, console).run())
     tasks: list[asyncio.Future[Any]] = [ending, supervising]
     if beside is not None:
-        tasks.append(asyncio.ensure_future(beside(address, ending)))
+        tasks.append(asyncio.ensure_future(beside(console.address, ending)))
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return ending.result() if ending.done() else done.pop().result() or 0

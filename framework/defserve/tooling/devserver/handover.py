@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 from defserve.core.messages import is_request_id
 from defserve.protocols.mcp.subscriptions import LIST_CHANGED_FILTERS, SUBSCRIPTION_ID_META_KEY
@@ -17,8 +19,9 @@ READY_LINE = b"ready\n"
 class ServePlan:
     """`options` are those of `Server.run`, `sockets` the inherited file descriptors.
 
-    The child writes the names of its source files to the file `report`, and how clients set up their sessions into the
-    folder `sessions`. The file `local_key` holds the local token: on the command line other users would see it.
+    The child writes a `ChildReport` to the file `report`, how clients set up their sessions into the folder `sessions`,
+    and the tool that was called last, with its arguments, to the file `last_call`. The file `local_key` holds the local
+    token: on the command line other users would see it. If it `is_quiet`, problems are in the report only.
     """
 
     target: str
@@ -27,6 +30,8 @@ class ServePlan:
     sockets: tuple[int, ...] = ()
     sessions: str = ""
     local_key: str = ""
+    last_call: str = ""
+    is_quiet: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -36,6 +41,50 @@ class ServePlan:
         given = json.loads(text)
         given["sockets"] = tuple(given["sockets"])
         return cls(**given)
+
+
+# -- What a child tells its parent before it serves, or instead.
+
+
+class ServerSummary(NamedTuple):
+    """What is served. `items` are its tools, resources and prompts, each with a digest of what it says and does."""
+
+    name: str
+    version: str
+    tools: int
+    tokens: int
+    items: dict[str, str]
+
+
+class StartProblem(NamedTuple):
+    """Why a server does not start. `lines` are the author's lines that led there, each with its place."""
+
+    where: str
+    text: str
+    lines: list[str]
+
+
+class ChildReport(NamedTuple):
+    """The source `files` of a child, `folders` that it serves as they are, and what it serves or why it does not."""
+
+    files: list[str] = []
+    folders: list[str] = []
+    served: ServerSummary | None = None
+    problem: StartProblem | None = None
+
+    def write_file(self, path: str) -> None:
+        """Renamed when it is complete."""
+        Path(path + ".new").write_text(json.dumps(self), encoding="utf-8")
+        os.replace(path + ".new", path)
+
+    @classmethod
+    def read_file(cls, path: Path) -> ChildReport:
+        """An empty one, if the child has not written any."""
+        try:
+            files, folders, served, problem = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return cls()
+        return cls(files, folders, served and ServerSummary(*served), problem and StartProblem(*problem))
 
 
 # -- How a client opened its session and what it set up, to be repeated to the next child.

@@ -6,7 +6,6 @@ A child that does not start changes nothing.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -19,7 +18,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any, Protocol, TypeAlias
 
-from defserve.tooling.devserver.handover import ServePlan
+from defserve.tooling.devserver.handover import ChildReport, ServePlan, ServerSummary, StartProblem
 
 # A child that crashes sooner would crash again.
 PROVEN_SECONDS = 1.0
@@ -41,27 +40,63 @@ class ClientFront(Protocol):
         ...
 
 
+class DevConsole(Protocol):
+    """What a person sees of the development server, and what they want of it."""
+
+    address: str
+    """Where it serves; empty on standard input and output. Who serves it sets it."""
+    wants_restart: asyncio.Event
+    """Set when the server is to be started again, though no file has changed."""
+
+    def show_ready(self, served: ServerSummary | None, seconds: float) -> None:
+        """The first server serves."""
+        ...
+
+    def show_reload(
+        self, paths: list[str], before: ServerSummary | None, served: ServerSummary | None, seconds: float
+    ) -> None:
+        """Another server serves, because these files changed; without files, because it was started again."""
+        ...
+
+    def show_problem(self, problem: StartProblem, *, is_serving: bool) -> None:
+        """A server does not start. `is_serving`: the old one still does."""
+        ...
+
+    def show_exit(self, code: int, *, is_restarted: bool) -> None:
+        """The server has ended by itself. If it is not started again at once, it waits for a change."""
+        ...
+
+
 class ReloadSupervisor:
     """Runs until it is cancelled."""
 
-    def __init__(self, plan: ServePlan, front: ClientFront, files: WatchedFiles, folder: Path) -> None:
+    def __init__(
+        self, plan: ServePlan, front: ClientFront, files: WatchedFiles, folder: Path, console: DevConsole
+    ) -> None:
         self._plan, self._front, self._files, self._folder = plan, front, files, folder
+        self._console = console
         self._numbers = count(1)
+        self._changed: list[str] = []
+        self._noticed = monotonic()
+        self._has_served = False
+        self._served: ServerSummary | None = None
         self.current: ServerProcess | None = None
 
     async def run(self) -> None:
         while True:
             before = self._files.snapshot()
             began = monotonic()
+            self._console.wants_restart.clear()
             if await self._replace(before):
                 continue  # a file changed while the child started
-            if self.current is not None and not await self._wait_for_change(before):
-                print_notice("the server ended by itself")
-                if monotonic() - began > PROVEN_SECONDS:
+            if self.current is not None and (code := await self._wait_for_change(before)) is not None:
+                is_restarted = monotonic() - began > PROVEN_SECONDS
+                self._console.show_exit(code, is_restarted=is_restarted)
+                self._changed, self._noticed = [], monotonic()
+                if is_restarted:
                     continue
             if self.current is None:
-                print_notice("waiting for a change")
-                self._report_changes(await self._files.wait_for_change(before))
+                self._note_changes(*await first(self._files.wait_for_change(before), self._wait_for_wish()))
 
     async def _replace(self, before: Snapshot) -> bool:
         """Try a new child. True if files changed before it was ready."""
@@ -75,37 +110,60 @@ class ReloadSupervisor:
             await child.kill()
             raise
         report = child.read_report()
-        self._files.add(report["files"])
-        self._files.add_trees(report["folders"])
+        self._files.add(report.files)
+        self._files.add_trees(report.folders)
         self._files.add_unchanged_files(before, started)
         error = ready.exception() if ready is not None else None
         if ready is not None and error is None:
             previous, self.current = self.current, child
             self._front.switch_to_child(child, previous)
+            self._show_served(report.served)
             return False
         if news is not None and ready is None:
             await child.kill()
-            self._report_changes(news.result())
+            self._note_changes(news)
             return True
         await child.stop(PROVEN_SECONDS)
-        kept = "; the old one goes on serving" if self.current is not None else ""
-        print_notice(f"the server does not start{f': {error}' if error and str(error) else ''}{kept}")
+        problem = report.problem or StartProblem("", f"the server does not start{_format_reason(error)}", [])
+        self._console.show_problem(problem, is_serving=self.current is not None)
+        self._changed = []
         return False
 
-    async def _wait_for_change(self, before: Snapshot) -> bool:
-        """Wait for a reason to start another child. True: files changed. False: this child has ended."""
+    def _show_served(self, served: ServerSummary | None) -> None:
+        seconds = monotonic() - self._noticed
+        if self._has_served:
+            self._console.show_reload(self._changed, self._served, served, seconds)
+        else:
+            self._console.show_ready(served, seconds)
+        self._has_served, self._served, self._changed = True, served, []
+
+    async def _wait_for_change(self, before: Snapshot) -> int | None:
+        """Wait for a reason to start another child. The exit code of this child, if that has ended."""
         assert self.current is not None
-        news, gone = await first(self._files.wait_for_change(before), self.current.wait_for_exit())
-        if news is None or gone is not None:
+        news, wish, gone = await first(
+            self._files.wait_for_change(before), self._wait_for_wish(), self.current.wait_for_exit()
+        )
+        if gone is not None:
             lost, self.current = self.current, None
             self._front.on_child_exit(lost)
-            return False
-        self._report_changes(news.result())
-        return True
+            return gone.result()
+        self._note_changes(news, wish)
+        return None
 
-    def _report_changes(self, paths: list[str]) -> None:
+    async def _wait_for_wish(self) -> None:
+        await self._console.wants_restart.wait()
+
+    def _note_changes(self, news: asyncio.Task[Any] | None, _: object = None) -> None:
+        """Remember which files changed, and since when somebody waits for a new server."""
+        if not self._changed:
+            self._noticed = monotonic()
         here = os.getcwd() + os.sep
-        print_notice(f"{', '.join(path.removeprefix(here) for path in paths[:3])} changed")
+        paths = [path.removeprefix(here) for path in news.result()] if news is not None else []
+        self._changed += [path for path in paths if path not in self._changed]
+
+
+def _format_reason(error: BaseException | None) -> str:
+    return f": {error}" if error is not None and str(error) else ""
 
 
 async def first(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | None]:
@@ -119,11 +177,6 @@ async def first(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any] | Non
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
     return [None if task in late else task for task in tasks]
-
-
-def print_notice(text: str) -> None:
-    """Print to stderr, because standard output belongs to the client."""
-    print(f"defserve dev: {text}", file=sys.stderr, flush=True)
 
 
 # -- A child process as its parent sees it: two pipes, an exit code, and the names of its source files.
@@ -195,12 +248,9 @@ class ServerProcess:
             self._process.kill()
         await self.wait_for_exit()
 
-    def read_report(self) -> dict[str, list[str]]:
-        """Its source `files`, and the `folders` that it serves as they are, as far as it has reported them."""
-        try:
-            return json.loads(self._report.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {"files": [], "folders": []}
+    def read_report(self) -> ChildReport:
+        """What it has told so far."""
+        return ChildReport.read_file(self._report)
 
 
 # -- The files that a server consists of, and when one of them changes.
