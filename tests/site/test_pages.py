@@ -44,6 +44,19 @@ def test_the_groups_are_those_that_a_reader_looks_for(pages: Pages):
     assert list(nav(pages)) == groups
 
 
+def test_guides_and_recipes_are_grouped_as_the_pages_that_lead_to_them_group_them(pages: Pages):
+    listed = {
+        name: entries for group in tomllib.loads(settings(pages))["project"]["nav"] for name, entries in group.items()
+    }
+    for subject in listed["Guides"]:
+        ((name, guides),) = subject.items()
+        row = re.search(rf"^\| {name} \|(.*)$", pages.texts["index.md"], re.MULTILINE)
+        assert row and re.findall(r"\]\(([\w-]+\.md)\)", row[1]) == guides, name
+    first, *recipes, more = listed["Cookbook"]
+    assert (first, more) == ("cookbook/index.md", "examples/index.md")
+    assert [name for subject in recipes for name in subject][:2] == ["Data", "The world outside"]
+
+
 def test_no_link_leaves_the_site(pages: Pages):
     lost: list[tuple[str, str]] = []
     for place, text in pages.texts.items():
