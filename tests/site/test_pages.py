@@ -17,7 +17,7 @@ from .markdown import anchor, headings, with_links, with_plain_pipes, with_since
 from .models import full, short
 from .pages import Pages
 from .places import DOCS
-from .questions import QUESTIONS
+from .questions import SETS
 from .reference import parts
 from .settings import places, settings
 
@@ -161,4 +161,6 @@ def test_words_for_the_search_are_of_pages_that_there_are(pages: Pages):
 
 
 def test_the_pages_that_questions_lead_to_are_there(pages: Pages):
-    assert {f"{page}.md" for answer in QUESTIONS.values() for page in answer.split()} <= set(pages.texts)
+    assert {f"{page}.md" for asked in SETS for answer in asked.questions.values() for page in answer.split()} <= set(
+        pages.texts
+    )
