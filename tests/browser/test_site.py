@@ -126,3 +126,20 @@ def test_everybody_can_read_it_and_nobody_else_is_asked(width: int, scheme: str,
         assert browser.complaints() == [], page
         assert browser.page("document.documentElement.scrollWidth <= innerWidth"), f"{page} is wider than {width}"
         assert [url for url in browser.asked() if not url.startswith((site.url, "data:"))] == [], page
+
+
+def test_the_playground_shows_a_recorded_session_and_refuses_the_rest(browser: Browser, site: Origin):
+    browser.begin()
+    browser.look(1440, 900)
+    browser.open(f"{site.url}/playground/index.html#tools/readings")
+    assert browser.page("!document.querySelector('.btn.pri')?.disabled && document.querySelector('.btn.pri')")
+    browser.press(".btn.pri")
+    assert browser.page("document.querySelectorAll('main table tbody tr').length") == 4
+    browser.page("location.hash = '#wire', true")
+    assert browser.page("document.querySelector('main').innerText.includes('tools/call')")
+    browser.page("location.hash = '#state', true")
+    assert browser.page("document.querySelectorAll('.graph [role=row]').length") == 4
+    browser.press(".moves .btn.pri")
+    assert browser.page("document.querySelector('main').innerText.includes('This is a recording')")
+    assert browser.complaints() == []
+    assert [url for url in browser.asked() if not url.startswith((site.url, "data:"))] == []

@@ -16,7 +16,7 @@ import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
-from . import finding, html, models, questions
+from . import finding, html, models, playground, questions
 from .pages import Pages
 from .places import BUILD, ROOT, SITE, THEME
 from .settings import settings
@@ -62,6 +62,7 @@ def build(pages: Pages) -> list[str]:
         return [re.sub(r"\x1b\[[\d;]*m", "", done.stdout).partition("Traceback (")[0]]
     finding.write()
     models.write(pages)
+    playground.write()
     return []
 
 

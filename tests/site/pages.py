@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from . import tokens
+from . import playground, tokens
 from .markdown import with_links, with_pictures, with_plain_pipes, with_since, with_tabs
 from .pictures import drawings, on_a_page
 from .places import DOCS, PAGES, ROOT, THEME
@@ -38,7 +38,10 @@ LANGUAGES: Final = {
 # What a reader does not look for: the map, what other pages show as well, what is for those who change defserve.
 UNSEARCHED: Final = ("index.md", "readme.md", "reference/index.md", "project/", "decisions/", "examples/", "tests/")
 # What the generator is told about a page, besides its text.
-ABOUT: Final = {"index.md": "title: Write a def, serve it\nhide: [navigation, toc]\n"}
+ABOUT: Final = {
+    "index.md": "title: Write a def, serve it\nhide: [navigation, toc]\n",
+    "playground.md": "hide: [navigation, toc]\n",
+}
 ASSETS: Final = ("site.js", "iframe-worker.js", "favicon.svg")
 STYLES: Final = "site.css"
 PICTURES: Final = {".png", ".svg"}
@@ -72,6 +75,7 @@ class Pages:
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
             told = ABOUT.get(place, "") + ("search:\n  exclude: true\n" if place.startswith(UNSEARCHED) else "")
             head = f"---\n{told}---\n\n" if told else ""
+            text = text.replace(playground.MARK, playground.FRAME)
             shown = with_since(with_tabs(with_plain_pipes(with_pictures(text, _drawn))))
             (folder / place).write_text(head + shown, encoding="utf-8")
         for picture in filter(lambda path: path.suffix in PICTURES, DOCS.rglob("*")):
