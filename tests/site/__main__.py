@@ -34,8 +34,10 @@ def main(arguments: list[str]) -> int:
         answered.append(f"{count} of {len(each.questions)} questions among its first {each.top}")
         if count < each.enough or options.questions:
             told = [f"the search for {question!r} gives {found}" for question, found in missed.items()]
-            problems += told if count < each.enough else []
-            answered += [] if count < each.enough else told
+            if count < each.enough:
+                problems += told
+            else:
+                print("\n".join(told), file=sys.stderr)
     if problems:
         print("\n".join(problems), file=sys.stderr)
         print(f"{len(problems)} problems", file=sys.stderr)

@@ -36,7 +36,16 @@ LANGUAGES: Final = {
     ".conf": "nginx",
 }
 # What a reader does not look for: the map, what other pages show as well, what is for those who change defserve.
-UNSEARCHED: Final = ("index.md", "readme.md", "reference/index.md", "project/", "decisions/", "examples/", "tests/")
+UNSEARCHED: Final = (
+    "index.md",
+    "readme.md",
+    "reference/index.md",
+    "project/",
+    "decisions/",
+    "examples/",
+    "tests/",
+    "docs/",
+)
 # What the generator is told about a page, besides its text.
 ABOUT: Final = {
     "index.md": "title: Write a def, serve it\nhide: [navigation, toc]\n",

@@ -25,7 +25,7 @@ GROUPS: Final = {
 COOKBOOK: Final = "cookbook/index.md"
 _RECIPE: Final = re.compile(r"^\| \[[^]]+\]\(([\w-]+\.md)\)", re.MULTILINE)
 # Files that pages link to are found from there.
-UNLISTED: Final = ("examples/", "tests/")
+UNLISTED: Final = ("examples/", "tests/", "docs/")
 
 # A page, or the name of a group with its pages and groups.
 Entry: TypeAlias = "str | dict[str, list[Entry]]"
