@@ -13,7 +13,7 @@ PORT = re.compile(r"(?<=127\.0\.0\.1:)\d+")
 
 # What a page says above a block of commands, for the reader of its source and for us.
 NETWORK, BACKGROUND = "needs the network", "keeps running"
-SKIPPED = {"needs Docker", "needs root"}
+SKIPPED = {"needs Docker", "needs root", "needs uv"}
 # Blocks that are files, not commands.
 FILES = {"python", "ini", "nginx"}
 
@@ -98,7 +98,7 @@ def follow(page: str, reader: Reader, online: Callable[[str], str] | None = None
     """Write each file of a page and type each command, in order; fails where something else is printed than it shows.
 
     `online` makes of a command that needs the network the one to type; without it, such commands are left out. Those
-    that need Docker or root always are.
+    that need Docker, root or uv always are.
     """
     for note, language, block in BLOCK.findall(page):
         if language in FILES:

@@ -19,9 +19,18 @@ from .origins import Origin, Reply, anything, origin
 
 pytestmark = pytest.mark.browser
 
-# One of each kind: the map, a guide with code, wide tables, pictures, a part of the reference.
-KINDS = ("index.html", "learn/first-server.html", "compatibility.html", "inspector.html", "reference/a-server.html")
-LOOKS = [(360, "light"), (360, "dark"), (1440, "dark"), (1440, "light")]
+# One of each kind: the first page, tabs and notes, wide tables, pictures, a part of the reference, charts, diagrams.
+KINDS = (
+    "index.html",
+    "learn/first-server.html",
+    "compatibility.html",
+    "inspector.html",
+    "reference/a-server.html",
+    "benchmarks.html",
+    "permissions.html",
+    "protocols.html",
+)
+LOOKS = [(width, scheme) for width in (390, 768, 1024, 1440) for scheme in ("light", "dark")]
 # The dialog of the search is in a shadow root.
 DIALOG = "[...document.querySelectorAll('*')].find(each => each.shadowRoot?.querySelector('dialog')).shadowRoot"
 
@@ -56,6 +65,38 @@ def test_the_search_takes_a_question(browser: Browser, site: Origin):
     assert browser.complaints() == []
 
 
+def test_the_search_shows_a_page_that_is_about_the_question_and_has_its_words_nowhere(browser: Browser, site: Origin):
+    browser.look(1440, 900)
+    browser.open(f"{site.url}/index.html")
+    assert found(browser, "slack bot")[0] in ("channels", "chat")
+    assert browser.complaints() == []
+
+
+def test_the_terminal_of_the_first_page_plays_and_can_be_stopped(browser: Browser, site: Origin):
+    browser.look(1440, 900)
+    browser.open(f"{site.url}/index.html")
+    button = "document.querySelector('.terminal > button')"
+    states = "new Set(document.querySelector('.cast').getAnimations({ subtree: true }).map(each => each.playState))"
+    assert browser.page(f"{button}?.textContent") == "Pause"
+    browser.press(".terminal > button")
+    assert browser.page(f"{button}.textContent === 'Play' && !{states}.has('running')")
+    browser.page(
+        "document.querySelector('.cast').getAnimations({ subtree: true }).forEach(each => each.finish()) ?? true"
+    )
+    assert browser.page(f"{button}.textContent === 'Play again'")
+    browser.press(".terminal > button")
+    assert browser.page(f"{button}.textContent === 'Pause' && {states}.has('running')")
+
+
+def test_the_first_screen_says_what_it_is_how_to_install_it_and_why(browser: Browser, site: Origin):
+    browser.look(1440, 900)
+    browser.open(f"{site.url}/index.html")
+    seen = "each => each.getBoundingClientRect().bottom <= innerHeight"
+    assert browser.page(f"[...document.querySelectorAll('.first, .figures')].every({seen})")
+    install = browser.page("document.querySelector('.first .tabbed-block code').textContent.trim()")
+    assert install.startswith("pip install ")
+
+
 def test_the_search_works_in_a_folder_that_was_downloaded(browser: Browser, site: Origin):
     browser.look(1440, 900)
     browser.open(f"{SITE.as_uri()}/index.html")
@@ -85,3 +126,20 @@ def test_everybody_can_read_it_and_nobody_else_is_asked(width: int, scheme: str,
         assert browser.complaints() == [], page
         assert browser.page("document.documentElement.scrollWidth <= innerWidth"), f"{page} is wider than {width}"
         assert [url for url in browser.asked() if not url.startswith((site.url, "data:"))] == [], page
+
+
+def test_the_playground_shows_a_recorded_session_and_refuses_the_rest(browser: Browser, site: Origin):
+    browser.begin()
+    browser.look(1440, 900)
+    browser.open(f"{site.url}/playground/index.html#tools/readings")
+    assert browser.page("!document.querySelector('.btn.pri')?.disabled && document.querySelector('.btn.pri')")
+    browser.press(".btn.pri")
+    assert browser.page("document.querySelectorAll('main table tbody tr').length") == 4
+    browser.page("location.hash = '#wire', true")
+    assert browser.page("document.querySelector('main').innerText.includes('tools/call')")
+    browser.page("location.hash = '#state', true")
+    assert browser.page("document.querySelectorAll('.graph [role=row]').length") == 4
+    browser.press(".moves .btn.pri")
+    assert browser.page("document.querySelector('main').innerText.includes('This is a recording')")
+    assert browser.complaints() == []
+    assert [url for url in browser.asked() if not url.startswith((site.url, "data:"))] == []

@@ -1,4 +1,4 @@
-"""Writes docs/reliability.md, and the results in docs/benchmarks.md, of what is kept in `tests/reliability/results`.
+"""Writes docs/reliability.md, and the results of benchmarks on pages, of what is kept in `tests/reliability/results`.
 
 `python -m tests.reliability --take chaos FILE` takes over what `make chaos ARGS="--json FILE"` wrote; the same for
 soak, fuzz and bench. Samples are left out; the picture is drawn of them first.
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from defserve.base.version import VERSION
-from tests.reliability.benchmarks import with_results
+from tests.reliability.benchmarks import with_figures, with_results
 from tests.reliability.pages import reliability
+from tests.site.pictures import files
 from tests.soak.plots import picture
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,7 @@ RESULTS = Path(__file__).parent / "results"
 KINDS = ("chaos", "soak", "fuzz", "bench")
 PICTURE = ROOT / "docs" / "pictures" / "soak.svg"
 RELIABILITY, BENCHMARKS = ROOT / "docs" / "reliability.md", ROOT / "docs" / "benchmarks.md"
+COMPARING = (ROOT / "README.md", ROOT / "docs" / "comparison.md")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"there are no results of {kind!r}; use one of {', '.join(KINDS)}")
         take(kind, json.loads(Path(file).read_text()))
     RELIABILITY.write_text(reliability_page(), encoding="utf-8")
-    BENCHMARKS.write_text(benchmarks_page(), encoding="utf-8")
+    for page, text in bench_pages().items():
+        page.write_text(text, encoding="utf-8")
+    for path, drawn in files().items():
+        path.write_text(drawn, encoding="utf-8")
     return 0
 
 
@@ -71,9 +76,13 @@ def reliability_page() -> str:
     return reliability(*(_kept(kind) for kind in KINDS[:3]))
 
 
-def benchmarks_page() -> str:
-    page, found = BENCHMARKS.read_text("utf-8"), _kept("bench")
-    return page if found is None else with_results(page, found)
+def bench_pages() -> dict[Path, str]:
+    """The pages that show results of benchmarks."""
+    found = _kept("bench")
+    if found is None:
+        return {}
+    compared = {page: with_figures(page.read_text("utf-8"), found) for page in COMPARING}
+    return {BENCHMARKS: with_results(BENCHMARKS.read_text("utf-8"), found), **compared}
 
 
 def _kept(kind: str) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
-from . import finding, html, models, questions
+from . import finding, html, models, playground, questions
 from .pages import Pages
 from .places import BUILD, ROOT, SITE, THEME
 from .settings import settings
@@ -27,9 +27,17 @@ def main(arguments: list[str]) -> int:
     began = time.monotonic()
     pages = Pages()
     problems = build(pages) or html.problems(SITE)
-    missed = {} if problems else questions.missed()
-    if len(questions.QUESTIONS) - len(missed) < questions.ENOUGH:
-        problems += [f"the search for {question!r} gives {pages}" for question, pages in missed.items()]
+    answered = list[str]()
+    for each in questions.SETS if not problems else ():
+        missed = questions.missed(each)
+        count = len(each.questions) - len(missed)
+        answered.append(f"{count} of {len(each.questions)} questions among its first {each.top}")
+        if count < each.enough or options.questions:
+            told = [f"the search for {question!r} gives {found}" for question, found in missed.items()]
+            if count < each.enough:
+                problems += told
+            else:
+                print("\n".join(told), file=sys.stderr)
     if problems:
         print("\n".join(problems), file=sys.stderr)
         print(f"{len(problems)} problems", file=sys.stderr)
@@ -37,8 +45,7 @@ def main(arguments: list[str]) -> int:
     count = sum(1 for _ in SITE.rglob("*.html"))
     took = f"{time.monotonic() - began:.1f} s"
     print(f"{count} pages in {SITE.relative_to(ROOT)}: no link is broken, nothing is loaded from elsewhere ({took})")
-    asked = len(questions.QUESTIONS)
-    print(f"the search leads {asked - len(missed)} of {asked} questions to their page")
+    print(f"the search has the page for {', '.join(answered)}")
     if options.serve is not None:
         serve(options.serve)
     return 0
@@ -57,6 +64,7 @@ def build(pages: Pages) -> list[str]:
         return [re.sub(r"\x1b\[[\d;]*m", "", done.stdout).partition("Traceback (")[0]]
     finding.write()
     models.write(pages)
+    playground.write()
     return []
 
 
@@ -73,6 +81,7 @@ def serve(port: int) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog='make docs ARGS="…"', description=__doc__)
     parser.add_argument("--serve", nargs="?", type=int, const=8000, metavar="PORT", help="serve the site on loopback")
+    parser.add_argument("--questions", action="store_true", help="also list the questions that the search misses")
     return parser
 
 

@@ -1,176 +1,261 @@
-"""`python -m tests.site.diagrams` draws the diagrams of the pages as SVG, each in light and in dark colours."""
+"""The diagrams of the pages: read from the texts in docs/diagrams, laid out and drawn as SVG.
+
+A text begins with its kind and what it shows. Then come the things, and what goes between them:
+
+    flow: …                                    sequence: …                            steps: …
+    Client: a line / another line              lanes: Client, Server                  A question?: a line -> if not
+    Kernel*: what the picture is about         Client -> Server: a request            The end*: a line
+    Client -> Kernel: what it carries          Server --> Client: its answer
+
+A sequence may have several parts beside each other, each below `== its title`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
-from pathlib import Path
+from itertools import pairwise
 from typing import Final
 
 from .places import DOCS
 
-FOLDER: Final = DOCS / "pictures"
-LINE: Final = 18
-FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+FOLDER: Final = DOCS / "diagrams"
+LINE, GAP, EDGE = 18, 20, 12
+# How wide a letter is: the widest common font of a system decides.
+BOLD_LETTER, SMALL_LETTER = 8.4, 7.0
+_THING: Final = re.compile(r"(?P<name>[^:>]+?)(?P<strong>\*)?: (?P<rest>.+)")
+_ARROW: Final = re.compile(r"(?P<start>.+?) (?P<line>-->|->) (?P<end>[^:]+)(?:: (?P<carries>.+))?")
 
 
 @dataclass(frozen=True)
-class Colours:
-    paper: str
-    box: str
-    edge: str
-    strong: str
-    on_strong: str
-    text: str
-    faint: str
+class Drawing:
+    """Parts of SVG, and the room that they take."""
+
+    width: float
+    height: float
+    parts: list[str] = field(default_factory=list[str])
 
 
-SCHEMES: Final = {
-    "": Colours("#ffffff", "#f5f6fa", "#c3c8d8", "#3949ab", "#ffffff", "#1c1f2b", "#4a5068"),
-    "-dark": Colours("#14161f", "#232736", "#4b5270", "#5c6bc0", "#ffffff", "#eceef6", "#b9bfd6"),
-}
+def read_all() -> dict[str, str]:
+    """The texts by the names of their pictures."""
+    return {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.txt"))}
+
+
+def draw(source: str) -> str:
+    head, _, text = source.partition("\n")
+    kind, _, about = head.partition(": ")
+    drawing = KINDS[kind]([line for line in text.splitlines() if line.strip()])
+    width, height = round(drawing.width), round(drawing.height)
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    label = f'role="img" aria-label="{escape(about.strip())}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="diagram" {size} {label}>',
+        '<g style="font-family:var(--sans)" font-size="14">',
+        *drawing.parts,
+        "</g>",
+        "</svg>\n",
+    ]
+    return "\n".join(lines)
+
+
+# -- flows: boxes in columns, arrows between them ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Box:
-    """At a place, with a title and lines below it. `strong` is what the picture is about."""
-
-    x: int
-    y: int
-    width: int
-    title: str
-    lines: tuple[str, ...] = ()
-    strong: bool = False
+    name: str
+    lines: tuple[str, ...]
+    strong: bool
+    x: float = 0
+    y: float = 0
+    width: float = 0
 
     @property
     def height(self) -> int:
-        return 36 + LINE * len(self.lines)
+        return 34 + LINE * len(self.lines)
 
     @property
-    def middle(self) -> int:
-        return self.y + self.height // 2
+    def middle(self) -> float:
+        return self.y + self.height / 2
 
 
 @dataclass(frozen=True)
-class Diagram:
-    """Boxes by name, and arrows from one to another with what they carry."""
-
-    about: str
-    width: int
-    height: int
-    boxes: Mapping[str, Box]
-    arrows: tuple[tuple[str, str, str], ...]
+class Arrow:
+    start: str
+    end: str
+    carries: str
+    dashed: bool
 
 
-DIAGRAMS: Final = {
-    "serving": Diagram(
-        "Clients of every version reach the same functions through stdio, HTTP or WebSocket",
-        860,
-        250,
-        {
-            "old": Box(20, 20, 200, "Older clients", ("a session first",)),
-            "new": Box(20, 98, 200, "New clients", ("each request stands alone",)),
-            "hosts": Box(20, 176, 200, "Hosts with extensions", ("MGP, MCPL, MCPx",)),
-            "defserve": Box(
-                330,
-                80,
-                230,
-                "defserve",
-                ("stdio, HTTP, WebSocket", "who calls, with what", "questions, limits, logs"),
-                True,
-            ),
-            "yours": Box(670, 89, 170, "Your functions", ("ordinary Python", "with types")),
-        },
-        (
-            ("old", "defserve", ""),
-            ("new", "defserve", ""),
-            ("hosts", "defserve", ""),
-            ("defserve", "yours", "a call"),
-        ),
-    ),
-    "kernel": Diagram(
-        "A client talks to one kernel, which runs, restarts and watches many servers",
-        860,
-        250,
-        {
-            "client": Box(20, 89, 170, "Client", ("one entry", "in its settings")),
-            "kernel": Box(330, 80, 210, "Kernel", ("one list of tools", "permissions, audit", "restarts, logs"), True),
-            "files": Box(660, 20, 180, "files", ("a command on stdio",)),
-            "search": Box(660, 98, 180, "search", ("an address over HTTP",)),
-            "yours": Box(660, 176, 180, "yours", ("a server with defserve",)),
-        },
-        (
-            ("client", "kernel", "one connection"),
-            ("kernel", "files", ""),
-            ("kernel", "search", ""),
-            ("kernel", "yours", ""),
-        ),
-    ),
-    "asking": Diagram(
-        "A tool asks, the client shows the question, a person answers, and the tool goes on",
-        860,
-        112,
-        {
-            "tool": Box(20, 29, 160, "Your tool", ("await ctx.ask(…)",), True),
-            "client": Box(230, 29, 160, "Client", ("shows the question",)),
-            "person": Box(440, 29, 160, "Person", ("answers or declines",)),
-            "again": Box(650, 20, 190, "Your tool", ("the call goes on, or the", "function runs again"), True),
-        },
-        (("tool", "client", ""), ("client", "person", ""), ("person", "again", "")),
-    ),
+def _draw_flow(lines: Sequence[str]) -> Drawing:
+    arrows = [arrow for line in lines if (arrow := _read_arrow(line))]
+    boxes = {box.name: box for line in lines if not _read_arrow(line) and (box := _read_box(line))}
+    columns = _columns(boxes, arrows)
+    tallest = max(sum(boxes[name].height + GAP for name in names) - GAP for names in columns)
+    x, placed = float(EDGE), dict[str, Box]()
+    for number, names in enumerate(columns):
+        width = max(_width(boxes[name]) for name in names)
+        y = EDGE + (tallest - sum(boxes[name].height + GAP for name in names) + GAP) / 2
+        for name in names:
+            placed[name] = replace(boxes[name], x=x, y=y, width=width)
+            y += boxes[name].height + GAP
+        told = [len(arrow.carries) for arrow in arrows if arrow.start in names and arrow.carries]
+        x += width + max(56, max(told, default=0) * SMALL_LETTER + 36) * (number < len(columns) - 1)
+    parts = [part for arrow in arrows for part in _draw_curve(placed[arrow.start], placed[arrow.end], arrow)]
+    parts += [part for box in placed.values() for part in _draw_box(box)]
+    return Drawing(x + EDGE, tallest + 2 * EDGE, parts)
+
+
+def _columns(boxes: Mapping[str, Box], arrows: Sequence[Arrow]) -> list[list[str]]:
+    """The names of each column: a box stands right of all that lead to it."""
+    depth = dict.fromkeys(boxes, 0)
+    for _ in boxes:
+        for arrow in arrows:
+            depth[arrow.end] = max(depth[arrow.end], depth[arrow.start] + 1)
+    return [[name for name in boxes if depth[name] == column] for column in range(max(depth.values()) + 1)]
+
+
+def _width(box: Box) -> float:
+    return max(len(box.name) * BOLD_LETTER, *(len(line) * SMALL_LETTER for line in box.lines), 0) + 2 * EDGE
+
+
+def _draw_box(box: Box) -> Iterator[str]:
+    fill, edge = ("var(--accent)", "var(--accent)") if box.strong else ("var(--well)", "var(--line-strong)")
+    text, second = ("var(--on-accent)",) * 2 if box.strong else ("var(--text)", "var(--text-2)")
+    place = f'x="{box.x:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" height="{box.height}"'
+    yield f'<rect {place} rx="8" fill="{fill}" stroke="{edge}"/>'
+    middle = box.x + box.width / 2
+    yield _text(middle, box.y + 22, box.name, f'font-weight="600" fill="{text}"')
+    for number, line in enumerate(box.lines, 1):
+        yield _text(middle, box.y + 22 + LINE * number, line, f'font-size="13" fill="{second}"')
+
+
+def _draw_curve(start: Box, end: Box, arrow: Arrow) -> Iterator[str]:
+    x1, y1, x2, y2 = start.x + start.width, start.middle, end.x, end.middle
+    half = (x1 + x2) / 2
+    path = f"M{x1:.0f} {y1:.0f}C{half:.0f} {y1:.0f} {half:.0f} {y2:.0f} {x2 - 8:.0f} {y2:.0f}"
+    yield f'<path d="{path}" fill="none" stroke="var(--edge)" stroke-width="1.5"/>'
+    yield _draw_head(x2, y2, -1)
+    if arrow.carries:
+        yield _text(half, (y1 + y2) / 2 - 8, arrow.carries, 'font-size="13" fill="var(--text-2)"')
+
+
+# -- sequences: who says what to whom, from top to bottom --------------------------------------------------------------
+
+
+def _draw_sequence(lines: Sequence[str]) -> Drawing:
+    panels = list[tuple[str, list[str]]]()
+    for line in lines:
+        if line.startswith("== ") or not panels:
+            panels.append((line.removeprefix("== ") if line.startswith("== ") else "", []))
+        if not line.startswith("== "):
+            panels[-1][1].append(line)
+    x, height, parts = 0.0, 0.0, list[str]()
+    for title, inside in panels:
+        drawing = _draw_panel(title, inside)
+        parts += [f'<g transform="translate({x:.0f} 0)">', *drawing.parts, "</g>"]
+        x, height = x + drawing.width, max(height, drawing.height)
+    return Drawing(x, height, parts)
+
+
+def _draw_panel(title: str, lines: Sequence[str]) -> Drawing:
+    lanes = lines[0].partition(": ")[2].split(", ")
+    arrows = [arrow for line in lines[1:] if (arrow := _read_arrow(line))]
+    places = _places(lanes, arrows)
+    top = EDGE + (28 if title else 0)
+    first, end = top + 34, top + 34 + 42 * len(arrows) + 10
+    width = places[lanes[-1]] + len(lanes[-1]) * BOLD_LETTER / 2 + 2 * EDGE
+    parts = [f'<text x="{EDGE}" y="20" font-weight="600" fill="var(--text)">{escape(title)}</text>'] if title else []
+    for lane in lanes:
+        parts.append(
+            f'<path d="M{places[lane]:.0f} {first}V{end}" stroke="var(--line-strong)" stroke-dasharray="3 4"/>'
+        )
+        box = Box(lane, (), strong=False, y=top, width=len(lane) * BOLD_LETTER + 2 * EDGE)
+        parts += _draw_box(replace(box, x=places[lane] - box.width / 2))
+    for number, arrow in enumerate(arrows):
+        parts += _draw_message(places[arrow.start], places[arrow.end], first + 38 + 42 * number, arrow)
+    return Drawing(width, end + EDGE, parts)
+
+
+def _places(lanes: Sequence[str], arrows: Sequence[Arrow]) -> dict[str, float]:
+    """Where the lanes stand: what two neighbours say to each other fits between them."""
+    x = EDGE + len(lanes[0]) * BOLD_LETTER / 2 + EDGE
+    places = {lanes[0]: x}
+    for left, right in pairwise(lanes):
+        said = [len(arrow.carries) for arrow in arrows if {arrow.start, arrow.end} == {left, right}]
+        boxes = (len(left) + len(right)) * BOLD_LETTER / 2 + 3 * EDGE
+        x += max(max(said, default=0) * SMALL_LETTER + 28, boxes)
+        places[right] = x
+    return places
+
+
+def _draw_message(x1: float, x2: float, y: float, arrow: Arrow) -> Iterator[str]:
+    towards = 1 if x2 > x1 else -1
+    dashes = ' stroke-dasharray="5 4"' if arrow.dashed else ""
+    line = f'd="M{x1:.0f} {y}H{x2 - 8 * towards:.0f}" stroke="var(--accent)"'
+    yield f'<path {line} stroke-width="1.5"{dashes}/>'
+    yield _draw_head(x2, y, -towards, "accent")
+    # A paper behind the words: lines of others pass there.
+    half, width = (x1 + x2) / 2, len(arrow.carries) * SMALL_LETTER
+    yield f'<rect x="{half - width / 2:.0f}" y="{y - 20}" width="{width:.0f}" height="15" fill="var(--surface)"/>'
+    yield _text(half, y - 8, arrow.carries, 'font-size="13" fill="var(--text)"')
+
+
+# -- steps: gates below each other, and what happens to who does not pass ----------------------------------------------
+
+
+def _draw_steps(lines: Sequence[str]) -> Drawing:
+    parts, y, wide, aside = list[str](), float(EDGE), 0.0, 0.0
+    steps = [(box, line.partition(" -> ")[2]) for line in lines if (box := _read_box(line.partition(" -> ")[0]))]
+    wide = max(_width(box) for box, _ in steps)
+    for number, (box, otherwise) in enumerate(steps):
+        placed = replace(box, x=EDGE, y=y, width=wide)
+        parts += _draw_box(placed)
+        if otherwise:
+            x1, x2 = EDGE + wide, EDGE + wide + 44
+            parts.append(
+                f'<path d="M{x1:.0f} {placed.middle:.0f}H{x2 - 8:.0f}" stroke="var(--bad)" stroke-width="1.5"/>'
+            )
+            parts.append(_draw_head(x2, placed.middle, -1, "bad"))
+            words = f'x="{x2 + 8:.0f}" y="{placed.middle + 5:.0f}" font-size="13" fill="var(--bad)"'
+            parts.append(f"<text {words}>{escape(otherwise)}</text>")
+            aside = max(aside, 60 + len(otherwise) * SMALL_LETTER)
+        y += box.height
+        if number < len(steps) - 1:
+            x = EDGE + wide / 2
+            parts.append(f'<path d="M{x:.0f} {y:.0f}v14" stroke="var(--edge)" stroke-width="1.5"/>')
+            parts.append(f'<path d="M{x - 5:.0f} {y + 13:.0f}l5 9l5 -9Z" fill="var(--edge)"/>')
+            y += 22
+    return Drawing(2 * EDGE + wide + aside, y + EDGE, parts)
+
+
+KINDS: Final[Mapping[str, Callable[[Sequence[str]], Drawing]]] = {
+    "flow": _draw_flow,
+    "sequence": _draw_sequence,
+    "steps": _draw_steps,
 }
 
 
-def svg(diagram: Diagram, colours: Colours) -> str:
-    size = f'width="{diagram.width}" height="{diagram.height}" viewBox="0 0 {diagram.width} {diagram.height}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="{FONT}" font-size="14">',
-            f"<title>{escape(diagram.about)}</title>",
-            f'<rect width="100%" height="100%" rx="8" fill="{colours.paper}"/>',
-            *(part for arrow in diagram.arrows for part in _arrow(diagram, arrow, colours)),
-            *(part for box in diagram.boxes.values() for part in _box(box, colours)),
-            "</svg>\n",
-        ]
-    )
+# -- reading and drawing of what all kinds have ------------------------------------------------------------------------
 
 
-def _box(box: Box, colours: Colours) -> Iterator[str]:
-    fill, text = (colours.strong, colours.on_strong) if box.strong else (colours.box, colours.text)
-    faint = colours.on_strong if box.strong else colours.faint
-    place = f'x="{box.x}" y="{box.y}" width="{box.width}" height="{box.height}"'
-    yield f'<rect {place} rx="8" fill="{fill}" stroke="{colours.edge}"/>'
-    x = box.x + box.width // 2
-    yield _text(x, box.y + 24, box.title, f'font-weight="600" fill="{text}"')
-    for number, line in enumerate(box.lines, 1):
-        yield _text(x, box.y + 24 + LINE * number, line, f'font-size="13" fill="{faint}"')
+def _read_box(line: str) -> Box:
+    found = _THING.fullmatch(line)
+    assert found, f"this is no thing and no arrow: {line}"
+    return Box(found["name"], tuple(found["rest"].split(" / ")), bool(found["strong"]))
 
 
-def _arrow(diagram: Diagram, arrow: tuple[str, str, str], colours: Colours) -> Iterator[str]:
-    start, end, carries = diagram.boxes[arrow[0]], diagram.boxes[arrow[1]], arrow[2]
-    x1, y1, x2, y2 = start.x + start.width, start.middle, end.x, end.middle
-    half = (x1 + x2) // 2
-    path = f"M{x1} {y1} C{half} {y1} {half} {y2} {x2 - 8} {y2}"
-    yield f'<path d="{path}" fill="none" stroke="{colours.faint}" stroke-width="1.5"/>'
-    yield f'<path d="M{x2 - 9} {y2 - 5} L{x2} {y2} L{x2 - 9} {y2 + 5} Z" fill="{colours.faint}"/>'
-    if carries:
-        yield _text(half, (y1 + y2) // 2 - 8, carries, f'font-size="13" fill="{colours.faint}"')
+def _read_arrow(line: str) -> Arrow | None:
+    found = _ARROW.fullmatch(line)
+    return found and Arrow(found["start"], found["end"], found["carries"] or "", found["line"] == "-->")
 
 
-def _text(x: int, y: int, text: str, style: str) -> str:
-    return f'<text x="{x}" y="{y}" text-anchor="middle" {style}>{escape(text)}</text>'
+def _draw_head(x: float, y: float, back: int, colour: str = "edge") -> str:
+    side = x + 9 * back
+    return f'<path d="M{side:.0f} {y - 5:.0f}L{x:.0f} {y:.0f}L{side:.0f} {y + 5:.0f}Z" fill="var(--{colour})"/>'
 
 
-def files() -> dict[Path, str]:
-    """What is written, by path."""
-    return {
-        FOLDER / f"{name}{scheme}.svg": svg(diagram, colours)
-        for name, diagram in DIAGRAMS.items()
-        for scheme, colours in SCHEMES.items()
-    }
-
-
-if __name__ == "__main__":
-    for path, text in files().items():
-        path.write_text(text, encoding="utf-8")
+def _text(x: float, y: float, text: str, style: str) -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="middle" {style}>{escape(text)}</text>'

@@ -23,6 +23,7 @@ def write(site: Path = SITE) -> None:
         if said and not section:
             # In front: what matches early comes first among results.
             item["text"] = f"<p>{escape(said)}</p>{item['text']}"
+            item["keywords"] = said
     text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
     (site / "search.json").write_text(text, encoding="utf-8")
     # Where the site is opened as a file, nothing can be fetched, and this one is a script.

@@ -1,9 +1,10 @@
-"""Links and headings of Markdown, outside code."""
+"""What the site makes of the Markdown of the pages: links, pictures, tabs, headings. Code is left alone."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from textwrap import indent
 from typing import Final
 
 # What is code is matched first, and left alone. `url` is that of a link or picture, `attribute` that of an HTML tag.
@@ -17,6 +18,9 @@ _LINK: Final = re.compile(
 _FENCE: Final = re.compile(r"^(`{3,}|~{3,}).*?^\1`*$", re.DOTALL | re.MULTILINE)
 _HEADING: Final = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
 _PICTURE: Final = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
+_TABS: Final = re.compile(r"^<!-- tabs -->\n(.*?)^<!-- /tabs -->\n", re.DOTALL | re.MULTILINE)
+_TAB: Final = re.compile(r"^(\S[^\n:]*):\n\n", re.MULTILINE)
+_SINCE: Final = re.compile(r"(?<![*`])\*(since [^*\n]+)\*(?![*`])")
 _ROW: Final = re.compile(r"^\|.*$", re.MULTILINE)
 _CODE: Final = re.compile(r"`[^`]+`")
 ELSEWHERE: Final = re.compile(r"[a-z][a-z0-9+.-]*:|//")
@@ -46,6 +50,22 @@ def with_plain_pipes(text: str) -> str:
         return _CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0])
 
     return _outside_code(text, lambda prose: _ROW.sub(plain, prose))
+
+
+def with_tabs(text: str) -> str:
+    """The text with the blocks between marks as tabs. Above each stands its name with a colon, as GitHub shows it."""
+
+    def tabs(found: re.Match[str]) -> str:
+        _, *parts = _TAB.split(found[1])
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        return "\n".join(f'=== "{name}"\n\n{indent(inside.strip(), "    ")}\n' for name, inside in pairs)
+
+    return _TABS.sub(tabs, text)
+
+
+def with_since(text: str) -> str:
+    """The text with the marks that say since when something is there: `*since 0.2*`."""
+    return _outside_code(text, lambda prose: _SINCE.sub(r'<span class="since">\1</span>', prose))
 
 
 def headings(text: str) -> Iterator[tuple[int, str, int]]:

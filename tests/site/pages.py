@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from .markdown import with_links, with_pictures, with_plain_pipes
+from . import playground, tokens
+from .markdown import with_links, with_pictures, with_plain_pipes, with_since, with_tabs
+from .pictures import drawings, on_a_page
 from .places import DOCS, PAGES, ROOT, THEME
 from .reference import Part, index, parts
 
@@ -34,8 +36,23 @@ LANGUAGES: Final = {
     ".conf": "nginx",
 }
 # What a reader does not look for: the map, what other pages show as well, what is for those who change defserve.
-UNSEARCHED: Final = ("index.md", "readme.md", "reference/index.md", "project/", "decisions/", "examples/", "tests/")
-ASSETS: Final = ("site.css", "site.js", "iframe-worker.js")
+UNSEARCHED: Final = (
+    "index.md",
+    "readme.md",
+    "reference/index.md",
+    "project/",
+    "decisions/",
+    "examples/",
+    "tests/",
+    "docs/",
+)
+# What the generator is told about a page, besides its text.
+ABOUT: Final = {
+    "index.md": "title: Write a def, serve it\nhide: [navigation, toc]\n",
+    "playground.md": "hide: [navigation, toc]\n",
+}
+ASSETS: Final = ("site.js", "iframe-worker.js", "favicon.svg")
+STYLES: Final = "site.css"
 PICTURES: Final = {".png", ".svg"}
 
 
@@ -65,14 +82,19 @@ class Pages:
         """Write the pages and pictures where the generator reads them."""
         for place, text in self.texts.items():
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            hidden = "---\nsearch:\n  exclude: true\n---\n\n" if place.startswith(UNSEARCHED) else ""
-            (folder / place).write_text(hidden + with_plain_pipes(text), encoding="utf-8")
+            told = ABOUT.get(place, "") + ("search:\n  exclude: true\n" if place.startswith(UNSEARCHED) else "")
+            head = f"---\n{told}---\n\n" if told else ""
+            text = text.replace(playground.MARK, playground.FRAME)
+            shown = with_since(with_tabs(with_plain_pipes(with_pictures(text, _drawn))))
+            (folder / place).write_text(head + shown, encoding="utf-8")
         for picture in filter(lambda path: path.suffix in PICTURES, DOCS.rglob("*")):
             target = folder / picture.relative_to(DOCS)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(picture, target)
         for name in ASSETS:
             shutil.copy(THEME / name, folder / name)
+        styles = tokens.stylesheet() + (THEME / STYLES).read_text("utf-8")
+        (folder / STYLES).write_text(styles, encoding="utf-8")
 
     def _add(self, place: str, text: str, source: str) -> None:
         text = with_pictures(text, lambda about, path: _in_both_schemes(about, path, ROOT / posixpath.dirname(source)))
@@ -108,12 +130,18 @@ def _markdown() -> Iterator[Path]:
 
 
 def _in_both_schemes(about: str, path: str, folder: Path) -> str:
-    """A picture; where there is a dark one beside it, each for its scheme."""
+    """A picture; where there is a dark one beside it, each for its scheme. A drawing takes the colours of its page."""
     stem, ending = posixpath.splitext(path)
     dark = f"{stem.removesuffix('-light')}-dark{ending}"
-    if not (folder / dark).exists():
+    if not (folder / dark).exists() or Path(path).stem in drawings():
         return f"![{about}]({path})"
     return f"![{about}]({path}#only-light)\n![{about}]({dark}#only-dark)"
+
+
+def _drawn(about: str, path: str) -> str:
+    """What stands in a page for a picture of ours."""
+    name = Path(path).stem
+    return on_a_page(name) if name in drawings() else f"![{about}]({path})"
 
 
 def _file(path: Path) -> str:

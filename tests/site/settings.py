@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias, cast
@@ -10,6 +11,7 @@ import tomlkit
 
 from defserve.base.version import VERSION
 
+from .markdown import headings
 from .pages import Pages
 from .places import SETTINGS
 
@@ -20,8 +22,10 @@ GROUPS: Final = {
     "decisions/": "Decisions",
     "": "Guides",
 }
+COOKBOOK: Final = "cookbook/index.md"
+_RECIPE: Final = re.compile(r"^\| \[[^]]+\]\(([\w-]+\.md)\)", re.MULTILINE)
 # Files that pages link to are found from there.
-UNLISTED: Final = ("examples/", "tests/")
+UNLISTED: Final = ("examples/", "tests/", "docs/")
 
 # A page, or the name of a group with its pages and groups.
 Entry: TypeAlias = "str | dict[str, list[Entry]]"
@@ -34,6 +38,8 @@ def settings(pages: Pages) -> str:
     project["site_name"] = f"{project['site_name']} {VERSION}"
     groups: dict[str, list[Entry]] = {name: listed for group in project["nav"] for name, listed in group.items()}
     known = {place for entries in groups.values() for place in places(entries)}
+    groups["Cookbook"] += subjects(pages.texts[COOKBOOK])
+    known |= set(places(groups["Cookbook"]))
     for place in pages.texts:
         if place not in known and not place.startswith(UNLISTED):
             group = next(name for prefix, name in GROUPS.items() if place.startswith(prefix))
@@ -42,6 +48,18 @@ def settings(pages: Pages) -> str:
     for prefix, name in GROUPS.items():
         groups[name].sort(key=lambda entry, first=f"{prefix}index.md": entry != first)
     return tomlkit.dumps(cast(Any, told))
+
+
+def subjects(cookbook: str) -> list[Entry]:
+    """The recipes, grouped as the first page of the cookbook groups them."""
+    folder = COOKBOOK.rpartition("/")[0]
+    starts = [(heading, at) for level, heading, at in headings(cookbook) if level == 2]
+    ends = [at for _, at in starts[1:]] + [len(cookbook)]
+    grouped: dict[str, list[Entry]] = {
+        heading: [f"{folder}/{name}" for name in _RECIPE.findall(cookbook[at:end])]
+        for (heading, at), end in zip(starts, ends, strict=True)
+    }
+    return [COOKBOOK, *({heading: recipes} for heading, recipes in grouped.items()), "examples/index.md"]
 
 
 def places(entries: list[Entry]) -> Iterator[str]:

@@ -11,14 +11,13 @@ import pytest
 
 from defserve.base.version import VERSION
 
-from .diagrams import files
 from .finding import keywords
 from .html import problems
-from .markdown import anchor, headings, with_links, with_plain_pipes
+from .markdown import anchor, headings, with_links, with_plain_pipes, with_since, with_tabs
 from .models import full, short
 from .pages import Pages
 from .places import DOCS
-from .questions import QUESTIONS
+from .questions import SETS
 from .reference import parts
 from .settings import places, settings
 
@@ -43,6 +42,21 @@ def test_every_page_is_in_one_group_of_the_navigation(pages: Pages):
 def test_the_groups_are_those_that_a_reader_looks_for(pages: Pages):
     groups = ["Learn", "Guides", "Cookbook", "Reference", "Protocols", "Project", "Decisions"]
     assert list(nav(pages)) == groups
+
+
+def test_guides_and_recipes_are_grouped_as_the_pages_that_lead_to_them_group_them(pages: Pages):
+    listed = {
+        name: entries for group in tomllib.loads(settings(pages))["project"]["nav"] for name, entries in group.items()
+    }
+    for subject in listed["Guides"]:
+        ((name, guides),) = subject.items()
+        row = re.search(rf"^\| {name} \|(.*)$", pages.texts["index.md"], re.MULTILINE)
+        assert row and re.findall(r"\]\(([\w-]+\.md)\)", row[1]) == guides, name
+    first, *recipes, more = listed["Cookbook"]
+    assert (first, more) == ("cookbook/index.md", "examples/index.md")
+    subjects = [heading for level, heading, _ in headings(pages.texts["cookbook/index.md"]) if level == 2]
+    assert [name for subject in recipes for name in subject] == subjects and len(subjects) > 3
+    assert all(inside for subject in recipes for inside in subject.values())
 
 
 def test_no_link_leaves_the_site(pages: Pages):
@@ -87,19 +101,26 @@ def test_pipes_in_code_in_tables_need_no_escape():
     assert with_plain_pipes(table) == "| a | `x | y` \\| z |\n`x \\| y`\n"
 
 
+def test_blocks_between_marks_become_tabs():
+    text = "<!-- tabs -->\npip:\n\n```sh\npip x\n```\n\nuv:\n\n```sh\nuv x\n```\n<!-- /tabs -->\n\nMore.\n"
+    pip, uv = '=== "pip"\n\n    ```sh\n    pip x\n    ```\n', '=== "uv"\n\n    ```sh\n    uv x\n    ```\n'
+    assert with_tabs(text) == f"{pip}\n{uv}\nMore.\n"
+
+
+def test_since_when_something_is_there_is_marked_outside_code():
+    assert with_since("a *since 0.2*, `*since 0.2*` *soon*\n```\n*since 0.2*\n```\n") == (
+        'a <span class="since">since 0.2</span>, `*since 0.2*` *soon*\n```\n*since 0.2*\n```\n'
+    )
+
+
 def test_a_picture_is_shown_in_the_scheme_of_the_reader(pages: Pages):
     shown = re.findall(r"inspector-tools-\w+\.png#only-\w+", pages.texts["inspector.md"])
     assert shown == ["inspector-tools-light.png#only-light", "inspector-tools-dark.png#only-dark"]
 
 
-def test_the_diagrams_are_up_to_date():
-    stale = [path.name for path, text in files().items() if not path.exists() or path.read_text("utf-8") != text]
-    assert stale == [], "run: python -m tests.site.diagrams"
-
-
 def test_no_page_wants_a_diagram_drawn_in_the_browser():
     drawn = [path.name for path in DOCS.rglob("*.md") if "```mermaid" in path.read_text("utf-8")]
-    assert drawn == [], "the site loads no script for diagrams: add it to tests/site/diagrams.py"
+    assert drawn == [], "the site loads no script for diagrams: add it to docs/diagrams"
 
 
 def test_a_model_gets_a_list_of_pages_and_one_text_with_all(pages: Pages):
@@ -142,4 +163,6 @@ def test_words_for_the_search_are_of_pages_that_there_are(pages: Pages):
 
 
 def test_the_pages_that_questions_lead_to_are_there(pages: Pages):
-    assert {f"{page}.md" for answer in QUESTIONS.values() for page in answer.split()} <= set(pages.texts)
+    assert {f"{page}.md" for asked in SETS for answer in asked.questions.values() for page in answer.split()} <= set(
+        pages.texts
+    )
