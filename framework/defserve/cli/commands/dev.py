@@ -41,6 +41,7 @@ from defserve.server.command_line import add_serving_options, read_serving_optio
 from defserve.tooling.devserver.handover import ServePlan, ServerSummary, StartProblem
 
 if TYPE_CHECKING:
+    from defserve.inspector.era_connection import BuildNews
     from defserve.inspector.page_server import RunningInspector
 
 GRACE: Final = 30.0
@@ -124,10 +125,13 @@ def _serve(options: Namespace, *, has_keys: bool) -> int:
     if options.on.startswith("stdio:"):
         return serve_stdio(plan, files, options.grace, PlainConsole())
     if not has_keys:
+        if not options.web:
+            return serve_sockets(plan, files, options.grace, PlainConsole())
         from defserve.cli.inspector_launch import make_dev_inspector
+        from defserve.inspector.era_connection import BuildNews
 
-        beside = make_dev_inspector(options) if options.web else None
-        return serve_sockets(plan, files, options.grace, PlainConsole(), beside)
+        build = BuildNews()
+        return serve_sockets(plan, files, options.grace, PlainConsole(build), make_dev_inspector(options, build))
     with TemporaryDirectory(prefix="defserve-dev-") as folder:
         last_call = Path(folder, "last-call")
         screen = DevScreen(options, last_call)
@@ -218,14 +222,30 @@ def format_exit(code: int, *, is_restarted: bool) -> StyledLine:
     return StyledLine((f"the server ended by itself with {how}", "error"), f"; {then}")
 
 
+def report_build(build: BuildNews | None, problem: StartProblem | None, *, is_serving: bool) -> None:
+    """Tell the inspector, if there is one, why the newest version does not start; without a problem, that it serves."""
+    if build is None:
+        return
+    if problem is None:
+        build.clear_problem()
+    else:
+        build.report_problem(problem.where, problem.text, problem.lines, is_serving=is_serving)
+
+
+def make_exit_problem(code: int) -> StartProblem:
+    return StartProblem("", str(format_exit(code, is_restarted=False)).partition(";")[0], [])
+
+
 class PlainConsole:
     """Lines on stderr for a log, each with the name of the command. Tracebacks were printed by the server's process."""
 
-    def __init__(self) -> None:
+    def __init__(self, build: BuildNews | None = None) -> None:
+        self._build = build
         self.address = ""
         self.wants_restart = asyncio.Event()
 
     def show_ready(self, served: ServerSummary | None, seconds: float) -> None:
+        report_build(self._build, None, is_serving=True)
         if self.address:
             print_address(self.address)
         if served is not None:
@@ -236,14 +256,17 @@ class PlainConsole:
     def show_reload(
         self, paths: list[str], before: ServerSummary | None, served: ServerSummary | None, seconds: float
     ) -> None:
+        report_build(self._build, None, is_serving=True)
         self._print(format_change(paths, before, served, seconds))
 
     def show_problem(self, problem: StartProblem, *, is_serving: bool) -> None:
+        report_build(self._build, problem, is_serving=is_serving)
         where = f"{problem.where}: " if problem.where else ""
         then = STILL_SERVING if is_serving else WAITING
         self._print(f"{where}{problem.text.partition(chr(10))[0]}; {then}")
 
     def show_exit(self, code: int, *, is_restarted: bool) -> None:
+        report_build(self._build, make_exit_problem(code), is_serving=False)
         self._print(format_exit(code, is_restarted=is_restarted))
 
     def _print(self, text: str) -> None:
@@ -275,6 +298,7 @@ class DevScreen:
         self.wants_restart = asyncio.Event()
         self._options, self._last_call, self._read_clock = options, last_call, read_clock
         self._inspector: RunningInspector | None = None
+        self._problem: tuple[StartProblem | None, bool] = None, True
         self._is_inspector_known = False
         self._ready: tuple[ServerSummary | None, float] | None = None
         self._tasks = BackgroundTasks()
@@ -285,6 +309,7 @@ class DevScreen:
 
     def show_ready(self, served: ServerSummary | None, seconds: float) -> None:
         self._ready = served, seconds
+        self._tell_inspector(None, True)
         self._show_start()
 
     def _show_start(self) -> None:
@@ -298,13 +323,22 @@ class DevScreen:
     def show_reload(
         self, paths: list[str], before: ServerSummary | None, served: ServerSummary | None, seconds: float
     ) -> None:
+        self._tell_inspector(None, True)
         self._show_event(format_change(paths, before, served, seconds))
 
     def show_problem(self, problem: StartProblem, *, is_serving: bool) -> None:
+        self._tell_inspector(problem, is_serving)
         self._show_event(*format_start_problem(problem, is_serving=is_serving))
 
     def show_exit(self, code: int, *, is_restarted: bool) -> None:
+        self._tell_inspector(make_exit_problem(code), False)
         self._show_event(format_exit(code, is_restarted=is_restarted))
+
+    def _tell_inspector(self, problem: StartProblem | None, is_serving: bool) -> None:
+        """Now, or as soon as it is open."""
+        self._problem = problem, is_serving
+        if self._inspector is not None:
+            report_build(self._inspector.inspection.build, problem, is_serving=is_serving)
 
     def _show_event(self, first: StyledLine, *more: StyledLine) -> None:
         clock = (f"  {self._read_clock()}  ", "faint")
@@ -320,6 +354,7 @@ class DevScreen:
             stack.callback(self._tasks.cancel)
             if is_server_address(address):
                 self._inspector = await self._open_inspector(stack, address)
+                self._tell_inspector(*self._problem)
             self._is_inspector_known = True
             self._show_start()
             if self._options.web and not self._options.no_browser:
