@@ -17,8 +17,8 @@ With `allowed`, only what the author listed is run, and listed programs that are
     {"kubectl": ["get", "-o"]}      a program we do not know: `kubectl get …` with the flag -o and no other
     {"python3 --version"}           exactly this command line, and nothing is asked about its flags
 
-Whoever lists a program means its network use and what it runs, too. `readonly` still refuses what is known to write, and
-what is checked about files, links and repositories is checked all the same.
+Whoever lists a program means its network use and what it runs, too. `readonly` still refuses what is known to write,
+and what is checked about files, links and repositories is checked all the same.
 """
 
 from __future__ import annotations

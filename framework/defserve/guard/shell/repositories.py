@@ -281,7 +281,7 @@ def _read_value(text: str) -> str:
         elif piece in "#;" and not is_quoted:
             break
         else:
-            found.append({"\\n": "\n", "\\t": "\t"}.get(piece, piece[-1]))
+            found.append({"\\n": "\n", "\\t": "\t"}.get(str(piece), str(piece)[-1]))
     return "".join(found).strip()
 
 
