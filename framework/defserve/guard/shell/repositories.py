@@ -115,7 +115,7 @@ class _Repositories:
         if len(self._seen) > MAX_REPOSITORIES:
             raise ValueError(f"it holds more than {MAX_REPOSITORIES} others")
         if not self._is_inside(git):
-            yield self._make_place_violation("its .git")
+            yield self._make_place_violation(".git")
             return
         common = git
         if os.path.isfile(named := os.path.join(git, "commondir")):
