@@ -13,9 +13,9 @@ SECONDS = 20
 LONGEST = 50_000  # characters
 
 server = Server("repository", "1.0.0")
-Command = Annotated[
-    ShellCommand, Shell(allowed={"git": ["status", "log", "diff", "show"], "ls": None}, root=REPOSITORY)
-]
+# None: ls with any arguments that the guard knows to be harmless.
+LISTED = {"git": ["status", "log", "diff", "show"], "ls": None}
+Command = Annotated[ShellCommand, Shell(allowed=LISTED, root=REPOSITORY, only_root=True)]
 
 
 @server.tool(timeout=SECONDS + 5)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import CoreSchema, core_schema
 
-from defserve.guard.verdict import Violation, make_refused_verdict, require_allowed
+from defserve.guard.verdict import require_allowed
 
 if TYPE_CHECKING:
     from defserve.guard.code.allowed_names import CodeLevel
@@ -68,12 +68,6 @@ class ShellCommand:
         return Shell().__get_pydantic_core_schema__(source, handler)
 
 
-_GIT_NOTE = (
-    "git was refused because the settings of the repository name a program that it would run; if you trust the"
-    " repository, list git: Shell(allowed={'git': None})"
-)
-
-
 @dataclass(frozen=True)
 class Shell:
     """How a `ShellCommand` is judged: `Annotated[ShellCommand, Shell(allowed={"git": ["status", "log"]})]`."""
@@ -83,6 +77,11 @@ class Shell:
     root: str | None = None
     """The absolute path of the directory that commands run in. Without it, every absolute path is outside, and neither
     symbolic links nor the settings of a repository are looked at."""
+    only_root: bool = False
+    """Whether commands can name nothing outside `root`, not even what everyone may read, such as `/etc/os-release`."""
+    trust_repository: bool = False
+    """Whether git may run the programs that the repository in `root` names, and read what it points to. Whoever can
+    write to its `.git` then runs what they like."""
 
     @property
     def validator(self) -> str:
@@ -100,21 +99,16 @@ class Shell:
         """The command, if it may run. Raises Rejected."""
         from defserve.guard.shell import judgement
 
-        judged = judgement.judge(text, mode=self.mode, allowed=self.allowed, root=self.root)
-        if judged.argv and self.root and (found := self._look(judged.argv, self.root)):
-            judged = make_refused_verdict([found], author_note=_GIT_NOTE if found.rule == "run" else "")
+        judged = judgement.judge(
+            text,
+            mode=self.mode,
+            allowed=self.allowed,
+            root=self.root,
+            only_root=self.only_root,
+            trust_repository=self.trust_repository,
+        )
         verdict = require_allowed(judged, "Command refused", self.mode)
         return ShellCommand(text, verdict.argv or (), self.mode)
-
-    def _look(self, argv: Sequence[str], root: str) -> Violation | None:
-        """What is wrong with a judged command in the directory as it is."""
-        from defserve.guard.shell import judgement, places
-
-        while inner := judgement.unwrap_limiter(argv):
-            argv = inner
-        if found := places.find_link(argv, root):
-            return found
-        return places.find_git_program(root) if self.allowed is None and argv[0] == "git" else None
 
 
 class PublicUrl(str):

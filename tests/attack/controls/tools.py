@@ -76,6 +76,15 @@ def refuse_every_command(patch: Patch) -> None:
     patch.set(f"{SHELL}:judge", lambda command, **options: make_refused_verdict([Violation("no", "never")], {}))
 
 
+def trust_every_repository(patch: Patch) -> None:
+    patch.set(f"{SHELL}.repositories:find_repository_problem", lambda argv, root: None)
+
+
+def list_public_folders(patch: Patch) -> None:
+    """`only_root` is not looked at."""
+    patch.wrap(f"{SHELL}.judgement:PathRules", lambda make: lambda root="", only_root=False: make(root))
+
+
 def take_private_addresses(patch: Patch) -> None:
     patch.set("defserve.guard.network:_against_host", lambda host: [])
 

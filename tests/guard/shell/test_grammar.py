@@ -324,3 +324,8 @@ def test_a_remote_has_the_port_of_its_service(remote: str) -> None:
 )
 def test_a_remote_at_a_public_host_passes(remote: str) -> None:
     assert judge(f"git clone {remote}").allowed
+
+
+def test_a_refusal_names_the_option_that_is_missing_and_the_form_that_was_meant() -> None:
+    assert str(judge("git clean").violations[0]) == "Blocked command: 'git clean' passes only with --dry-run or -n"
+    assert "'alias.x' is not a setting that names no program" in str(judge("git config alias.x '!id'").violations[0])

@@ -242,3 +242,12 @@ def test_what_is_not_text_is_refused(value: object) -> None:
 )
 def test_hostile_text_is_judged_in_no_time(text: str) -> None:
     assert cpu_within(1, lambda: judge(text))
+
+
+def test_a_listed_ssh_runs_no_program_of_this_machine() -> None:
+    for command in ("ssh -oProxyCommand=x host", "ssh -o ProxyCommand=x host", "ssh -F x host", "ssh -S x host"):
+        assert not judge(command, allowed={"ssh": None})
+    for command in ("scp -S x a host:b", "scp -oProxyCommand=x a host:b", "scp host:a .git/hooks/pre-commit"):
+        assert not judge(command, allowed={"scp": None})
+    assert judge("ssh -p 22 me@host ls -la", allowed={"ssh": None})
+    assert judge("scp -r src host:/srv/src", allowed={"scp": None})

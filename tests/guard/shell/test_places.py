@@ -168,3 +168,13 @@ def test_whatever_may_be_walked_may_be_listed_at_every_depth() -> None:
         assert places.check_walk(path) is None
         for below in ("", "/a", "/a/b", "/a/b/c/d"):
             assert places.check_list(path + below) is None or not path.startswith(("/usr", "/var/log", "/work"))
+
+
+def test_this_folder_only_means_that_nothing_outside_can_be_named() -> None:
+    for path in ("/", "/etc", "/var", "/opt", "/home", "/tmp", "/usr/share/doc", "/etc/os-release", "/bin/ls"):
+        for program in ("ls", "cat"):
+            assert not judge(f"{program} {path}", root="/work/project", only_root=True)
+            assert not judge(f"{program} {path}", root="/work/project", only_root=True, allowed={program: None})
+    assert judge("ls /etc", root="/work/project")
+    assert judge("ls /work/project src", root="/work/project", only_root=True)
+    assert judge("ls -la", root="/work/project", only_root=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from defserve import Shell
 from defserve.errors import Rejected
+from defserve.guard import shell
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
@@ -46,7 +48,7 @@ def test_a_repository_as_git_makes_it_passes(repository: Path) -> None:
         "[diff.x]\r\ttextconv = evil\r",
         "[diff]\n  external = evil\n",
         '[filter "x"]\n\tclean = evil\n',
-        '[filter "x"]\n\tprocess = git-lfs filter-process; evil\n',
+        '[filter "x"]\n\tprocess = "git-lfs filter-process; evil"\n',
         '[filter "x"]\n\tsmudge = evil git-lfs smudge\n',
         '[merge "x"]\n\tdriver = evil\n',
         '[hook "x"]\n\tcommand = evil\n',
@@ -77,19 +79,127 @@ def test_settings_of_git_lfs_and_comments_pass(repository: Path) -> None:
     judge(repository)
 
 
-def test_a_worktree_has_the_settings_of_its_repository(repository: Path, tmp_path: Path) -> None:
+LISTS: list[Any] = [None, {"git": ["diff", "push", "rebase", "status"]}, {"git": None}, {"git", "git diff"}]
+
+
+def is_refused(root: Path, command: str = "git diff") -> bool:
+    """Whether a command is refused, whatever the author lists, by the judge and by the type of a parameter."""
+    verdicts = [shell.judge(command, root=str(root), allowed=allowed) for allowed in LISTS]
+    for allowed, verdict in zip(LISTS, verdicts, strict=True):
+        try:
+            Shell(root=str(root), allowed=allowed).command(command)
+            assert verdict.allowed, "the judge and the type say the same"
+        except Rejected:
+            assert not verdict.allowed, "the judge and the type say the same"
+    assert len({verdict.allowed for verdict in verdicts}) == 1, "a list changes nothing about the repository"
+    return not verdicts[0].allowed
+
+
+@for_each_row(
+    "settings",
+    [
+        '[diff "x"]\n\ttextconv = evil\n',
+        '[diff "x"]\n\tcommand = evil\n',
+        '[filter "y"]\n\tclean = evil\n',
+        "[include]\n\tpath = more\n",
+        '[user]\n\tname = a ; b \\\n[diff "x"]\n\ttextconv = evil\n',
+        '[trailer "x"]\n\tcmd = evil\n',
+        "[core]\n\tfsmonitor = evil\n",
+        "[core]\n\tsshCommand = evil\n",
+        "[core]\n\tpager = evil\n",
+        "[pager]\n\tdiff = evil\n",
+        "[credential]\n\thelper = evil\n",
+        "[gpg]\n\tprogram = evil\n",
+        "[alias]\n\tlg = !evil\n",
+        "[core]\n\tworktree = /etc\n",
+        '[core]\n\tworktree = "../../.."\n',
+        "[core]\n\tworktree = \\\n/etc\n",
+        "[format]\n\tsignatureFile = /etc/passwd\n",
+        "[blame]\n\tignoreRevsFile = ~/.netrc\n",
+    ],
+)
+def test_a_list_of_commands_does_not_switch_off_the_check_of_the_repository(settings: str, tmp_path: Path) -> None:
+    for name in ("config", "config.worktree"):
+        root = tmp_path / "project"
+        shutil.rmtree(root, ignore_errors=True)
+        subprocess.run(["git", "init", "-q", str(root)], check=True)
+        assert not is_refused(root)
+        add_settings(root, settings, name)
+        assert is_refused(root)
+        assert Shell(root=str(root), trust_repository=True).command("git diff").argv
+
+
+def test_everyday_settings_pass(repository: Path) -> None:
+    add_settings(
+        repository,
+        '[remote "origin"]\n\turl = git@example.com:a/b.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n'
+        '[branch "main"]\n\tremote = origin\n\tmerge = refs/heads/main\n[core]\n\tfsmonitor = true\n'
+        "\thooksPath = .husky/_\n[user]\n\tname = A. Person\n\temail = a@example.com\n[pull]\n\trebase = true\n",
+    )
+    assert not is_refused(repository)
+    assert not is_refused(repository, "git push origin main")
+
+
+def test_a_repository_that_lies_outside_the_root_stops_git(repository: Path, tmp_path: Path) -> None:
+    (inside := repository / "src").mkdir()
+    assert is_refused(inside), "git takes the repository above"
+    (other := tmp_path / "other").mkdir()
+    assert not is_refused(other), "there is no repository"
+    (other / ".git").write_text(f"gitdir: {repository}/.git\n")
+    assert is_refused(other)
+    (other / ".git").unlink()
+    (other / ".git").symlink_to(repository / ".git")
+    assert is_refused(other)
+
+
+@for_each_row(
+    "name, text", [("commondir", "../../other/.git"), ("objects/info/alternates", "../../../other/objects\n")]
+)
+def test_objects_and_settings_from_elsewhere_stop_git(name: str, text: str, tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    shutil.rmtree(root, ignore_errors=True)
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    (root / ".git" / name).write_text(text)
+    assert is_refused(root)
+
+
+def test_the_settings_of_a_submodule_stop_git(repository: Path) -> None:
+    subprocess.run(["git", "init", "-q", "deep/inner"], cwd=repository, check=True)
     who = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
-    subprocess.run(["git", *who, "commit", "-q", "--allow-empty", "-m", "x"], cwd=repository, check=True)
-    subprocess.run(["git", "worktree", "add", "-q", str(tmp_path / "other")], cwd=repository, check=True)
-    judge(tmp_path / "other")
-    add_settings(repository, '[diff "x"]\n\ttextconv = evil\n')
-    with pytest.raises(Rejected, match="textconv"):
-        judge(tmp_path / "other")
+    subprocess.run(["git", *who, "commit", "-qm", "x", "--allow-empty"], cwd=repository / "deep/inner", check=True)
+    for version in ("2", "4"):
+        subprocess.run(["git", "update-index", "--index-version", version], cwd=repository, check=True)
+        subprocess.run(["git", "add", "a.txt", "deep/inner"], cwd=repository, check=True, capture_output=True)
+        settings = repository / "deep/inner/.git/config"
+        honest = settings.read_text()
+        assert not is_refused(repository)
+        settings.write_text(honest + '[filter "x"]\n\tclean = evil\n')
+        assert is_refused(repository)
+        settings.write_text(honest)
 
 
-def test_what_the_author_listed_runs_all_the_same(repository: Path) -> None:
+def test_nothing_is_pushed_to_a_repository_on_this_machine_since_its_hooks_would_run(repository: Path) -> None:
+    subprocess.run(["git", "init", "-q", "--bare", "inner"], cwd=repository, check=True)
+    assert is_refused(repository, "git push inner main")
+    assert not is_refused(repository, "git push origin main")
+    add_settings(repository, '[remote "origin"]\n\turl = ./inner\n')
+    assert is_refused(repository, "git push origin main")
+    assert not is_refused(repository, "git status")
+
+
+def test_a_rebase_does_not_go_on_with_steps_that_run_programs(repository: Path) -> None:
+    (repository / ".git/rebase-merge").mkdir()
+    steps = repository / ".git/rebase-merge/git-rebase-todo"
+    steps.write_text("pick 1234567 exec\n")
+    assert not is_refused(repository, "git rebase --continue")
+    steps.write_text("exec evil\n")
+    assert is_refused(repository, "git rebase --continue")
+
+
+def test_git_under_another_name_is_checked_all_the_same(repository: Path) -> None:
     add_settings(repository, '[diff "x"]\n\ttextconv = evil\n')
-    assert Shell(allowed={"git": ["diff"]}, root=str(repository)).command("git diff").argv == ("git", "diff")
+    assert not shell.judge("/usr/bin/git diff", root=str(repository), allowed={"/usr/bin/git": None})
+    assert not shell.judge("timeout 5 git diff", root=str(repository), allowed={"timeout 5 git diff"})
 
 
 def test_settings_that_cannot_be_read_stop_git(repository: Path) -> None:

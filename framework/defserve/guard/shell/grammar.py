@@ -204,6 +204,12 @@ def _judge_words(read: Words, rules: Grammar, title: str, places: PathRules) -> 
     shape = rules.shapes[chosen.pop()]
     if any(option.effect == "operands" for _, option, _ in read.options):
         shape = [one.rewriting() for one in shape]
+    if all(operand.kind == "nothing" for one in shape for operand in one.operands) and any(
+        one.operands for one in shape
+    ):
+        choices = sorted(flag for flag, option in rules.options.items() if option.shape)
+        yield Violation("operand", f"Blocked command: '{title}' passes only with {' or '.join(choices)}")
+        return
     found = list(_operands(read.operands, shape, title, places))
     yield from found
     yield from _backups(read, places)
@@ -240,14 +246,14 @@ def _values(options: Iterable[tuple[str, Option, list[str]]], title: str, places
 
 
 def _operands(words: Sequence[str], shape: Sequence[Shape], title: str, places: PathRules) -> Iterator[Violation]:
-    """Judge by the first alternative that nothing speaks against, or by the first that has the right number."""
+    """Judge by the alternative of the right number that least speaks against: it is what was meant."""
     fitting = [(one, kinds) for one in shape if (kinds := _dealt(len(words), one)) is not None]
     if not fitting:
         forms = " or ".join(_form(one) for one in shape)
         yield Violation("operand", f"Blocked operands of {title}: it takes {forms}")
         return
     judged = [(one, list(_judge_operands(words, kinds, title, places)), kinds) for one, kinds in fitting]
-    one, found, kinds = next((case for case in judged if not case[1]), judged[0])
+    one, found, kinds = min(judged, key=lambda case: len(case[1]))
     yield from found
     effects = {one.effect, *(find_word_kind(kind).effect for kind in kinds)} - {""}
     yield from (_effect(effect, title) for effect in sorted(effects))

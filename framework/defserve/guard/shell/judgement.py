@@ -1,6 +1,7 @@
 """May this command line run? It must be one simple command of a known program, in a form known to be harmless.
 
-An allowed command comes back as `argv`, to be run with `shell=False`. Nothing is looked up on this machine.
+An allowed command comes back as `argv`, to be run with `shell=False`. Only with a `root` is anything looked up on this
+machine: links that lead out of it, and what its repository makes git run or read.
 
 Without `allowed`, only programs from the tables run, with the options and operands that the tables name. A list of bad
 programs or options would never be complete, and a refusal that names the setting costs less than an attack that nobody
@@ -16,7 +17,8 @@ With `allowed`, only what the author listed is run, and listed programs that are
     {"kubectl": ["get", "-o"]}      a program we do not know: `kubectl get …` with the flag -o and no other
     {"python3 --version"}           exactly this command line, and nothing is asked about its flags
 
-Whoever lists a program means its network use and what it runs, too. `readonly` still refuses what is known to write.
+Whoever lists a program means its network use and what it runs, too. `readonly` still refuses what is known to write,
+and what is checked about files, links and repositories is checked all the same.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from defserve.errors import find_nearest_names
 from defserve.guard.shell import grammar
 from defserve.guard.shell.grammar import ProgramSpecTable
 from defserve.guard.shell.grammar import parse_grammar as grammar_of
-from defserve.guard.shell.places import PathRules
+from defserve.guard.shell.places import PathRules, find_link
 from defserve.guard.shell.tables import (
     DANGEROUS_OPTIONS,
     OPT_IN_PROGRAM_TABLE,
@@ -63,29 +65,58 @@ _LIMITS: Mapping[str, tuple[frozenset[str], Mapping[str, re.Pattern[str]], re.Pa
     "nice": (frozenset(), {"-n": _NICENESS}, None),
     "time": (frozenset({"-p"}), {}, None),
 }
+_REPOSITORY_NOTE = (
+    "git was refused because its repository names a program that it would run, or leads out of the root; if you trust"
+    " whoever can write to the repository: Shell(trust_repository=True)"
+)
 _FORM = "one program and its arguments; no pipes, redirects, variables, globs or line breaks; text in single quotes"
 
 
 def judge(
-    command: str, *, mode: ShellMode = "sandbox", allowed: Allowed | None = None, root: str | None = None
+    command: str,
+    *,
+    mode: ShellMode = "sandbox",
+    allowed: Allowed | None = None,
+    root: str | None = None,
+    only_root: bool = False,
+    trust_repository: bool = False,
 ) -> Verdict:
     """Whether `command` may run, and as which argv. Never raises.
 
-    `root` is the absolute path of the directory that the command will run in. Without it, no absolute path is inside.
+    `root` is the absolute path of the directory that the command will run in. Without it, no absolute path is inside,
+    and nothing is looked at. `only_root`: no path outside may be named, not even those that everyone may read.
+    `trust_repository`: git may run and read what the repository in `root` names.
     """
     if not isinstance(command, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         return make_refused_verdict([Violation("text", "Blocked command: it is not text")], {"form": _FORM})
     argv, found = split_words(command)
     if found:
         return make_refused_verdict(found, {"form": _FORM})
-    places, listed = PathRules(root or ""), None if allowed is None else parse_allow_list(allowed)
+    places, listed = PathRules(root or "", only_root), None if allowed is None else parse_allow_list(allowed)
     refusing = REFUSED_EFFECTS[mode] if listed is None else REFUSED_EFFECTS[mode] & {"write"}
     judged = _by_rules(argv, places) if listed is None else _by_list(argv, places, listed)
     # Two words may break the same rule: it is named once.
     found = list(dict.fromkeys(one for one in judged if one.rule not in EFFECTS or one.rule in refusing))
     if found:
         return make_refused_verdict(found, _hints(argv, mode, listed, found), _author_note(argv, listed, found))
-    return Verdict(True, argv=tuple(argv))
+    # A refusal is false, as a verdict.
+    refusal = _look_around(argv, root, only_root, trust_repository)
+    return Verdict(True, argv=tuple(argv)) if refusal is None else refusal
+
+
+def _look_around(argv: Sequence[str], root: str | None, only_root: bool, trust_repository: bool) -> Verdict | None:
+    """What is wrong with a judged command in the directory as it is, or None."""
+    inner = argv
+    while unwrapped := unwrap_limiter(inner):
+        inner = unwrapped
+    if root and (found := find_link(inner, root, only_root)):
+        return make_refused_verdict([found])
+    if root and not trust_repository and _plain(inner[0]) == "git" and not _tells_version(inner):
+        from defserve.guard.shell.repositories import find_repository_problem
+
+        if found := find_repository_problem(inner, root):
+            return make_refused_verdict([found], author_note=_REPOSITORY_NOTE)
+    return None
 
 
 def _by_rules(argv: Sequence[str], places: PathRules) -> Iterator[Violation]:

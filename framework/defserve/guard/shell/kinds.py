@@ -348,4 +348,5 @@ def find_word_kind(name: str) -> Kind:
     if "|" not in name and name[:1] != "=":
         return KINDS[name]
     choices = name.lstrip("=").split("|")
-    return Kind(f"one of {', '.join(choices)}", lambda word, places: word not in choices)
+    says = f"one of {', '.join(choices)}" if len(choices) > 1 else f"'{choices[0]}'"
+    return Kind(says, lambda word, places: word not in choices)

@@ -76,6 +76,8 @@ class PathRules:
     """What may be touched. Without a `root`, every absolute path is outside."""
 
     root: str = ""
+    only_root: bool = False
+    """Whether nothing outside may be named: no public facts and no folders that everyone may list, either."""
 
     def check_read(self, path: str) -> Violation | None:
         """Why the content of `path` may not be read, or None."""
@@ -143,6 +145,7 @@ class PathRules:
             return Violation("secret", f"Blocked path: '{path}' holds keys")
         below = bool(self.root) and (clean == self.root or clean.startswith(f"{self.root.rstrip('/')}/"))
         drive = re.match(r"[A-Za-z]:[/\\]|\\", path)
+        but = None if self.only_root else but
         if not climbs and not drive and (not clean or below or (but is not None and but.fullmatch(clean))):
             return None
         if _SECRET.fullmatch(clean):
@@ -158,20 +161,20 @@ class PathRules:
 # programs that follow them by themselves, the links are looked for.
 
 
-def find_link(argv: Sequence[str], root: str) -> Violation | None:
+def find_link(argv: Sequence[str], root: str, only_root: bool = False) -> Violation | None:
     """The first word of a judged command that leads out of `root` through a link, as a violation. Never raises.
 
     `argv` begins with the program itself, not with one that limits it (`timeout 5`).
     """
     try:
         top = os.path.realpath(root)
-        places, walk = PathRules(top), _LinkWalk() if _follows_links(argv) else None
+        places, walk = PathRules(top, only_root), _LinkWalk() if _follows_links(argv) else None
         for word in argv[1:]:
             for path in _paths(word, root):
                 full = os.path.join(root, path)
                 for each in (full, *(walk.find_links(full) if walk is not None else ())):
                     real = os.path.realpath(each)
-                    if places.check_read(real) and not _is_below(real, top):
+                    if places.check_read(real) and not is_below(real, top):
                         shown = word if each is full else os.path.relpath(each, root)
                         return Violation(
                             "place", f"Blocked path: '{shown}' leads out of the working directory by a link"
@@ -228,66 +231,13 @@ def _paths(word: str, root: str) -> Iterator[str]:
     """What a word may name: itself, and the value in `--file=x`, `if=x` or `-fx`. Other texts were judged before."""
     values = [word, word.partition("=")[2], word[2:] if word[:1] == "-" and word[:2] != "--" else ""]
     for value in filter(None, values):
-        inside = not os.path.isabs(value) or _is_below(os.path.normpath(value), os.path.normpath(root))
+        inside = not os.path.isabs(value) or is_below(os.path.normpath(value), os.path.normpath(root))
         if inside and ".." not in value.split("/"):
             yield value
 
 
-def _is_below(path: str, top: str) -> bool:
+def is_below(path: str, top: str) -> bool:
     return path == top or path.startswith(top.rstrip("/") + "/")
-
-
-# -- Programs that the settings of a repository name. A `.git` directory may come from strangers, and git runs these for
-# harmless commands, such as `git diff`. No variable turns them off, because a part of their name is free (`diff.*`).
-
-
-MAX_SETTINGS_BYTES = 1024 * 1024
-
-# A key stands at the begin of a line, or behind the name of its section.
-_NAMES_PROGRAM = re.compile(
-    r"(?:^|\])[ \t]*"
-    r"(textconv|command|clean|smudge|process|driver|external|uploadpack|receivepack|vcs|update|path)[ \t]*=([^\n]*)",
-    re.IGNORECASE | re.MULTILINE,
-)
-_HARMLESS_PROGRAM = re.compile(
-    r"\"?git-lfs (?:clean|smudge|filter-process)\b[^;&|`$<>\n]*|(?:none|checkout|rebase|merge)\s*"
-)
-
-
-def find_git_program(root: str) -> Violation | None:
-    """A program that git would run because a setting of the repository in `root` names it. Never raises."""
-    try:
-        for file in _settings_files(os.path.join(root, ".git")):
-            with open(file, "rb") as stream:
-                text = stream.read(MAX_SETTINGS_BYTES + 1)
-            if len(text) > MAX_SETTINGS_BYTES:
-                return Violation("run", "Blocked command: the settings of this repository are too long to be read")
-            for key, value in _NAMES_PROGRAM.findall(text.decode("utf-8", "replace").replace("\r", "\n")):
-                if not _HARMLESS_PROGRAM.fullmatch(value.strip()):
-                    return Violation(
-                        "run",
-                        f"Blocked command: git would run what this repository's settings name ('{key}'); take the"
-                        " setting out of .git/config",
-                    )
-    except (OSError, ValueError) as problem:
-        return Violation("run", f"Blocked command: the settings of this repository cannot be read ({problem})")
-    return None
-
-
-def _settings_files(place: str) -> Iterator[str]:
-    """The settings of a repository, also of one whose `.git` is a file that names another place (a worktree)."""
-    if os.path.isfile(place):
-        with open(place, encoding="utf-8") as stream:
-            place = os.path.join(os.path.dirname(place), stream.read(4096).removeprefix("gitdir:").strip())
-        # A worktree has the settings of the repository that it belongs to.
-        if os.path.isfile(os.path.join(place, "commondir")):
-            with open(os.path.join(place, "commondir"), encoding="utf-8") as stream:
-                yield from _settings_in(os.path.join(place, stream.read(4096).strip()))
-    yield from _settings_in(place)
-
-
-def _settings_in(place: str) -> Iterator[str]:
-    yield from filter(os.path.isfile, (os.path.join(place, name) for name in ("config", "config.worktree")))
 
 
 # -- The environment to run a judged command in: nothing of the server's own, and no program that settings may name.
@@ -295,9 +245,9 @@ def _settings_in(place: str) -> Iterator[str]:
 # A repository brings settings along (`.git/config` in an unpacked archive, a bare repository inside another), and git
 # runs what some of them name, even to show a status. Variables outrank these settings. They cannot turn off a setting
 # whose name has a part of its author's choice: programs that filter, compare and merge (`filter.*`, `diff.*`,
-# `merge.*`), those that serve a remote (`remote.*`), and the hooks that git 2.54 takes from settings (`hook.*`). With a
-# root, `find_git_program` looks for them. Nor do variables reach a repository at a local path that is fetched from or
-# pushed to, or the steps of a rebase that is under way.
+# `merge.*`), those that serve a remote (`remote.*`), and the hooks that git 2.54 takes from settings (`hook.*`). Nor do
+# variables reach a repository at a local path that is pushed to, or the steps of a rebase that is under way. With a
+# root, `repositories` looks for all of them.
 
 
 _GIT_SETTINGS: Mapping[str, str] = {
@@ -309,11 +259,15 @@ _GIT_SETTINGS: Mapping[str, str] = {
     "core.sshCommand": "ssh",
     "core.askPass": "",
     "core.attributesFile": os.devnull,
+    "core.excludesFile": os.devnull,
     "core.alternateRefsCommand": "",
     # The empty tree: a name that leads nowhere would be passed over, and the files of the project read.
     "attr.tree": "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
     "commit.gpgSign": "false",
     "credential.helper": "",
+    # Else the settings of a submodule count, of one that no index names.
+    "diff.submodule": "short",
+    "fetch.recurseSubmodules": "false",
     "gpg.format": "openpgp",
     "gpg.program": "false",
     "gpg.ssh.defaultKeyCommand": "false",

@@ -169,6 +169,9 @@ _ON_REQUEST_SPECS: ProgramSpecTable = {
         -T,--timeout,-t,--tries,-w,--wait,--limit-rate:number -U,--user-agent:text --header:header
         -O,--output-document:write --no-hsts --no-netrc --no-config | nothing+ | !w downloaded+
     """,
+    # Not -o, -F, -J, -S and forwarding: they name programs of this machine, or reach others.
+    "ssh": "!n %leading -46CqTvx -p:number -l:name -i:read | undashed pattern*",
+    "scp": "!n !w -346Cpqrv -P:number -l:number -i:read | undashed+ write",
     "make gmake": """
         !x %tasks -kinsqtBerRSw -j,--jobs?number -l,--load-average?number -O,--output-sync?name --keep-going --dry-run
         --just-print --silent --quiet --always-make --ignore-errors --question --trace --no-print-directory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from defserve.guard import network, shell
@@ -11,6 +12,7 @@ from tests.attack.controls.patching import Removal
 from tests.attack.controls.tools import (
     know_no_arguments,
     let_readonly_write,
+    list_public_folders,
     read_any_file,
     read_no_awk,
     read_no_jq,
@@ -19,6 +21,7 @@ from tests.attack.controls.tools import (
     run_any_program,
     take_any_character,
     take_private_addresses,
+    trust_every_repository,
     write_any_file,
 )
 from tests.attack.trial import Control, Family, Trial
@@ -111,6 +114,64 @@ def _(trial: Trial) -> None:
         at = trial.random.randrange(len(command) + 1)
         mutated = command[:at] + trial.random.choice(pieces) + command[at:]
         trial.expect(not shell.judge(mutated), f"{mutated!r} passes")
+
+
+# -- what a repository brings along, whatever the author lists -------------------------------------------
+
+BROUGHT = {
+    "textconv": ("config", '[diff "x"]\n\ttextconv = evil\n'),
+    "a diff program": ("config", '[diff "x"]\n\tcommand = evil\n'),
+    "a filter": ("config", '[filter "y"]\n\tclean = evil\n'),
+    "an included file": ("config", "[include]\n\tpath = ../more\n"),
+    "settings of a worktree": ("config.worktree", '[diff "x"]\n\ttextconv = evil\n'),
+    "files elsewhere": ("config", "[core]\n\tworktree = /etc\n"),
+    "objects elsewhere": ("objects/info/alternates", "/srv/other/objects\n"),
+    "settings elsewhere": ("commondir", "/srv/other/.git\n"),
+}
+LISTS: tuple[Any, ...] = (None, {"git": ["diff"]}, {"git": None}, {"git diff"})
+
+
+def make_repository(folder: str) -> Path:
+    git = Path(folder, ".git")
+    for name in ("objects/info", "refs/heads"):
+        (git / name).mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "config").write_text("[core]\n\tbare = false\n")
+    return git
+
+
+@FAMILY.attack("what a repository brings along", without(trust_every_repository))
+def _(trial: Trial) -> None:
+    for what, (name, text) in BROUGHT.items():
+        with TemporaryDirectory() as folder:
+            git = make_repository(folder)
+            for allowed in LISTS:
+                verdict = shell.judge("git diff", root=folder, allowed=allowed)
+                trial.expect(verdict, f"an honest repository is refused with {allowed}")
+            with (git / name).open("a") as stream:
+                stream.write(text)
+            for allowed in LISTS:
+                verdict = shell.judge("git diff", root=folder, allowed=allowed)
+                trial.expect(not verdict, f"{what} passes with {allowed}")
+
+
+@FAMILY.attack("a repository that is elsewhere", without(trust_every_repository))
+def _(trial: Trial) -> None:
+    with TemporaryDirectory() as folder, TemporaryDirectory() as other:
+        make_repository(other)
+        Path(folder, ".git").write_text(f"gitdir: {other}/.git\n")
+        for allowed in LISTS:
+            trial.expect(not shell.judge("git diff", root=folder, allowed=allowed), f"it passes with {allowed}")
+
+
+@FAMILY.attack("this folder only", without(list_public_folders))
+def _(trial: Trial) -> None:
+    with TemporaryDirectory() as folder:
+        trial.expect(shell.judge("ls .", root=folder, only_root=True), "the folder itself is refused")
+        for place in ("/", "/etc", "/var", "/opt", "/home", "/tmp", "/usr/share"):
+            for allowed in (None, {"ls": None}):
+                verdict = shell.judge(f"ls {place}", root=folder, only_root=True, allowed=allowed)
+                trial.expect(not verdict, f"{place} passes with {allowed}")
 
 
 @FAMILY.attack("URLs", without(take_private_addresses, ": True$"))
