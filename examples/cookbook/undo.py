@@ -29,6 +29,22 @@ def replace(old: Old, new: Annotated[str, "What stands there instead."], draft: 
 
 
 @server.tool
+async def undo(draft: State[Draft]) -> str:
+    """Take the last change back. Again: the one before it."""
+    if not await drafts.undo():
+        raise ToolError("There is nothing to undo.")
+    return draft.text
+
+
+@server.tool
+async def redo(draft: State[Draft]) -> str:
+    """Take the last undo back."""
+    if not await drafts.redo():
+        raise ToolError("There is nothing to redo.")
+    return draft.text
+
+
+@server.tool
 async def versions() -> list[str]:
     """The beginning of each version, the oldest first."""
     found = [await drafts.at(checkpoint) for checkpoint in await drafts.checkpoints()]

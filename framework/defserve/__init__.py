@@ -13,7 +13,7 @@ from defserve.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from defserve.auth import JWT, ApiKeys, Auth
-    from defserve.binding.content import Audio, Embedded, File, Image, Link, Text
+    from defserve.binding.content import Audio, Embedded, File, Image, Link, Text, ToolResult
     from defserve.binding.injection import Depends
     from defserve.client import Client
     from defserve.context import Context
@@ -32,7 +32,7 @@ else:
         __name__,
         {
             "defserve.auth": "ApiKeys Auth JWT",
-            "defserve.binding.content": "Audio Embedded File Image Link Text",
+            "defserve.binding.content": "Audio Embedded File Image Link Text ToolResult",
             "defserve.binding.injection": "Depends",
             "defserve.client": "Client",
             "defserve.context": "Context",
@@ -99,6 +99,7 @@ __all__ = [
     "State",
     "Text",
     "ToolError",
+    "ToolResult",
     "Url",
     "UsageError",
     "User",

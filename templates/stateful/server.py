@@ -12,7 +12,7 @@ class Notebook(BaseModel):
     notes: list[str] = []
 
 
-server.state(Notebook)
+notebooks = server.state(Notebook)
 
 
 @server.tool
@@ -45,6 +45,14 @@ def edit_note(number: int, text: str, book: State[Notebook]) -> str:
 @server.tool
 def list_notes(book: State[Notebook]) -> list[str]:
     """All notes, in order."""
+    return book.notes
+
+
+@server.tool
+async def undo(book: State[Notebook]) -> list[str]:
+    """Take the last change back; gives back the notes as they are then. Again: the change before it."""
+    if not await notebooks.undo():
+        raise ToolError("There is nothing to undo.")
     return book.notes
 
 

@@ -18,6 +18,14 @@ def test_a_note_that_is_not_there_cannot_be_edited(client: SyncClient) -> None:
         client.call("edit_note", number=99, text="bread")
 
 
+def test_each_undo_goes_one_change_further_back(client: SyncClient) -> None:
+    for text in ("milk", "tea", "jam"):
+        client.call("add_note", text=text)
+    *before, _ = notes = client.call("list_notes")
+    assert client.call("undo") == before
+    assert client.call("undo") == notes[:-2]
+
+
 @pytest.mark.eras("handshake")
 def test_a_host_goes_back_to_a_checkpoint(client: SyncClient) -> None:
     client.call("add_note", text="first")

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+import defserve
 from defserve.base.exports import make_lazy_getattr
 
 
@@ -24,3 +25,13 @@ def test_any_other_name_is_no_attribute():
 def test_a_name_that_people_know_from_elsewhere_says_what_it_is_called_here():
     with pytest.raises(ImportError, match="defserve has no FastMCP: write from defserve import Server"):
         exec("from defserve import FastMCP", {})
+
+
+def test_a_name_with_a_slip_is_met_with_the_one_that_was_meant():
+    with pytest.raises(ImportError, match="defserve has no dangrous: did you mean dangerous?"):
+        exec("from defserve import dangrous")
+
+
+def test_modules_and_hidden_names_are_not_taken_for_slips():
+    exec("from defserve import server, state, context")
+    assert not hasattr(defserve, "__server__") and not hasattr(defserve, "something_else")

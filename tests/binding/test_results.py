@@ -21,8 +21,10 @@ from defserve.binding.results import (
     Image,
     Link,
     PackedResult,
+    ResultMismatch,
     ResultPacker,
     Text,
+    ToolResult,
 )
 from defserve.binding.signature import empty, read_signature
 from defserve.errors import UsageError
@@ -457,3 +459,46 @@ def test_a_generator_that_promises_nothing_may_yield_anything(function: Any):
     assert ResultPacker.from_signature(read_signature(function, lambda _: None)).join_yielded_values(
         ["a", "b"]
     ).said == [Text("ab")]
+
+
+class Orders(BaseModel):
+    orders: int
+
+
+def result_of_model() -> ToolResult:
+    return ToolResult("two", data=Orders(orders=2))
+
+
+def result_of_parts() -> ToolResult:
+    return ToolResult(["two", Text("more")], data={"orders": 2})
+
+
+def result_or_text() -> ToolResult | str:
+    return ToolResult("two", data={"orders": 2})
+
+
+def result_unsaid():  # pyright: ignore
+    return ToolResult("two")
+
+
+@for_each_row(
+    "function texts data",
+    [
+        (result_of_model, ["two"], {"orders": 2}),
+        (result_of_parts, ["two", "more"], {"orders": 2}),
+        (result_or_text, ["two"], {"orders": 2}),
+        (result_unsaid, ["two"], NO_STRUCTURED_CONTENT),
+    ],
+)
+def test_a_tool_result_has_its_text_beside_its_data(function: Any, texts: list[str], data: Any):
+    packer = ResultPacker.from_signature(read_signature(function, lambda _: None))
+    packed = packer.pack(function())
+    assert packer.schema is None
+    assert packed.parts == [Text(text) for text in texts]
+    assert packed.structured == data
+
+
+def test_the_data_of_a_tool_result_is_an_object():
+    packer = ResultPacker.from_signature(read_signature(result_of_model, lambda _: None))
+    with pytest.raises(ResultMismatch, match="the data of a ToolResult"):
+        packer.pack(ToolResult("two", data=[1]))

@@ -235,3 +235,10 @@ def test_a_wheel_that_forgets_its_skills_is_found_out(defserve: Run, tmp_path: P
     write(project, {"skills/outing/SKILL.md": SKILL, "skills/outing/docs/places.md": "The lake.\n"})
     code, _, err = defserve("package", str(project))
     assert code == 6 and "there is no skill below" in err and "put the folder into the package" in err
+
+
+def test_a_single_file_is_told_how_to_become_a_project(defserve: Run, tmp_path: Path):
+    (tmp_path / "my_notes.py").write_text("")
+    code, _, err = defserve("package", str(tmp_path / "my_notes.py"))
+    assert code == 1 and "is a file, and a package is made of a project" in err
+    assert "defserve new my-notes --template minimal" in err

@@ -288,3 +288,9 @@ async def test_real_calls_end_as_the_decision_says(options: dict[str, Any]):
 async def test_a_gate_of_an_author_s_own_speaks_for_itself():
     decision = await decide(guarded([Curfew()]), "reader", "look")
     assert decision.steps[-1] == ("call", "refused", "it is too late", "come back tomorrow")
+
+
+def test_the_file_of_a_kernel_is_told_which_command_shows_its_access(notes: Path, defserve: Run):
+    told = defserve("why", "ann", "notes_add", "--server", "mgp.toml")
+    assert told.code == 1
+    assert "defserve kernel access list --agent ann --config mgp.toml" in told.err

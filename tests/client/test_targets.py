@@ -73,6 +73,15 @@ def test_a_failure_inside_the_file_names_the_line():
     assert str(caught.value) == f"calc_eight.py:1: {problem}"
 
 
+def test_a_program_that_still_uses_another_framework_is_told_in_which_lines(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "fastmcp", None)
+    Path("calc_mixed.py").write_text("import os\nfrom fastmcp.tools import X\nimport mcp.types\n")
+    with pytest.raises(UsageError) as caught:
+        load_server("calc_mixed.py")
+    assert str(caught.value).startswith("calc_mixed.py:2: ")
+    assert "imported in lines 2, 3; `defserve migrate calc_mixed.py` says how" in caught.value.fix
+
+
 def test_a_failure_in_the_framework_names_the_line_that_led_to_it():
     Path("calc_wrong.py").write_text("from defserve.client.targets import load_server\nload_server(3)")
     with pytest.raises(UsageError, match=r"^calc_wrong.py:2: running calc_wrong.py failed: AttributeError"):

@@ -136,7 +136,7 @@ async def test_too_many_restarts_leave_a_server_in_error_until_an_operator_start
 async def test_the_policy_holds_for_the_process_of_a_client_and_harms_no_other_client(tmp_path: Path) -> None:
     async with running(tmp_path, entry("a", mgp="max_restarts = 1")) as here:
         for _ in range(2):
-            with pytest.raises(DefserveError, match="left before it answered"):
+            with pytest.raises(DefserveError, match="crashed before it answered"):
                 await here.call("a_leave", code=1)
         with pytest.raises(DefserveError, match="restart_limit_exceeded"):
             await here.call("a_add", a=1, b=2)

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from defserve import Command, Remote, Server, ToolError, UsageError
 from defserve.client import Answers
 from defserve.errors import PeerError
-from defserve.proxying import mounts
+from defserve.proxying import channel, mounts
 from defserve.proxying.backend import Backend
 from defserve.proxying.mounted import STATE_DESCRIPTIONS, BackendTransition, RestartPolicy
 from tests.at_address import at_address
@@ -149,7 +149,7 @@ async def test_clients_are_told_no_words_paths_or_commands_of_a_backend_that_fai
                 heard.append(await client.call_raw("e_die"))
             heard.append(await client.request("tools/list"))
     told = json.dumps(heard)
-    assert "left before it answered" in told
+    assert "crashed before it answered" in told
     assert [word for word in ("TEAM", "place.py", sys.executable, "last words", "code 1") if word in told] == []
     assert "TEAM" in caplog.text
 
@@ -167,6 +167,44 @@ async def test_a_backend_that_never_answers_delays_nobody(monkeypatch: pytest.Mo
         assert "e_add" in names
         states = (await client.request("tools/list"))["_meta"]["dev.defserve/servers"]
         assert states["silent"]["state"] == "connecting"
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@pytest.mark.parametrize("version", ["handshake", "stateless"])
+@pytest.mark.parametrize("per", ["shared", "client"])
+async def test_a_call_that_finds_nobody_at_an_address_had_no_effects_and_changes_the_state(
+    version: Any, per: Any
+) -> None:
+    async with AsyncExitStack() as stack:
+        behind = Server("behind")
+        behind.tool(add)
+        url = await stack.enter_async_context(at_address(behind))
+        server = front((Remote(url, version=version, per=per), "e"))
+        async with server.connect() as client:
+            assert await client.call("e_add", a=1, b=2) == 3
+            await stack.aclose()
+            said = await client.call_raw("e_add", {"a": 1, "b": 2})
+            assert backend(server).state != "connected"
+            assert "not reachable, so the call was not sent" in said["content"][0]["text"]
+            assert "may_have_had_effects" not in json.dumps(said)
+
+
+async def test_a_server_without_sessions_that_is_gone_is_noticed_without_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channel, "REOPEN_UPDATES_SECONDS", 0.0)
+    async with AsyncExitStack() as stack:
+        behind = Server("behind")
+        behind.tool(add)
+        url = await stack.enter_async_context(at_address(behind))
+        server = front((Remote(url, version="stateless"), "e"))
+        async with server.connect() as client:
+            assert await client.call("e_add", a=1, b=2) == 3
+            await stack.aclose()
+            await until(lambda: backend(server).state != "connected")
 
 
 async def test_a_call_to_a_backend_that_does_not_open_is_refused_in_time() -> None:

@@ -100,7 +100,7 @@ ROWS: dict[str, tuple[str, bool | None]] = {
     "long, id last": ("server 'office' gave an answer that cannot be read: longer than 100000 bytes", True),
     "large": ("the result of server 'office' is larger than 10000 bytes", None),
     "no list": ("server 'office' gave a result without a list as its 'content'", True),
-    "leave": ("server 'office' left before it answered", True),
+    "leave": ("server 'office' crashed before it answered", True),
 }
 
 

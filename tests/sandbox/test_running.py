@@ -116,6 +116,7 @@ class TestRefusedCode:
     def test_does_not_run(self, level: Any) -> None:
         outcome = run("import subprocess", level=level)
         assert (outcome.status, outcome.engine, outcome.layers) == ("rejected", None, ())
+        assert outcome.error == "\n".join(map(str, outcome.violations)) != ""
         assert outcome.violations[0].message == "Blocked import: 'subprocess'"
         assert outcome.hints
 

@@ -31,12 +31,25 @@ def make_lazy_getattr(
             # An AttributeError would be replaced by Python's own words.
             raise ImportError(f"{package} has no {name}: write from {module} import {ours}", name=package)
         if name not in home_of:
+            if (near := _find_near_name(package, name, [*home_of, *imports])) is not None:
+                raise ImportError(f"{package} has no {name}: did you mean {near}?", name=package)
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module
 
         return getattr(import_module(home_of[name]), name)
 
     return find
+
+
+def _find_near_name(package: str, name: str, known: list[str]) -> str | None:
+    """The name that was probably meant. None for a module of the package, which Python imports next."""
+    if name.startswith("_"):
+        return None
+    from difflib import get_close_matches
+    from importlib.util import find_spec
+
+    near = get_close_matches(name, known, 1, cutoff=0.8)
+    return near[0] if near and find_spec(f"{package}.{name}") is None else None
 
 
 def _by_name(modules: Mapping[str, str]) -> dict[str, str]:

@@ -148,7 +148,8 @@ def make_annotation_error(annotation: Any, error: Exception, *, where: str, subj
         f"{subject or 'annotation'}: {format_annotation(annotation)} has no JSON form ({reason})",
         where=where,
         fix="use scalars, containers, a dataclass, TypedDict or pydantic model,"
-        " or give the class __get_pydantic_core_schema__",
+        " or give the class __get_pydantic_core_schema__;"
+        " for a value that callers do not send, write Annotated[…, Depends(function)]",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _FORMATS = {"jpg": "jpeg", "svg": "svg+xml", "mp3": "mpeg", "oga": "ogg", "m4a": "mp4"}
@@ -220,6 +220,22 @@ class File(Embedded):
             uri = f"file:///{quote(name)}"
         blob = None if text is not None or isinstance(data, str) else bytes(data)
         super().__init__(uri, text=text, data=blob, mime_type=mime_type, annotations=annotations, meta=meta)
+
+
+class ToolResult:
+    """A tool's answer whose text is not its data: `ToolResult("2 orders", data={"orders": 2})`.
+
+    `content` is what models read: text, a content part, or a list of them. `data` is an object for programs: a dict, a
+    model or a dataclass. The tool has no output schema.
+    """
+
+    __slots__ = ("content", "data")
+
+    def __init__(self, content: str | ContentPart | Sequence[str | ContentPart], data: Any = None) -> None:
+        self.content, self.data = content, data
+
+    def __repr__(self) -> str:
+        return f"ToolResult({self.content!r}, data={self.data!r})"
 
 
 def mime_type_of(path: str | os.PathLike[str]) -> str | None:

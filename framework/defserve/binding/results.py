@@ -16,11 +16,11 @@ import pydantic_core
 from pydantic_core import PydanticSerializationError, ValidationError
 
 from defserve.binding.arguments import AnnotationSchemas, get_annotation_schemas, make_annotation_error
-from defserve.binding.content import Audio, ContentPart, Embedded, File, Image, Link, Text
+from defserve.binding.content import Audio, ContentPart, Embedded, File, Image, Link, Text, ToolResult
 from defserve.binding.core_schemas import CONCRETE_TYPES
 from defserve.binding.json_schemas import find_json_types, walk_graph, walk_schema
 from defserve.binding.signature import format_annotation, list_union_members, split_annotated
-from defserve.core.json_values import JsonSchema, as_list, is_array, replace_surrogates
+from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, replace_surrogates
 from defserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -144,6 +144,8 @@ class _Planner:
             self.refuse_values(annotation, inner)
         if annotation is Parameter.empty or inner in (Any, object) or _is_loose_list(inner):
             return self.loose("its return type says nothing")
+        if ToolResult in list_union_members(inner):
+            return self.loose("a ToolResult says itself what its data is")
         if raw := [option for option in list_union_members(inner) if option in (bytes, bytearray, memoryview)]:
             raise self.wrong(
                 f"{raw[0].__name__} says nothing about what the bytes are",
@@ -464,6 +466,8 @@ def _as_parts(item: Any) -> list[ContentPart]:
 
 def pack_untyped_result(value: Any) -> PackedResult:
     """The result of a value without a return annotation."""
+    if isinstance(value, ToolResult):
+        return _pack_tool_result(value)
     if is_array(value) and any(isinstance(item, ContentPart) for item in value):
         return PackedResult([part for item in value for part in pack_untyped_result(item).parts])
     if value is None or isinstance(value, str | ContentPart):
@@ -472,6 +476,16 @@ def pack_untyped_result(value: Any) -> PackedResult:
     if isinstance(plain, dict | list):
         return PackedResult(_json(plain), plain)
     return PackedResult(_text(plain))
+
+
+def _pack_tool_result(value: ToolResult) -> PackedResult:
+    items: Iterable[Any] = value.content if is_array(value.content) else (value.content,)
+    parts = [part for item in items for part in _as_parts(item)]
+    if value.data is None:
+        return PackedResult(parts)
+    if not is_object(plain := convert_to_plain_json(value.data)):
+        raise _unfit(value.data, "an object (a dict, a model or a dataclass) as the data of a ToolResult")
+    return PackedResult(parts, plain)
 
 
 def pack_any_as_text(value: Any) -> PackedResult:

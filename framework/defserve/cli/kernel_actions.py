@@ -85,7 +85,7 @@ def access_lines(answers: Iterable[Any]) -> Iterable[str]:
         )
         for row in answers
     ]
-    return Table(("AGENT", "SERVER", "TOOL", "ACCESS", "BY", "UNTIL", "REASON"), rows, fit=("REASON",))
+    return Table(("CALLER", "SERVER", "TOOL", "ACCESS", "BY", "UNTIL", "REASON"), rows, fit=("REASON",))
 
 
 def _entry_line(entry: dict[str, Any]) -> str:

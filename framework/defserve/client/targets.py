@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -189,6 +190,11 @@ def _run_file(path: str, name: str) -> ModuleType:
     return module
 
 
+OTHER_FRAMEWORKS: Final = frozenset({"fastmcp", "mcp", "mcp_types"})
+"""A program that was migrated may still import them."""
+_FOREIGN_IMPORT: Final = re.compile(rf"\s*(?:from|import)\s+(?:{'|'.join(sorted(OTHER_FRAMEWORKS))})\b")
+
+
 def _to_usage_error(doing: str, error: Exception) -> UsageError:
     """The error for an exception in the author's module, with the author's line that led to it."""
     if isinstance(error, UsageError):
@@ -206,8 +212,22 @@ def _to_usage_error(doing: str, error: Exception) -> UsageError:
         fix = f"rename {os.path.basename(hidden)}: a library that defserve uses has its name, and is imported instead"
     elif isinstance(error, ModuleNotFoundError) and error.name:
         fix = f"install {error.name!r} for {sys.executable}"
+        if error.name.partition(".")[0] in OTHER_FRAMEWORKS:
+            file = where.rpartition(":")[0]
+            fix = (
+                f"write for defserve what still uses another framework, imported in {_list_foreign_imports(file)}; "
+                f"`defserve migrate {os.path.basename(file)}` says how. To keep it, {fix}"
+            )
     where = where.removeprefix(os.getcwd() + os.sep)
     return UsageError(f"{doing} failed: {type(error).__name__}: {text}", where=where, fix=fix)
+
+
+def _list_foreign_imports(file: str) -> str:
+    """The lines of a file that import another framework, in words."""
+    with suppress(OSError), open(file, encoding="utf-8", errors="replace") as source:
+        found = [str(number) for number, line in enumerate(source, 1) if _FOREIGN_IMPORT.match(line)]
+        return f"line{'s' if len(found) > 1 else ''} {', '.join(found)}" if found else "this file"
+    return "this file"
 
 
 def _hidden_neighbour(error: Exception) -> str | None:

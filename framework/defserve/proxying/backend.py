@@ -68,6 +68,7 @@ class Backend(MountedServer):
         changes = self._changes = BackendChanges(self, state, conversations, catalogue, front.mcp.subscriptions)
         calls = BackendCalls(self, state, conversations, room, parking, keep_task)
         life = self._supervision = BackendSupervision(self, state, conversations, catalogue, changes, room, policy)
+        calls.on_unreachable = life.end_unresponsive
         conversations.ended = lambda front: catalogue.drop_private_items(front.key)
         conversations.opened = lambda channel, front: changes.listen(channel, front.key)
         # Not methods that pass on: a reader would look twice, and a call of a tool would pay for each.

@@ -44,8 +44,8 @@ from defserve.protocols.mgp.errors import (
     UpstreamUnavailable,
 )
 from defserve.protocols.mgp.terms import MGP_EXTENSION_ID
-from defserve.proxying.mounted import STATE_DESCRIPTIONS, BackendStateName
-from defserve.serve.address import CredentialsRequired, HttpRefusal
+from defserve.proxying.mounted import CLEAN_EXIT_REASON, STATE_DESCRIPTIONS, BackendStateName
+from defserve.serve.address import AddressUnreachable, CredentialsRequired, HttpRefusal
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -363,13 +363,35 @@ def make_call_error(id: str, error: PeerError, state: BackendStateName, secrets:
             return UpstreamError(f"server {id!r} gave no usable answer", data={"server_id": id})
         # Over HTTP an error may come as the refusal of the request.
         return make_relayed_error(id, {"code": error.code, "message": error.message, "data": error.data}, secrets)
-    log.warning("server %r left before it answered a call: %s", id, secrets.redact_text(error.message))
+    if is_unsent(error):
+        log.warning("server %r is not reachable: %s", id, secrets.redact_text(error.message))
+        return UpstreamUnavailable(
+            f"server {id!r} is not reachable, so the call was not sent; try again later",
+            data={"server_id": id, "state": state},
+            retryable=True,
+            retry_after_ms=RETRY_MS,
+        )
+    how = _describe_end(error)
+    log.warning("server %r %s before it answered a call: %s", id, how, secrets.redact_text(error.message))
     return UpstreamUnavailable(
-        f"server {id!r} left before it answered; the call may have had effects",
+        f"server {id!r} {how} before it answered; the call may have had effects",
         data=data,
         retryable=True,
         retry_after_ms=RETRY_MS,
     )
+
+
+def is_unsent(error: PeerError) -> bool:
+    """Whether nobody was there to take a request, so that it had no effects."""
+    return isinstance(error, AddressUnreachable) and not error.was_sent
+
+
+def _describe_end(error: PeerGone) -> str:
+    """How a backend ended, in words that say nothing of its command line."""
+    if CLEAN_EXIT_REASON in error.message:
+        return "exited"
+    is_crash = " exited with code " in error.message or " was killed by signal " in error.message
+    return "crashed" if is_crash else "ended the connection"
 
 
 def _make_refusal_error(id: str, error: HttpRefusal, secrets: BackendSecrets) -> UpstreamError:

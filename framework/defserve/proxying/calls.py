@@ -55,6 +55,8 @@ class BackendCalls:
         self._server, self._state, self._conversations = server, state, conversations
         self._room, self._keep_task = room, keep_task
         self._context = RelayContext(server, parking, HeldChannels(), HeldChannels(server.options.children))
+        self.on_unreachable: Callable[[str], None] = lambda reason: None
+        """Called with the reason if nobody is at the backend's address any more."""
 
     async def relay(self, call: Call, method: str, params: Json) -> Json:
         """The result of a call's request. Raises what the front is told if there is none."""
@@ -79,7 +81,7 @@ class BackendCalls:
                 failed = "isError" in result and result["isError"] is True
                 return await self._register_task(relayed, result) if result.get("resultType") == "task" else result
             except PeerError as error:
-                raise boundary.make_call_error(server.id, error, self._state.now, server.secrets) from None
+                raise self._make_error(error) from None
             except asyncio.CancelledError:
                 self._check_time(call, was_sent=True)
                 failed = False  # the caller gave up, or a person is asked meanwhile
@@ -126,7 +128,14 @@ class BackendCalls:
             self._check_time(call, was_sent=True)
             raise
         except PeerError as error:
-            raise boundary.make_call_error(self._server.id, error, self._state.now, self._server.secrets) from None
+            raise self._make_error(error) from None
+
+    def _make_error(self, error: PeerError) -> Exception:
+        """What the front is told. Who finds the address deserted tells the supervision, so that nobody else waits."""
+        server = self._server
+        if boundary.is_unsent(error):
+            self.on_unreachable(server.redact_secrets(error.message))
+        return boundary.make_call_error(server.id, error, self._state.now, server.secrets)
 
     # -- tasks -------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mcp.reporting import LOG_LEVEL_RANKS
 from defserve.protocols.mcp.tasks.records import can_take_tasks
 from defserve.proxying.boundary import add_asker_to_question
+from defserve.serve.address import AddressUnreachable
 
 if TYPE_CHECKING:
     from defserve.client.link import ClientLink
@@ -422,7 +423,16 @@ class Updates:
 
     def _reopen(self) -> None:
         self._stream = None
-        self._tasks.start(_quietly(self.want()))
+        self._tasks.start(self._want_again())
+
+    async def _want_again(self) -> None:
+        try:
+            await self.want()
+        except AddressUnreachable as gone:
+            # A server without sessions has no other link whose end would tell.
+            self._channel.mark_gone(gone)
+        except PeerError:
+            pass
 
 
 # -- Who is served: which calls may share one conversation with a backend.

@@ -31,7 +31,7 @@ from defserve.protocols.mgp.vocabulary import (
 from defserve.proxying import boundary
 from defserve.proxying.boundary import make_busy_error
 from defserve.proxying.channel import BackendChannel, FrontClient
-from defserve.proxying.mounted import RestartCountersByKey, RestartPolicy, RestartRefusal
+from defserve.proxying.mounted import CLEAN_EXIT_REASON, RestartCountersByKey, RestartPolicy, RestartRefusal
 from defserve.proxying.targets import ChannelSharing
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS: Final = 5.0
 """How long a call waits for a backend that is being restarted."""
-CLEAN_EXIT_REASON: Final = "exited with code 0"
 
 log = logging.getLogger("defserve.proxying")
 

@@ -205,6 +205,7 @@ BackendStateName: TypeAlias = Literal[
     "registered", "connecting", "connected", "draining", "disconnected", "restarting", "error"
 ]
 
+CLEAN_EXIT_REASON: Final = "exited with code 0"
 ASLEEP_REASON: Final = "asleep; the next call starts it"
 
 # What clients are told. Why a server failed is for operators: its last words name paths, commands and more.

@@ -13,9 +13,10 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.protocols.mgp.lifecycle import DEFAULT_SHUTDOWN_REASON, SHUTDOWN_REASONS
 from defserve.proxying.catalogue import BackendCatalogue, NameClash
-from defserve.proxying.conversations import CLEAN_EXIT_REASON, BackendChannels
+from defserve.proxying.conversations import BackendChannels
 from defserve.proxying.mounted import (
     ASLEEP_REASON,
+    CLEAN_EXIT_REASON,
     BackendState,
     MountedServer,
     RestartCounter,

@@ -86,7 +86,8 @@ def _run(job: SandboxJob, stop: RunStopper, unsafe: bool) -> Outcome:
     try:
         verdict = judge(job.source, level=job.level, allow=job.allow, block=job.block, trust=job.trust)
         if not verdict:
-            return Outcome("rejected", violations=verdict.violations, hints=verdict.hints)
+            text = "\n".join(map(str, verdict.violations))
+            return Outcome("rejected", error=text, violations=verdict.violations, hints=verdict.hints)
         return _run_judged(job, stop, unsafe)
     finally:
         stop.done.set()

@@ -97,7 +97,11 @@ _ERROR: Final = re.compile(r'\berror="?([a-z_]+)"?[, ]*')
 
 
 class AddressUnreachable(PeerGone):
-    """Nobody answered at an address."""
+    """Nobody answered at an address. `was_sent` is false if there was no connection, so the request had no effects."""
+
+    def __init__(self, message: str, *, was_sent: bool = True) -> None:
+        self.was_sent = was_sent
+        super().__init__(message)
 
 
 class HttpRefusal(PeerError):

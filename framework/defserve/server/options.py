@@ -242,6 +242,13 @@ SERVER_OPTION_FIXES: Final = {
     "tools": "@server.tool, or server.add_tool(function)",
     "dependencies": "the dependencies of your pyproject.toml",
     "auth_server_provider": "Server(auth=…): StaticTokens, ApiKeys, JWT, or a class with `verify`",
+    **dict.fromkeys(
+        ("transport_security", "allowed_hosts", "allowed_origins"),
+        "server.run(on=…, allowed_hosts=[…], allowed_origins=[…]), or the same options of server.asgi(…)",
+    ),
+    "include_tags": "server.mount(child, transform=Transform(only=[…]))",
+    "exclude_tags": "server.mount(child, transform=Transform(hide=[…]))",
+    "transforms": "server.mount(child, transform=Transform(…))",
     "token_verifier": "Server(auth=…): StaticTokens, ApiKeys, JWT, or a class with `verify`",
     "mask_error_details": "nothing: details never leave the server, except those of ToolError",
     "show_banner": "nothing: there is no banner",

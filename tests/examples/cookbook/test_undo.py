@@ -18,6 +18,18 @@ def test_any_client_goes_back_to_a_version(client: SyncClient):
         client.call("restore", version=9)
 
 
+def test_any_client_takes_its_changes_back_one_by_one(client: SyncClient):
+    for text in ("Dear Ann,", " the tea", " is good."):
+        client.call("replace", old="", new=text)
+    assert client.call("undo") == "Dear Ann, the tea"
+    assert client.call("undo") == "Dear Ann,"
+    assert client.call("redo") == "Dear Ann, the tea"
+    assert client.call("undo") == "Dear Ann,"
+    assert client.call("undo") == ""
+    with pytest.raises(ToolError, match="nothing to undo"):
+        client.call("undo")
+
+
 def test_a_change_that_is_refused_leaves_no_version(client: SyncClient):
     client.call("replace", old="", new="tea tea")
     with pytest.raises(ToolError, match="occurs 2 times"):

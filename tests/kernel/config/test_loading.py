@@ -317,3 +317,18 @@ def test_lines_are_found_in_lists_of_tables_and_behind_long_texts() -> None:
 @given(st.text(max_size=200))
 def test_no_text_makes_the_search_for_lines_fail(text: str) -> None:
     assert all(line >= 1 for line in lines_of(text).values())
+
+
+@for_each_row(
+    "text table",
+    [
+        ('[[servers]]\nid = "a"\ncommand = "b"\n[servers.mgp]\ndefault_policy = "opt-in"\n', "[kernel] or [[servers]]"),
+        ('[kernel]\nrestart_policy = "never"\n', "[[servers]] or [servers.mgp]"),
+        ('default_policy = "opt-in"\n', "[kernel] or [[servers]]"),
+    ],
+)
+def test_a_setting_in_the_wrong_table_is_told_the_right_one(text: str, table: str, tmp_path: Path) -> None:
+    (tmp_path / "mgp.toml").write_text(text)
+    with pytest.raises(UsageError) as raised:
+        load_kernel_config(tmp_path / "mgp.toml")
+    assert f"write it in {table}" in str(raised.value)

@@ -110,14 +110,82 @@ HEAD = 'from fastmcp import Context, FastMCP\nmcp = FastMCP("m")\n'
         ("@mcp.custom_route('/x', methods=['GET'])\nasync def f(r): ...", 3, "mcp.custom_route has no counterpart"),
         ("mcp.run(transport=kind)", 3, "the transport is chosen when it runs"),
         ("mcp.run(**options)", 3, "the options of run are not written out"),
-        ("other = FastMCP('o', auth=verifier)", 3, "the option auth= of the server is left out"),
+        ("other = FastMCP('o', auth=verifier)", 3, "the option auth= of the server may protect something"),
+        ("mcp.run('http', middleware=[refuse])", 3, "the option middleware= of run may protect something"),
         ("@mcp.tool\ndef f(a: int):\n    raise ValueError('a')", 5, "models do not read the text of ValueError"),
-        ("@mcp.tool(enabled=False)\ndef f(): ...", 3, "the option enabled= of a tool is left out"),
+        ("@mcp.tool(enabled=False)\ndef f(): ...", 3, "the option enabled= of a tool may protect something"),
     ],
 )
 def test_what_cannot_be_rewritten_is_reported_with_its_line(written: str, line: int, note: str) -> None:
     notes = migrate(f"{HEAD}{written}\n").notes
     assert any(found.line == line and note in found.text for found in notes), notes
+
+
+@for_each_row(
+    "written",
+    [
+        "FastMCP('m', auth=Verifier())",
+        "FastMCP('m', token_verifier=Verifier())",
+        "FastMCP('m', middleware=[Verifier()])",
+        "FastMCP('m', include_tags={'public'})",
+        "FastMCP('m', exclude_tags={'secret'})",
+        "FastMCP('m', transport_security=Verifier())",
+        "mcp.tool(enabled=False)(f)",
+        "mcp.tool(auth=Verifier())(f)",
+        "mcp.tool(exclude_args=['user'])(f)",
+        "mcp.run('http', middleware=[Verifier()])",
+        "mcp.http_app(middleware=[Verifier()])",
+        "mcp.add_middleware(Verifier())",
+    ],
+)
+def test_what_protects_stays_and_the_server_does_not_start_until_it_is_translated(written: str) -> None:
+    before = f"{HEAD}class Verifier:\n    async def verify_token(self, token): ...\n\ndef f(user: str = ''): ...\n\n"
+    text, notes = migrate(f"{before}{written}\n")
+    assert any(note.line == 8 for note in notes)
+    with pytest.raises((UsageError, AttributeError)):
+        exec(compile(text, "m.py", "exec"), {"__name__": "m"})
+
+
+@for_each_row(
+    "written",
+    ["FastMCP('m', auth=None)", "mcp.tool(enabled=True)(f)", "mcp.http_app(allowed_hosts=['tools.example.com'])"],
+)
+def test_what_protects_nothing_or_has_a_counterpart_is_not_reported(written: str) -> None:
+    text, notes = migrate(f"{HEAD}def f(): ...\n\n{written}\n")
+    assert notes == []
+    exec(compile(text, "m.py", "exec"), {"__name__": "m"})
+
+
+@for_each_row(
+    "written wanted",
+    [
+        ("@mcp.tool\ndef f() -> int: ...", "@mcp.tool(structured=True)\ndef f() -> int"),
+        ("@mcp.tool()\ndef f() -> float: ...", "@mcp.tool(structured=True)\ndef f() -> float"),
+        ("@mcp.tool(name='g')\ndef f() -> bool | None: ...", "@mcp.tool(name='g', structured=True)\n"),
+        ("@mcp.tool(output_schema=None)\ndef f() -> int: ...", "@mcp.tool(structured=False)\n"),
+        ("@mcp.tool(structured_output=False)\ndef f() -> int: ...", "@mcp.tool(structured=False)\n"),
+        ("@mcp.tool\ndef f() -> str: ...", "@mcp.tool\ndef f() -> str"),
+        ("@mcp.resource('a://b')\ndef f() -> int: ...", "@mcp.resource('a://b')\ndef f() -> int"),
+    ],
+)
+def test_numbers_and_truth_values_stay_structured_content(written: str, wanted: str) -> None:
+    text, notes = migrate(f"{HEAD}{written}\n")
+    assert wanted in text and notes == []
+
+
+@for_each_row(
+    "written wanted",
+    [
+        ("ToolResult(content='a', structured_content={'b': 1})", "ToolResult('a', data={'b': 1})"),
+        ("ToolResult('a')", "ToolResult('a')"),
+        ("ToolResult(structured_content={'b': 1})", "{'b': 1}"),
+    ],
+)
+def test_a_result_with_text_beside_its_data_stays_one(written: str, wanted: str) -> None:
+    before = "from fastmcp import FastMCP\nfrom fastmcp.tools import ToolResult\nmcp = FastMCP('m')\n"
+    text, notes = migrate(f"{before}\n@mcp.tool\ndef f() -> ToolResult:\n    return {written}\n")
+    assert text.startswith("from defserve import Server, ToolResult\n") and f"    return {wanted}\n" in text
+    assert notes == []
 
 
 @for_each_row(

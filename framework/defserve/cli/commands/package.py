@@ -65,6 +65,12 @@ PACKAGE_OPTIONS: Final = (
 
 def build_package(options: Namespace, work: ProgressDisplay) -> tuple[BuiltPackage, Path]:
     """What was built, and where it is. `work` shows how far it is."""
+    if Path(options.folder).is_file():
+        name = Path(options.folder).stem.replace("_", "-")
+        raise UsageError(
+            f"{options.folder!r} is a file, and a package is made of a project: a folder with a pyproject.toml",
+            fix=f"make one, then put your functions into its server.py: defserve new {name} --template minimal",
+        )
     project = read_project(options.folder)
     out = Path(options.out).resolve() if options.out else project.folder / "dist"
     with explain_write_errors("name a folder that you can write: --out DIR"):

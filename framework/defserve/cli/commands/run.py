@@ -74,5 +74,8 @@ def warn_of_strangers(server: Any, options: Namespace) -> None:
 
         told = f"{server.name} keeps state for each caller, and cannot tell callers apart at {options.on}: add"
         show_stderr(
-            *format_problem("warning", f"{told} --local-token (on loopback) or Server(auth=…), see docs/state.md")
+            *format_problem(
+                "warning",
+                f"{told} --local-token (on loopback) or Server(auth=…), see the page State of the documentation",
+            )
         )

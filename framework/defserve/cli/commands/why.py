@@ -57,6 +57,12 @@ def main(argv: list[str]) -> int:
     target = options.server or find_project_target()
     if target is None:
         raise UsageError("no server is given", fix=f"add --server: {NAME_ONE}")
+    if target.endswith(".toml"):
+        raise UsageError(
+            f"{target!r} is the file of a kernel, whose servers decide as well",
+            fix=f"defserve kernel access list --agent {options.caller} --config {target} shows what is granted and "
+            "denied; for the rest, ask the server itself: --server server.py",
+        )
     with redirect_stdout_to_stderr():
         server = load_target(target)
         caller, decision = asyncio.run(_explain(server, options))

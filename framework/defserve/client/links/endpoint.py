@@ -14,7 +14,7 @@ from defserve.client.links.http_client import (
     RequestAddress,
     uses_http_proxy,
 )
-from defserve.client.links.http_connection import BrokenHttpConnection, DirectResponse
+from defserve.client.links.http_connection import BrokenHttpConnection, DirectResponse, NoHttpConnection
 from defserve.client.replies import object_or_empty, parse_json_object
 from defserve.core.messages import INVALID_REQUEST
 from defserve.core.outgoing_requests import make_peer_error
@@ -135,7 +135,9 @@ class HttpEndpoint:
         )
 
     def make_unreachable_error(self, error: BrokenHttpConnection) -> PeerGone:
-        return AddressUnreachable(f"{self} cannot be reached: {error}")
+        return AddressUnreachable(
+            f"{self} cannot be reached: {error}", was_sent=not isinstance(error, NoHttpConnection)
+        )
 
     async def aclose(self) -> None:
         await self._http.aclose()

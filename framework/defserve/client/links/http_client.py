@@ -28,6 +28,7 @@ from defserve.client.links.http_connection import (
     ClosedWithoutResponse,
     DirectResponse,
     HttpConnection,
+    NoHttpConnection,
     read_until_enough,
 )
 from defserve.errors import Refused
@@ -148,11 +149,11 @@ class HttpClient:
                 else:
                     connection = await self._connect_to_one_of(await self._resolve(host, port), host, port)
         except TimeoutError:
-            raise BrokenHttpConnection(f"no connection within {CONNECT_SECONDS:g} s") from None
+            raise NoHttpConnection(f"no connection within {CONNECT_SECONDS:g} s") from None
         except OSError as error:
-            raise BrokenHttpConnection(str(error) or type(error).__name__) from None
+            raise NoHttpConnection(str(error) or type(error).__name__) from None
         except Refused as error:
-            raise BrokenHttpConnection(error.message) from None
+            raise NoHttpConnection(error.message) from None
         if self._closed:
             connection.abort()
             raise BrokenHttpConnection("the client was closed")

@@ -283,6 +283,10 @@ class BrokenHttpConnection(Exception):
     """The connection failed, or what came on it is not HTTP."""
 
 
+class NoHttpConnection(BrokenHttpConnection):
+    """No connection was made, so nothing was sent."""
+
+
 class ClosedWithoutResponse(BrokenHttpConnection):
     """A kept connection ended before one byte of the response came."""
 

@@ -179,7 +179,11 @@ class Table(Setting):
         for name, item in value.items():
             known = self.settings.get(name)
             if known is None:
-                report(ConfigMistake((*path, name), "is not a setting", _instead(name, self.settings)))
+                report(
+                    ConfigMistake(
+                        (*path, name), "is not a setting", _find_right_table(name) or _instead(name, self.settings)
+                    )
+                )
             elif (checked := known.parse_value(item, (*path, name), report)) is not INVALID_VALUE:
                 read[name] = checked
         return read
@@ -237,6 +241,19 @@ def _format_value(value: Any) -> str:
     except (RecursionError, ValueError):  # nested too deeply, or too long a number
         return "so large a value"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _find_right_table(name: str) -> str:
+    """Where a setting belongs that stands in another table; empty if there is none of this name."""
+    tables = {
+        "[kernel]": KERNEL,
+        "[[servers]]": SERVER_SETTINGS,
+        "[servers.mgp]": MGP,
+        "[servers.tools]": TOOLS,
+        "[servers.health]": HEALTH,
+    }
+    homes = [label for label, table in tables.items() if name in table.settings]
+    return f"write it in {' or '.join(homes)}" if homes else ""
 
 
 def _instead(name: str, known: Mapping[str, Setting]) -> str:

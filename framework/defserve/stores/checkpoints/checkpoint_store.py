@@ -28,6 +28,7 @@ from defserve.stores.checkpoints.checkpoint_tree import (
     CheckpointRecord,
     CheckpointTree,
     ContentTooDeep,
+    LinePosition,
     RandomBytesPool,
     Retention,
     TreeKey,
@@ -187,6 +188,22 @@ class CheckpointStore:
         record, before = found or await self._find(key, tree, id)
         return HeldCheckpoint(key, tree, id, record.checkpoint.proved, before=before, record=record, seen=seen)
 
+    async def load_initial(self, key: TreeKey) -> HeldCheckpoint:
+        """The initial state, whether or not the tree has checkpoints."""
+        seen, tree = await self._load(key)
+        return HeldCheckpoint(key, tree, seen=seen)
+
+    async def find_record(self, key: TreeKey, id: str) -> CheckpointRecord | None:
+        """A checkpoint that is retained, without its content."""
+        tree = await self.load_tree(key)
+        known = self._known.find(key, tree, id)
+        record = known[0] if known is not None else await self._record(key, id)
+        return (
+            record
+            if record is not None and self.retention.is_retained(record.checkpoint, tree, self._clock())
+            else None
+        )
+
     async def find_proved(self, key: TreeKey, content: bytes) -> HeldCheckpoint | None:
         """The latest proved checkpoint of a tree with this content in canonical form, if it is retained."""
         name = make_digest_name(content)
@@ -223,11 +240,17 @@ class CheckpointStore:
         return self._draft(content, held.before)
 
     async def commit(
-        self, held: HeldCheckpoint, content: Any = OPAQUE, *, branch: bool = False, moves_head: bool = True
+        self,
+        held: HeldCheckpoint,
+        content: Any = OPAQUE,
+        *,
+        branch: bool = False,
+        moves_head: bool = True,
+        position: LinePosition | None = None,
     ) -> CheckpointCommit:
         """Make a new checkpoint of `content` below the one that is held, and make it the head if it `moves_head`.
 
-        It is proved if what is held is verified.
+        It is proved if what is held is verified. `position` says what it undoes or redoes.
         The content is a draft, a JSON value, or the text of one in bytes; it is not changed. Returns when it is stored.
         Raises HeadMoved if the held checkpoint is not the head, unless it may `branch` off, and LimitExceeded or
         ValueError for a content that cannot be stored. A commit that raises leaves nothing behind, with one exception:
@@ -248,6 +271,7 @@ class CheckpointStore:
             if not branch and held.parent != held.tree.head:
                 raise HeadMoved(held.tree.head)
             record, tree = self._next(held, id, made)
+            record = record._replace(position=position) if position is not None else record
             if not moves_head:
                 tree = tree._replace(head=held.tree.head)
             put = {TREE: tree.encode(), id: record.encode(), **found_by}

@@ -120,6 +120,16 @@ class CheckpointTree(NamedTuple):
             raise StoreCorrupt("a tree in the store cannot be read") from None
 
 
+class LinePosition(NamedTuple):
+    """Where an undo or redo leads: the content is that of `at`, or the initial one if `at` is None.
+
+    `tip` is the last change that was undone: a redo leads towards it.
+    """
+
+    at: str | None
+    tip: str | None
+
+
 class CheckpointRecord(NamedTuple):
     """A checkpoint as it is stored: a line of JSON about it, then its content or patch."""
 
@@ -127,6 +137,8 @@ class CheckpointRecord(NamedTuple):
     form: Form
     chain: tuple[str, ...] = ()
     body: bytes = b""
+    position: LinePosition | None = None
+    """For a checkpoint that an undo or redo has made."""
 
     @property
     def id(self) -> str:
@@ -143,6 +155,8 @@ class CheckpointRecord(NamedTuple):
             head["chain"] = self.chain
         if proved:  # what says nothing is not proved, as everything that 0.1.0 kept
             head["proved"] = True
+        if self.position is not None:
+            head["position"] = self.position
         return b"%b\n%b" % (to_json(head), self.body)
 
     @classmethod
@@ -156,7 +170,8 @@ class CheckpointRecord(NamedTuple):
                 id, said["parent"], int(said["depth"]), int(said["number"]), float(said["time"]), form == "opaque",
                 said.get("proved") is True,
             )  # fmt: skip
-            return cls(at, form, tuple(said.get("chain", ())), body)
+            position = LinePosition(*said["position"]) if "position" in said else None
+            return cls(at, form, tuple(said.get("chain", ())), body, position)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise StoreCorrupt(f"the checkpoint {id} in the store cannot be read") from None
 

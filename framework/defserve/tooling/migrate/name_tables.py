@@ -27,6 +27,7 @@ RENAMED_CLASSES: Final[Mapping[str, str]] = {
     "AssistantMessage": "Assistant",
     "TextContent": "Text",
     "LowLevelServer": "Server",
+    "ToolResult": "ToolResult",
 }
 """A name of theirs → ours, in `defserve`."""
 
@@ -51,8 +52,7 @@ UNSUPPORTED_NAMES: Final[Mapping[str, str]] = {
     "get_access_token": "take a parameter `ctx: Context`; ctx.principal is who calls",
     "get_http_request": "ctx.principal is who calls; a call does not depend on how it came",
     "get_http_headers": "ctx.principal is who calls; a call does not depend on how it came",
-    "ToolResult": "return the value itself, or a list of Text, Image, …",
-    "CallToolResult": "return the value itself, or a list of Text, Image, …",
+    "CallToolResult": "return the value itself, or ToolResult(content, data=…)",
     "ImageContent": 'write Image(data, "image/png"), with bytes that are not base64',
     "AudioContent": 'write Audio(data, "audio/wav"), with bytes that are not base64',
     "EmbeddedResource": "write Embedded(uri, text=…)",
@@ -79,6 +79,30 @@ DROPPED_OPTIONS: Final = frozenset(
     " show_banner run_in_thread".split()
 )
 """Options that are left out without a word: they are the default here, or say where the server runs."""
+
+PROTECTING_OPTIONS: Final[Mapping[str, str]] = {
+    "auth": "write Server(auth=StaticTokens(…)), OIDC, JWT, ApiKeys or OAuthProxy",
+    "token_verifier": "write Server(auth=…) with a class that has `verify`",
+    "auth_server_provider": "tokens are checked by Server(auth=…); signing in is elsewhere",
+    "middleware": 'write @server.around("tools/call")',
+    "transforms": "write server.mount(child, transform=Transform(…))",
+    "include_tags": "write server.mount(child, transform=Transform(only=[…]))",
+    "exclude_tags": "write server.mount(child, transform=Transform(hide=[…]))",
+    "transport_security": "write server.run(on=…, allowed_hosts=[…], allowed_origins=[…]), or the same at server.asgi",
+    "allowed_hosts": "write server.run(on=…, allowed_hosts=[…]), or the same at server.asgi",
+    "allowed_origins": "write server.run(on=…, allowed_origins=[…]), or the same at server.asgi",
+}
+"""Options that may keep somebody out, and what to write. They stay, and a server with one of them does not start."""
+
+PROTECTING_ITEM_OPTIONS: Final[Mapping[str, str]] = {
+    "enabled": "remove the function, or its decorator",
+    "auth": "write Server(auth=…), and scopes=[…] here",
+    "exclude_args": "write Annotated[T, Depends(f)] for each",
+}
+"""The same, for the options of a tool, resource or prompt."""
+
+ADDRESS_GUARDS: Final = frozenset({"allowed_hosts", "allowed_origins"})
+"""Protecting options of their `run` and `http_app` that ours have, too."""
 
 ITEM_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "tool": frozenset("name title description tags annotations meta timeout icons task structured".split()),

@@ -10,12 +10,15 @@ from libcst.helpers import get_full_name_for_node
 from libcst.metadata import PositionProvider
 
 from defserve.tooling.migrate.name_tables import (
+    ADDRESS_GUARDS,
     ASGI_APP_METHODS,
     CONTENT_CLASSES,
     DROPPED_OPTIONS,
     FOREIGN_SERVER_CLASSES,
     ITEM_OPTIONS,
     LOG_LEVELS,
+    PROTECTING_ITEM_OPTIONS,
+    PROTECTING_OPTIONS,
     RENAMED_CLASSES,
     RENAMED_CONTEXT_MEMBERS,
     RENAMED_OPTIONS,
@@ -175,6 +178,8 @@ class ProgramRewriter(cst.CSTTransformer):
             return cst.Name("None")
         if called == "TextContent":
             return content(updated_node, add_note)
+        if called == "ToolResult":
+            return tool_result(updated_node, add_note)
         if called in ("Message", "UserMessage", "AssistantMessage"):
             made, name = message(updated_node, called)
             self._imports.add_name(name)
@@ -197,10 +202,11 @@ class ProgramRewriter(cst.CSTTransformer):
         if verb == "add_tool" and len(original.args) == 1:
             return self._add_made_tool(original.args[0].value, updated, say)
         if verb in ASGI_APP_METHODS:
-            if original.args:
-                say(f"the options of {verb} are left out: see server.asgi(…)")
-            args = [keyword("legacy_sse", cst.Name("True"))] if ASGI_APP_METHODS[verb] else []
-            return rename_verb(updated, "asgi", args)
+            args = keep_guards(updated, verb, say)
+            if len(original.args) > len(args):
+                say(f"the other options of {verb} are left out: see server.asgi(…)")
+            args += [keyword("legacy_sse", cst.Name("True"))] if ASGI_APP_METHODS[verb] else []
+            return rename_verb(updated, "asgi", commas(args, cst.Call(cst.Name("asgi"))))
         return updated
 
     def _add_made_tool(self, made: cst.BaseExpression, updated: cst.Call, say: Say) -> cst.Call:
@@ -294,6 +300,11 @@ class ProgramRewriter(cst.CSTTransformer):
                 return used.attr.value if used.attr.value in ITEM_OPTIONS else None
         return None
 
+    def _is_tool(self, decorator: cst.Decorator) -> bool:
+        used = decorator.decorator.func if isinstance(decorator.decorator, cst.Call) else decorator.decorator
+        is_server = isinstance(used, cst.Attribute) and self._facts.is_server(used.value)
+        return is_server and cst.ensure_type(used, cst.Attribute).attr.value == "tool"
+
     def leave_FunctionDef(
         self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef
     ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
@@ -304,6 +315,10 @@ class ProgramRewriter(cst.CSTTransformer):
         parameters = updated_node.params
         changed = [self._parameter(p, kind) for p in parameters.params]
         keywords = [self._parameter(p, kind) for p in parameters.kwonly_params]
+        if kind == "tool" and updated_node.returns is not None and is_scalar(updated_node.returns.annotation):
+            pairs = zip(original_node.decorators, updated_node.decorators, strict=True)
+            decorators = [keep_structured(made) if self._is_tool(was) else made for was, made in pairs]
+            updated_node = updated_node.with_changes(decorators=decorators)
         return updated_node.with_changes(params=parameters.with_changes(params=changed, kwonly_params=keywords))
 
     def _parameter(self, parameter: cst.Param, kind: str | None) -> cst.Param:
@@ -405,21 +420,24 @@ def server(call: cst.Call, name: str, say: Say) -> cst.Call:
             kept.insert(0, cst.Arg(arg.value, whitespace_after_arg=arg.whitespace_after_arg))
         elif given in SERVER_OPTIONS:
             kept.append(arg if arg.keyword is not None else keyword(given, arg.value))
+        elif given in PROTECTING_OPTIONS:
+            if not is_none(arg.value):
+                say(_refuse_to_drop(f"{given}= of the server", PROTECTING_OPTIONS[given]))
+                kept.append(arg)
         elif given not in DROPPED_OPTIONS:
             say(f"the option {given}= of the server is left out: {_HINTS.get(given, 'it has no counterpart')}")
     return call.with_changes(func=cst.Name("Server"), args=commas(kept, call))
 
 
-_HINTS: Mapping[str, str] = {
-    "auth": "write Server(auth=StaticTokens(…)), ApiKeys or JWT",
-    "token_verifier": "write Server(auth=…) with a class that has `verify`",
-    "auth_server_provider": "tokens are checked by Server(auth=…); signing in is elsewhere",
-    "middleware": 'write @server.around("tools/call")',
-    "tools": "call server.add_tool(function) for each",
-    "transforms": "write server.mount(child, transform=Transform(…))",
-    "include_tags": "write server.mount(child, transform=Transform(only=[…]))",
-    "exclude_tags": "write server.mount(child, transform=Transform(hide=[…]))",
-}
+_HINTS: Mapping[str, str] = {"tools": "call server.add_tool(function) for each"}
+
+
+def _refuse_to_drop(option: str, hint: str) -> str:
+    return f"the option {option} may protect something, so it stays and the server does not start: {hint}"
+
+
+def is_none(value: cst.BaseExpression) -> bool:
+    return isinstance(value, cst.Name) and value.value == "None"
 
 
 def commas(args: Sequence[cst.Arg], call: cst.Call) -> list[cst.Arg]:
@@ -455,9 +473,38 @@ def item(call: cst.Call, kind: str, say: Say) -> cst.Call:
             kept.append(
                 arg.with_changes(keyword=cst.Name(name), value=_set_to_list(arg.value) if name == "tags" else arg.value)
             )
+        elif name == "output_schema" and is_none(arg.value) and kind == "tool":
+            kept.append(keyword("structured", cst.Name("False")))
+        elif name in PROTECTING_ITEM_OPTIONS:
+            is_harmless = is_none(arg.value) or (isinstance(arg.value, cst.Name) and arg.value.value == "True")
+            if not is_harmless:
+                say(_refuse_to_drop(f"{name}= of a {kind}", PROTECTING_ITEM_OPTIONS[name]))
+                kept.append(arg)
         elif name not in DROPPED_OPTIONS:
             say(f"the option {name}= of a {kind} is left out: it has no counterpart")
     return call.with_changes(args=commas(kept, call))
+
+
+SCALARS = frozenset({"int", "float", "bool"})
+
+
+def is_scalar(annotation: cst.BaseExpression) -> bool:
+    """Whether it is a number or a truth value, or None beside one: theirs are structured content, ours are text."""
+    if isinstance(annotation, cst.BinaryOperation):
+        sides = annotation.left, annotation.right
+        return any(is_scalar(side) for side in sides) and all(is_none(side) or is_scalar(side) for side in sides)
+    return isinstance(annotation, cst.Name) and annotation.value in SCALARS
+
+
+def keep_structured(decorator: cst.Decorator) -> cst.Decorator:
+    """`@mcp.tool` → `@mcp.tool(structured=True)`, unless it says something else."""
+    made = decorator.decorator
+    if not isinstance(made, cst.Call):
+        return decorator.with_changes(decorator=cst.Call(made, [keyword("structured", cst.Name("True"))]))
+    if option(made.args, "structured") is not None:
+        return decorator
+    args = commas([*made.args, keyword("structured", cst.Name("True"))], made)
+    return decorator.with_changes(decorator=made.with_changes(args=args))
 
 
 def _task(arg: cst.Arg) -> list[cst.Arg]:
@@ -494,11 +541,27 @@ def run(call: cst.Call, default: Mapping[str, cst.BaseExpression], say: Say) -> 
     args = [keyword("on", address)]
     if kind == "sse":
         args.append(keyword("legacy_sse", cst.Name("True")))
-    if unknown := sorted(given.keys() - {"transport", "host", "port", "path", "log_level"} - DROPPED_OPTIONS):
+    known = {"transport", "host", "port", "path", "log_level", *PROTECTING_OPTIONS}
+    if unknown := sorted(given.keys() - known - DROPPED_OPTIONS):
         say(f"the option {unknown[0]}= of run is left out: it has no counterpart")
+    args += keep_guards(call, "run", say)
     if "log_level" in given:
         args.append(keyword("log_level", _lower(given["log_level"])))
     return call.with_changes(args=commas(args, cst.Call(cst.Name("run"))))
+
+
+def keep_guards(call: cst.Call, verb: str, say: Say) -> list[cst.Arg]:
+    """The options of `run` and of an app that may protect the server."""
+    kept = [
+        arg
+        for arg in call.args
+        if arg.keyword is not None and arg.keyword.value in PROTECTING_OPTIONS and not is_none(arg.value)
+    ]
+    for arg in kept:
+        assert arg.keyword is not None
+        if (name := arg.keyword.value) not in ADDRESS_GUARDS:
+            say(_refuse_to_drop(f"{name}= of {verb}", PROTECTING_OPTIONS[name]))
+    return kept
 
 
 def _lower(value: cst.BaseExpression) -> cst.BaseExpression:
@@ -575,6 +638,22 @@ def content(call: cst.Call, say: Say) -> cst.Call:
         say("only the text of a TextContent is kept")
     kept = [cst.Arg(value)] if value is not None else list(call.args)
     return call.with_changes(func=cst.Name("Text"), args=kept)
+
+
+def tool_result(call: cst.Call, say: Say) -> cst.BaseExpression:
+    """`ToolResult(content=x, structured_content=y)` → `ToolResult(x, data=y)`; without a content, just the data."""
+    names = {"content": "content", "structured_content": "data"}
+    given = {
+        arg.keyword.value if arg.keyword is not None else ("content", "structured_content")[min(place, 1)]: arg.value
+        for place, arg in enumerate(call.args)
+    }
+    if unknown := sorted(given.keys() - names.keys()):
+        say(f"the option {unknown[0]}= of ToolResult is left out: it has no counterpart")
+    said, data = given.get("content"), given.get("structured_content")
+    if said is None and data is not None:
+        return data
+    args = [*([cst.Arg(said)] if said is not None else []), *([keyword("data", data)] if data is not None else [])]
+    return call.with_changes(args=commas(args, cst.Call(cst.Name("ToolResult"))))
 
 
 def message(call: cst.Call, kind: str) -> tuple[cst.Call, str]:

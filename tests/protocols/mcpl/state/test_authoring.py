@@ -345,8 +345,8 @@ def test_a_rollback_without_a_state_says_where_one_is_declared():
 @for_each_row(
     ("name", "said"),
     [
-        ("rollback", r"copy what await \.at\(checkpoint\) gives.*docs/cookbook/undo\.md"),
-        ("undo", r"copy what await \.at\(checkpoint\) gives.*docs/cookbook/undo\.md"),
+        ("rollback", r"await \.undo\(\).*copy what await \.at\(checkpoint\) gives"),
+        ("head", r"await \.history\(limit=1\)"),
         ("get", r"await \.at\(\)"),
         ("set", r"await \.update\(change\)"),
         ("tool", "the set has it: @notes.tool"),

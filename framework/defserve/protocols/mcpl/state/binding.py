@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from defserve.core.extension import Extension
     from defserve.protocols.mcp.function import FindProvider
     from defserve.protocols.mcpl.extension import MCPL
+    from defserve.protocols.mcpl.state.section import StateHold
     from defserve.protocols.mcpl.state.states import States
     from defserve.stores.identity import ServerIdentity, ServerStore
 
@@ -39,6 +40,7 @@ class WorkingState:
 
     states: States[Any] | None = None
     value: Any = None
+    hold: StateHold | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

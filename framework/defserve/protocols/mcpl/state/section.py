@@ -23,6 +23,7 @@ from defserve.protocols.mcpl.section import FeatureBinding, McplSection, McplSer
 from defserve.protocols.mcpl.state.binding import WorkingState, find_injected_states
 from defserve.protocols.mcpl.state.ownership import (
     CHECKPOINT_ID_KIND,
+    SHARED_OWNER_ID,
     RolledBack,
     SessionOwnerId,
     UnknownStateOwner,
@@ -39,6 +40,7 @@ from defserve.protocols.mcpl.state.ownership import (
     read_state_params,
 )
 from defserve.protocols.mcpl.state.states import StateOptions, States, translate_missing_checkpoint
+from defserve.protocols.mcpl.state.undo import ChangeLine, UndoDirection, copy_into, get_line_position
 from defserve.protocols.mcpl.vocabulary import CheckpointNotFound, StateRefused, UnknownFeatureSet
 from defserve.stores.checkpoints.checkpoint_store import (
     CheckpointCommit,
@@ -47,7 +49,13 @@ from defserve.stores.checkpoints.checkpoint_store import (
     find_old_secret,
     load_checkpoint_secret,
 )
-from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointDraft, CheckpointGone, TreeKey
+from defserve.stores.checkpoints.checkpoint_tree import (
+    Checkpoint,
+    CheckpointDraft,
+    CheckpointGone,
+    LinePosition,
+    TreeKey,
+)
 from defserve.stores.identity import make_server_store
 from defserve.stores.store import Store
 
@@ -66,7 +74,6 @@ class StateSection(McplSection):
         super().__init__(server)
         self._storage = storage
         self._states: dict[str, States[Any]] = {}
-        self._undos: dict[str, RollbackHandler] = {}
         self._default: Store | None = None
         self._opened: dict[Store, int] = {}
 
@@ -93,20 +100,20 @@ class StateSection(McplSection):
         return states
 
     def on_rollback(self, feature_set: FeatureSetBase, function: Callable[..., Any]) -> None:
-        if feature_set.name not in self._states:
+        if (states := self._states.get(feature_set.name)) is None:
             raise UsageError(
                 f"feature set {feature_set.name!r} has no state to roll back",
                 fix="declare it first, on the same set: notes.state(Model)",
             )
-        if feature_set.name in self._undos:
+        if states.rollback_handler is not None:
             raise UsageError(
                 f"feature set {feature_set.name!r} has an on_rollback already", fix="do both in one function"
             )
-        self._undos[feature_set.name] = RollbackHandler(function, self.server.find_provider, feature_set.owner)
+        states.rollback_handler = RollbackHandler(function, self.server.find_provider, feature_set.owner)
 
     def has_rollback_handler(self, name: str) -> bool:
         """Whether the state of a set has an `on_rollback`."""
-        return name in self._undos
+        return name in self._states and self._states[name].rollback_handler is not None
 
     def bind_item_state(self, item: Any, binding: FeatureBinding | None) -> None:
         """Note which state an item takes. Raises UsageError for the state of another set."""
@@ -153,7 +160,7 @@ class StateSection(McplSection):
         feature_set.require_enabled(call)
         if (states := self._states.get(name)) is None:
             raise InvalidParams(f"Invalid params: feature set {name!r} has no state to roll back")
-        return await roll_back(call, states, checkpoint, self._undos.get(name))
+        return await roll_back(call, states, checkpoint, states.rollback_handler)
 
     def session_closed(self, session: Session) -> None:
         if session.sharer is not None:
@@ -237,6 +244,7 @@ class StateHold:
 
     __slots__ = (
         "_states", "_call", "_lock", "_trees", "_held", "_own", "_branches", "_moves_head", "_before", "_value",
+        "_position", "_restored",
     )  # fmt: skip
 
     def __init__(self, states: States[Any], call: Call) -> None:
@@ -247,6 +255,8 @@ class StateHold:
         self._own: TreeKey | None = None  # of the caller's branches, if all callers share the state
         self._branches, self._moves_head = False, True
         self._before, self._value = b"", None
+        self._position: LinePosition | None = None  # where this call's undo or redo leads, and the text that is there
+        self._restored = b""
 
     async def __aenter__(self) -> None:
         call, states = self._call, self._states
@@ -283,7 +293,29 @@ class StateHold:
             await self._release()
             raise
         working = call.local(WorkingState)
-        working.states, working.value = states, self._value
+        working.states, working.value, working.hold = states, self._value, self
+
+    async def step(self, direction: UndoDirection) -> bool:
+        """Undo or redo a change, in the value that the call was given. Returns whether there was one."""
+        line, position = self._line()
+        if position is None or (found := await line.find_step(position, direction)) is None:
+            return False
+        value = await self._states.restore_value(self._call, line, found)
+        self._position, self._restored = found, self._states.values.dump(value)
+        copy_into(self._value, value)
+        return True
+
+    async def list_changes(self, limit: int) -> list[Checkpoint]:
+        line, position = self._line()
+        return await line.list_changes(position, limit) if position is not None else []
+
+    def _line(self) -> tuple[ChangeLine, LinePosition | None]:
+        """The line that the call is in, and where it is there; None if its beginning is not kept."""
+        held = self._held
+        assert held is not None and self._trees is not None
+        keys = [held.key] if self._own is None else [held.key, self._own, TreeKey(self._states.name, SHARED_OWNER_ID)]
+        position = get_line_position(held.record) if held.record is not None else None
+        return ChangeLine(self._trees, list(dict.fromkeys(keys))), self._position or position
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
@@ -305,11 +337,13 @@ class StateHold:
         states, held, trees = self._states, self._held, self._trees
         assert held is not None and trees is not None
         text = states.values.dump(self._value)
-        if text == self._before:
+        if text != self._restored:
+            self._position = None  # what the call changed after an undo is a change of its own
+        if text == self._before and self._position is None:
             return None
         states.refuse_integers(text)
         draft = trees.draft_commit(held, text)
-        if draft.is_same:
+        if draft.is_same and self._position is None:
             return None  # the same content in another order
         try:
             return draft, states.values.parse_value(draft.content)
@@ -325,7 +359,9 @@ class StateHold:
         try:
             if self._own is not None and not self._moves_head and held.key != self._own:
                 held = await self._trees.hold_for(self._own, held)
-            commit = await self._trees.commit(held, draft, branch=self._branches, moves_head=self._moves_head)
+            commit = await self._trees.commit(
+                held, draft, branch=self._branches, moves_head=self._moves_head, position=self._position
+            )
             self._states.values.store_value(draft.content, value)
         finally:
             await self._release()

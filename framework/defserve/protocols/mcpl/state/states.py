@@ -37,9 +37,10 @@ from defserve.protocols.mcpl.state.ownership import (
     is_made_by_dangerous_tool,
     mark_unproved_read,
 )
-from defserve.protocols.mcpl.vocabulary import CheckpointNotFound, StateRefused
+from defserve.protocols.mcpl.state.undo import ChangeLine, UndoDirection, get_line_position
+from defserve.protocols.mcpl.vocabulary import CannotUndo, CheckpointNotFound, StateRefused
 from defserve.stores.checkpoints.checkpoint_store import CheckpointCommit, CheckpointStore, HeldCheckpoint
-from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, Retention, TreeKey
+from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, LinePosition, Retention, TreeKey
 from defserve.stores.checkpoints.checkpoint_tree import list_branches as ends
 from defserve.stores.checkpoints.json_patches import PatchOperation, diff_json_values
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from defserve.core.call import Call
     from defserve.protocols.mcpl.section import FeatureSetBase, McplServerState
+    from defserve.protocols.mcpl.state.section import RollbackHandler, StateHold
     from defserve.stores.checkpoints.checkpoint_tree import CheckpointContent
     from defserve.stores.store import Store
 
@@ -68,17 +70,17 @@ UNPROVED: Final = (
 )
 
 _UNDO: Final = (
-    "in a tool, copy what await .at(checkpoint) gives into the state (docs/cookbook/undo.md); hosts roll back by "
-    "themselves"
+    "await .undo() takes the last change back. To go elsewhere, copy what await .at(checkpoint) gives into the state; "
+    "hosts roll back by themselves"
 )
 ELSEWHERE: Final = {
-    **dict.fromkeys(("rollback", "roll_back", "restore", "undo", "revert"), _UNDO),
+    **dict.fromkeys(("rollback", "roll_back", "restore", "revert"), _UNDO),
     **dict.fromkeys(("get", "read", "load", "value", "current"), "await .at() gives the state as it is now"),
     **dict.fromkeys(
         ("set", "write", "save", "put"), "in a tool, change its State[…]; elsewhere, await .update(change)"
     ),
     **dict.fromkeys(("tool", "add_tool", "on_rollback"), "the set has it: @notes.tool, @notes.on_rollback"),
-    "history": "await .checkpoints()",
+    "head": "(await .history(limit=1))[0]; there is none before the first change",
 }
 """A verb that a state does not have → what to write."""
 
@@ -141,6 +143,7 @@ class States(Generic[M]):
         self.per: StateOwnerKind = options.per
         self.retention = Retention(options.keep, options.ttl)
         self._open_trees, self._trees, self._server = open_trees, None, server
+        self.rollback_handler: RollbackHandler | None = None
         self.store = store
         self.locks = TreeLocks(store)
         self.chooses_integers = options.big_integers is not None or self.mode == "opaque"
@@ -206,17 +209,83 @@ class States(Generic[M]):
         """
 
         call = CURRENT_CALL.get()
-        working = call.peek(WorkingState) if call is not None else None
-        if working is not None and working.states is self:
+        if self._find_hold() is not None:
             raise UsageError(f"{self!r} is held by this call", fix="change the value that the tool was given")
         made = await change_state(self, self._key(owner), change, call)
         if made is None:
             return None
+        await self._tell_hosts(made, owner)
+        return made.checkpoint
+
+    async def _tell_hosts(self, made: CheckpointCommit, owner: str | Session | None) -> None:
         for session in self._sessions(owner):
             if can_tell(self, session):
                 # A host that refuses it stays where it was, and branches off.
                 await run_on_session_loop(session, _send_update(self, made, session))
-        return made.checkpoint
+
+    async def undo(self, *, owner: str | Session | None = None) -> bool:
+        """Take the last change back; the next `undo` goes one further back. Returns whether there was a change.
+
+        In a tool that takes the state, the value that it was given shows the result, and is kept if the call succeeds.
+        Elsewhere, `owner` says whose state it is. An `on_rollback` of the set runs first, and may raise CannotUndo.
+        """
+        return await self._step("undo", owner)
+
+    async def redo(self, *, owner: str | Session | None = None) -> bool:
+        """Take the last `undo` back. Returns whether there was one since the last change."""
+        return await self._step("redo", owner)
+
+    async def history(self, limit: int = 20, *, owner: str | Session | None = None) -> list[Checkpoint]:
+        """The last changes that `undo` would take back, the newest first: that one is where the state is now.
+
+        Reads only as many checkpoints as are asked for. Changes that were undone are not part of it.
+        """
+        if owner is None and (hold := self._find_hold()) is not None:
+            return await hold.list_changes(limit)
+        trees, key = await self.trees(), self._key(owner)
+        held = await trees.load_checkpoint(key)
+        if held.record is None:
+            return []
+        return await ChangeLine(trees, [key]).list_changes(get_line_position(held.record), limit)
+
+    async def _step(self, direction: UndoDirection, owner: str | Session | None) -> bool:
+        if (hold := self._find_hold()) is not None:
+            return await hold.step(direction)
+        call = CURRENT_CALL.get()
+        if owner is None and call is not None:
+            raise UsageError(
+                f".{direction}() of {self!r} in a function that does not take it",
+                fix=f"in a tool, take it as a parameter: State[{self.model.__name__}]; elsewhere, pass owner=…",
+            )
+        made = await step_state(self, self._key(owner), direction, call)
+        if made is not None:
+            await self._tell_hosts(made, owner)
+        return made is not None
+
+    def _find_hold(self) -> StateHold | None:
+        """The hold of the running call on this state."""
+        call = CURRENT_CALL.get()
+        working = call.peek(WorkingState) if call is not None else None
+        return working.hold if working is not None and working.states is self else None
+
+    async def restore_value(self, call: Call | None, line: ChangeLine, to: LinePosition) -> M:
+        """The value at a place in the line, after the author's own undo. Raises CannotUndo, StateRefused."""
+        with translate_missing_checkpoint():
+            held = await line.load_checkpoint(to.at)
+        self.require_proof(call, held)
+        with self.fitting():
+            value = self.values.parse_value(held.before)
+        if (handler := self.rollback_handler) is not None:
+            if held.checkpoint is None or call is None:
+                raise CannotUndo(
+                    "The first change cannot be taken back: no checkpoint is before it that on_rollback could be given"
+                    if call is not None
+                    else "This state has an on_rollback, which runs only in a call: undo it in a tool"
+                )
+            reason = await handler.run(call, held.checkpoint, call.session.composition.limits.tool)
+            if reason is not None:
+                raise CannotUndo(reason)
+        return value
 
     async def of_host(self, session: Session) -> HostCheckpoint[M]:
         """Where a host is in this state, and the value that it keeps. Raises NoBackChannel if it keeps none.
@@ -389,6 +458,28 @@ async def change_state(
         if key.owner == SHARED_OWNER_ID and not can_move_shared_head(call, held):
             raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
         return await trees.commit(apply_call_proof(call, held), draft)
+    finally:
+        if lock is not None:
+            await lock.aclose()
+
+
+async def step_state(
+    states: States[Any], key: TreeKey, direction: UndoDirection, call: Call | None
+) -> CheckpointCommit | None:
+    """Undo or redo a change of a state that no call holds. None if there is none."""
+    trees = await states.trees()
+    lock = await states.locks.acquire(key, LOCK_SECONDS) if states.concurrency == "serial" else None
+    try:
+        held, line = await trees.load_checkpoint(key), ChangeLine(trees, [key])
+        position = get_line_position(held.record) if held.record is not None else None
+        found = await line.find_step(position, direction) if position is not None else None
+        if found is None:
+            return None
+        value = await states.restore_value(call, line, found)
+        draft = trees.draft_commit(held, states.values.dump(value))
+        if key.owner == SHARED_OWNER_ID and not can_move_shared_head(call, held):
+            raise StateRefused(UNPROVED_UPDATE, data={"featureSet": states.name})
+        return await trees.commit(apply_call_proof(call, held), draft, position=found)
     finally:
         if lock is not None:
             await lock.aclose()
