@@ -113,6 +113,7 @@ COMMANDS: Final[dict[str, str]] = {
     "call-unknown": "defserve call shelf.py find_book text=e",
     "read": "defserve read shelf.py shelf://today",
     "prompt": "defserve prompt shelf.py recommend mood=curious",
+    "diff": "defserve diff released.json shelf.py",
 }
 DRAWN: Final[dict[str, Callable[[], None]]] = {
     "kernel-ps": lambda: show_each(ps_lines(PS)),
@@ -155,7 +156,8 @@ def drawn(name: str, width: int, *, colour: bool) -> str:
         if name in DRAWN:
             DRAWN[name]()
         else:
-            shutil.copy(FOLDER / "shelf.py", folder)
+            for file in ("shelf.py", "released.json"):
+                shutil.copy(FOLDER / file, folder)
             with chdir(folder):
                 main(COMMANDS[name].split()[1:])
     return "".join(f"{line.rstrip()}\n" for line in screen.getvalue().splitlines())

@@ -39,7 +39,7 @@ from defserve.core.json_values import is_array, is_mapping
 from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME
 from defserve.tooling.client_settings import MCP_JSON_NAME, list_configured_servers
 from defserve.tooling.lint.definitions import count_definition_tokens
-from defserve.tooling.listing import LISTING_OFFER, ServerListing
+from defserve.tooling.listing import LISTING_OFFER, ServerListing, to_snapshot
 
 EXAMPLES: Final = """  defserve inspect server.py
   defserve inspect server.py --web                    a page in the browser
@@ -72,7 +72,7 @@ def run_inspect(argv: list[str]) -> int:
     with redirect_stdout_to_stderr():
         listed = list_target(target, options)
         spoken = [] if options.json else asyncio.run(find_spoken_versions(target, options))
-    show_stdout(*([JsonBlock(wire(listed))] if options.json else page(listed, spoken)))
+    show_stdout(*([JsonBlock(to_snapshot(listed))] if options.json else page(listed, spoken)))
     show_stderr(*(f"note: {note}" for note in listed.notes))
     return 0
 
@@ -82,17 +82,6 @@ def words_of(named: list[str], module: str | None, command: list[str] | None) ->
     if command is not None:
         return ["--", *command]
     return ["-m", module] if module is not None else list(named)
-
-
-def wire(listed: ServerListing) -> dict[str, Any]:
-    """The results as they came: `initialize`, and each list under its wire name."""
-    return {
-        "initialize": listed.initialize,
-        "tools": listed.tools,
-        "resources": listed.resources,
-        "resourceTemplates": listed.templates,
-        "prompts": listed.prompts,
-    }
 
 
 def page(listed: ServerListing, spoken: list[str]) -> Iterator[StyledLine]:
