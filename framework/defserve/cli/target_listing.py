@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -18,20 +18,19 @@ from defserve.cli.target_connection import connect_target, filter_log
 from defserve.client.client import Client
 from defserve.client.eras import NEWEST_VERSION_BY_ERA
 from defserve.client.mgp.server_claims import parse_tool_security
-from defserve.client.replies import ListedItems, list_if_supported, object_or_empty
+from defserve.client.replies import object_or_empty
 from defserve.core.composition import Composition
 from defserve.errors import PeerError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.tooling.lint.definitions import get_security_block
-from defserve.tooling.listing import FULL_OFFER, LISTING_OFFER, ServerListing, check_items, server_listing
-
-# heading -> (the capability that it needs, its method, how a client asks for it)
-TARGET_LIST_KINDS: Final[dict[str, tuple[str, str, Callable[[Client], Any]]]] = {
-    "tools": ("tools", "tools/list", Client.tools),
-    "resources": ("resources", "resources/list", Client.resources),
-    "templates": ("resources", "resources/templates/list", Client.templates),
-    "prompts": ("prompts", "prompts/list", Client.prompts),
-}
+from defserve.tooling.listing import (
+    FULL_OFFER,
+    LISTING_OFFER,
+    ServerListing,
+    fetch_listing,
+    make_initialize_result,
+    server_listing,
+)
 
 
 def list_target(target: ServerTarget, options: Namespace) -> ServerListing:
@@ -45,41 +44,13 @@ def list_target(target: ServerTarget, options: Namespace) -> ServerListing:
 async def _listing_over_connections(target: ServerTarget, options: Namespace) -> ServerListing:
     """The same over two connections, because a host that speaks MCPL sees only the tools it has enabled."""
     async with connect_target(target, options, offer=LISTING_OFFER) as client:
-        notes: list[str] = []
-        lists, opening = await fetch_lists(client, notes), initialize_result(client)
+        listed = await fetch_listing(client)
     era = options.era or "handshake"
     try:
         async with connect_target(target, Namespace(**{**vars(options), "era": era}), offer=FULL_OFFER) as client:
-            opening = initialize_result(client)
+            return listed._replace(initialize=make_initialize_result(client))
     except PeerError:
-        pass  # it only speaks the other era
-    return ServerListing(opening, **lists, notes=tuple(notes))
-
-
-async def fetch_lists(client: Client, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """All lists of a server, by their heading; empty where it has no such capability. Raises PeerError.
-
-    Where it has the capability and not the method, that is added to the `notes`.
-    """
-    lists: dict[str, list[dict[str, Any]]] = {}
-    for kind, (needed, method, verb) in TARGET_LIST_KINDS.items():
-        items, note = (
-            await list_if_supported(method, verb(client)) if needed in client.capabilities else ListedItems([])
-        )
-        lists[kind] = check_items(kind, items)
-        if note:
-            notes.append(note)
-    return lists
-
-
-def initialize_result(client: Client) -> dict[str, Any]:
-    """What the server said about itself, in the form of an `initialize` result."""
-    result: dict[str, Any] = {
-        "protocolVersion": client.version,
-        "capabilities": client.capabilities,
-        "serverInfo": client.server_info,
-    }
-    return result | ({"instructions": client.instructions} if client.instructions is not None else {})
+        return listed  # it only speaks the other era
 
 
 async def find_spoken_versions(target: ServerTarget, options: Namespace) -> list[str]:

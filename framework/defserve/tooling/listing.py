@@ -5,11 +5,13 @@ A server in this process is not started for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
+from defserve.client.client import Client
+from defserve.client.replies import ListedItems, list_if_supported
 from defserve.core.composition import Composition
 from defserve.core.engine import NoLoopYet
 from defserve.core.extension import OutgoingMessage
@@ -134,6 +136,51 @@ class UnstartedSession:
         if "error" in reply:
             raise PeerError(reply["error"]["message"], code=reply["error"]["code"])
         return reply["result"]
+
+
+# -- The listing of a server that somebody is connected to.
+
+
+# heading -> (the capability that it needs, its method, how a client asks for it)
+LIST_KINDS: Final[dict[str, tuple[str, str, Callable[[Client], Any]]]] = {
+    "tools": ("tools", "tools/list", Client.tools),
+    "resources": ("resources", "resources/list", Client.resources),
+    "templates": ("resources", "resources/templates/list", Client.templates),
+    "prompts": ("prompts", "prompts/list", Client.prompts),
+}
+
+
+async def fetch_listing(client: Client) -> ServerListing:
+    """What the server of this client says, and all of its lists. Raises PeerError."""
+    notes: list[str] = []
+    lists = await fetch_lists(client, notes)
+    return ServerListing(make_initialize_result(client), **lists, notes=tuple(notes))
+
+
+async def fetch_lists(client: Client, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """All lists of a server, by their heading; empty where it has no such capability. Raises PeerError.
+
+    Where it has the capability and not the method, that is added to the `notes`.
+    """
+    lists: dict[str, list[dict[str, Any]]] = {}
+    for kind, (needed, method, verb) in LIST_KINDS.items():
+        items, note = (
+            await list_if_supported(method, verb(client)) if needed in client.capabilities else ListedItems([])
+        )
+        lists[kind] = check_items(kind, items)
+        if note:
+            notes.append(note)
+    return lists
+
+
+def make_initialize_result(client: Client) -> dict[str, Any]:
+    """What the server said about itself, in the form of an `initialize` result."""
+    result: dict[str, Any] = {
+        "protocolVersion": client.version,
+        "capabilities": client.capabilities,
+        "serverInfo": client.server_info,
+    }
+    return result | ({"instructions": client.instructions} if client.instructions is not None else {})
 
 
 # -- A listing that was saved: what `inspect --json` and `list --json` print, or the result of `tools/list`.

@@ -235,28 +235,30 @@ def _compare_about(before: ServerListing, after: ServerListing) -> Iterator[Serv
         if sort_sets(old := before.info.get(member)) != sort_sets(new := after.info.get(member)):
             is_plain = not any(is_object(one) or is_array(one) for one in (old, new))
             yield make("about-changed", member, old, new) if is_plain else make("other-changed", member)
-    gone, come = _set_change(_list_capabilities(before), _list_capabilities(after))
+    # Versions name some capabilities differently; these they all have.
+    known = None if was.get("protocolVersion") == now.get("protocolVersion") else {"tools", "resources", "prompts"}
+    gone, come = _set_change(_list_capabilities(before, known), _list_capabilities(after, known))
     yield from (make("capability-removed", was=one) for one in gone)
     yield from (make("capability-added", now=one) for one in come)
     dropped, needed = _set_change(*(one.mgp.get("permissions_required") for one in (before, after)))
     yield from (make("permission-needed", now=one) for one in needed)
     yield from (make("permission-dropped", was=one) for one in dropped)
-    if not (gone or come or dropped or needed) and sort_sets(before.capabilities) != sort_sets(after.capabilities):
+    is_told = gone or come or dropped or needed or known is not None
+    if not is_told and sort_sets(before.capabilities) != sort_sets(after.capabilities):
         yield make("other-changed", "capabilities")
-    known = {"instructions", "protocolVersion", "serverInfo", "capabilities"}
-    for member in sorted(({*was, *now}) - known):
+    for member in sorted({*was, *now} - {"instructions", "protocolVersion", "serverInfo", "capabilities"}):
         if sort_sets(was.get(member)) != sort_sets(now.get(member)):
             yield make("other-changed", member)
 
 
-def _list_capabilities(listed: ServerListing) -> list[str]:
-    """`resources` and `resources.subscribe`: two levels, which is where MCP has them."""
+def _list_capabilities(listed: ServerListing, known: set[str] | None) -> list[str]:
+    """`resources` and `resources.subscribe`: two levels, which is where MCP has them. With `known`, only those."""
     found: list[str] = []
     for name, value in listed.capabilities.items():
         found.append(name)
         inside = value.items() if is_object(value) else ()
         found += [f"{name}.{below}" for below, one in inside if one is True or is_object(one)]
-    return found
+    return [name for name in found if known is None or name in known]
 
 
 def _set_change(before: Any, after: Any) -> tuple[list[str], list[str]]:

@@ -24,8 +24,6 @@ from defserve.cli.target import (
 )
 from defserve.cli.target_connection import CONNECTION_OPTIONS, connect_target
 from defserve.cli.target_listing import (
-    TARGET_LIST_KINDS,
-    fetch_lists,
     find_spoken_versions,
     format_tags,
     list_disconnected_servers,
@@ -39,7 +37,7 @@ from defserve.core.json_values import is_array, is_mapping
 from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME
 from defserve.tooling.client_settings import MCP_JSON_NAME, list_configured_servers
 from defserve.tooling.lint.definitions import count_definition_tokens
-from defserve.tooling.listing import LISTING_OFFER, ServerListing, to_snapshot
+from defserve.tooling.listing import LIST_KINDS, LISTING_OFFER, ServerListing, fetch_lists, to_snapshot
 
 EXAMPLES: Final = """  defserve inspect server.py
   defserve inspect server.py --web                    a page in the browser
@@ -233,7 +231,7 @@ def inventory_page(found: dict[str, Any]) -> Iterator[StyledLine]:
     server = found["server"]
     title = " ".join(str(server[key]) for key in ("name", "version") if server.get(key))
     yield StyledLine((title or "unnamed server", "heading"), (f" (protocol {found['version']})", "faint"))
-    for heading in TARGET_LIST_KINDS:
+    for heading in LIST_KINDS:
         if not found[heading]:
             continue
         yield StyledLine()
@@ -246,5 +244,5 @@ def inventory_page(found: dict[str, Any]) -> Iterator[StyledLine]:
         yield StyledLine(("Not connected", "heading"))
         for name, note in absent.items():
             yield StyledLine("  ", (name, "title"), f"  {note}", hang=4)
-    elif not any(found[heading] for heading in TARGET_LIST_KINDS):
+    elif not any(found[heading] for heading in LIST_KINDS):
         yield StyledLine("It has no tools, resources or prompts.")
