@@ -132,7 +132,9 @@ def _page(mcp: MCP, auth: Auth | None, options: WebFields, *, is_unix: bool) -> 
     def content() -> PageContent:
         from defserve.server.page import make_page_content
 
-        return make_page_content(mcp, everywhere=wanted is True)
+        has_sign_in = auth is not None and auth.resource is not None
+        has_api = options.get("rest", False)
+        return make_page_content(mcp, everywhere=wanted is True, has_sign_in=has_sign_in, has_api=has_api)
 
     return PageRules(wanted is True, content)
 
