@@ -68,7 +68,7 @@ COMMAND_GROUPS: Final = {
         ),
         "export": (
             "defserve.cli.commands.check.run_export",
-            "write a catalogue, an OpenAPI document, an mgp.toml entry or JSON Schemas",
+            "write a catalogue, OpenAPI, an mgp.toml entry, JSON Schemas, or tools as models see them",
         ),
     },
     "secure": {

@@ -33,7 +33,7 @@ from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.versions import PROTOCOL_VERSIONS, STATELESS_VERSIONS
 from defserve.protocols.mgp.terms import SECURITY_META_KEY
 from defserve.serve.http.exchange import HTML_CONTENT_TYPE
-from defserve.serve.http.other_endpoints import PageContent
+from defserve.serve.http.other_endpoints import MakeApiPage, PageContent
 from defserve.serve.sockets import HeaderList
 
 OFFER: Final = Offer(
@@ -50,8 +50,10 @@ SIGN_IN: Final = {
 }
 
 
-def make_page_content(mcp: MCP, *, everywhere: bool, has_sign_in: bool = False, has_api: bool = False) -> PageContent:
-    """The page of a server. `everywhere`: browsers elsewhere may see it too. `has_api`: its tools have a REST API."""
+def make_page_content(
+    mcp: MCP, *, everywhere: bool, has_sign_in: bool = False, api: MakeApiPage | None = None
+) -> PageContent:
+    """The page of a server. `everywhere`: browsers elsewhere may see it too. `api`: the page of its REST API."""
     identity, kept = mcp.lifecycle.identity, ByteCache[bytes](MAX_CACHE_BYTES)
 
     # Without a token nothing is told about a server but who and where it is, and how to get in.
@@ -60,15 +62,10 @@ def make_page_content(mcp: MCP, *, everywhere: bool, has_sign_in: bool = False, 
     def make_list_request(address: str) -> tuple[Request, PageReply]:
         request = Request(1, "tools/list", {}, {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
         about = About(
-            identity.name, identity.title or "", identity.version, identity.description or "", has_api=has_api
+            identity.name, identity.title or "", identity.version, identity.description or "", has_api=api is not None
         )
         return request, PageReply(mcp, about, address, everywhere, kept)
 
-    api = None
-    if has_api:
-        from defserve.server.rest_page import make_api_page_request
-
-        api = make_api_page_request(mcp)
     return PageContent(OFFER, make_list_request, partial(page, unlisted, everywhere=everywhere), headers(), api)
 
 

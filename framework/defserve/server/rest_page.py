@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from html import escape
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,10 +18,9 @@ from defserve.base.html_pages import render_error_page, render_html_page
 from defserve.client.replies import object_or_empty
 from defserve.core.call import Call, FinalReply
 from defserve.core.json_values import is_object, replace_surrogates
-from defserve.core.messages import Request
 from defserve.protocols.mcp.extension import MCP
 from defserve.serve.http.exchange import HTML_CONTENT_TYPE
-from defserve.serve.http.other_endpoints import RestFailure
+from defserve.serve.http.other_endpoints import MakeApiPage, RestFailure
 from defserve.server.page import COPY, escape_line, headers, read_page_script, render_parameters
 from defserve.server.rest import DocumentWriter, OpenApiDocumentCache, make_list_request
 
@@ -29,10 +28,8 @@ MAX_API_PAGE_BYTES: Final = 256 * 1024
 MAX_TITLE, MAX_SUMMARY, MAX_EXAMPLE = 64, 400, 2_000
 VERBS: Final = ("get", "post", "put", "patch", "delete")
 
-MakeApiPageRequest = Callable[[str, str], tuple[Request, "ApiPageWriter"]]
 
-
-def make_api_page_request(mcp: MCP) -> MakeApiPageRequest:
+def make_api_page_request(mcp: MCP) -> MakeApiPage:
     """The request whose answer is the page, for an API below a path and at an address."""
     documents = OpenApiDocumentCache(mcp, authorized=False)
     return lambda below, address: (make_list_request(), ApiPageWriter(documents, below, address))

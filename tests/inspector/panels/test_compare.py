@@ -64,3 +64,16 @@ async def test_a_file_that_is_none_is_refused_by_its_name(inspect: Inspect, do: 
     async with inspect(shop()) as inspection:
         with pytest.raises(UsageError, match="holiday.json is not JSON"):
             await do(inspection, "compare.run", name="holiday.json", text="Dear all")
+
+
+async def test_tools_are_shown_as_each_vendor_is_sent_them(inspect: Inspect, do: Run):
+    async with inspect(shop()) as inspection:
+        tools = [tool["definition"] for tool in (await do(inspection, "tools.list"))["tools"]]
+        shapes = {shape["vendor"]: shape for shape in await do(inspection, "tools.shapes", tools=tools)}
+        assert [*shapes] == ["openai", "openai-chat", "anthropic", "gemini"]
+        assert [tool["name"] for tool in shapes["anthropic"]["value"]] == ["find"]
+        assert shapes["anthropic"]["tokens"] < shapes["openai"]["tokens"]
+        assert shapes["openai"]["problems"] == []
+        for wrong in (None, [1], [{"name": 3}]):
+            with pytest.raises(UsageError, match="'tools' is missing"):
+                await do(inspection, "tools.shapes", tools=wrong)

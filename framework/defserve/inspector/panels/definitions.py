@@ -1,4 +1,4 @@
-"""The Compare panel: what a server lists now, beside what it listed before.
+"""Definitions: what a server lists now beside what it listed before (Compare), and tools as models see them.
 
 Before is the first listing of this inspector, or a file that the person chose. Its text comes from the page, which
 reads it: nothing on this machine is opened by name.
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from defserve.client.replies import object_or_empty
+from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError
 from defserve.inspector.inspection import (
     FirstListing,
@@ -20,10 +21,11 @@ from defserve.inspector.inspection import (
     get_request_era,
     use_request_client,
 )
-from defserve.inspector.protocol import Json, PageRequest
+from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.tooling.listing import ServerListing, fetch_listing, parse_snapshot, to_snapshot
 from defserve.tooling.server_diff import compare_servers
+from defserve.tooling.vendor_shapes import VENDOR_SHAPES, count_json_tokens, shape_tool, shape_tools
 
 MAX_NAME_LENGTH: Final = 80
 FEATURE_SET: Final = "featureSet"
@@ -50,6 +52,36 @@ async def compare_listings(inspection: Inspection, request: PageRequest) -> Any:
 async def save_listing(inspection: Inspection, request: PageRequest) -> Any:
     """What the server lists now, to be kept as a file."""
     return {"snapshot": to_snapshot(await _list_now(inspection, request))}
+
+
+async def shape_definitions(inspection: Inspection, request: PageRequest) -> Any:
+    """The `tools` of the page's own list as each vendor is sent them: the values, their cost, and what is lost."""
+    given = request.arguments.get("tools")
+    if not is_array(given) or not all(is_object(tool) and isinstance(tool.get("name"), str) for tool in given):
+        raise BadMessage("the argument 'tools' is missing, or is not a list of tools")
+    return await asyncio.to_thread(_shape_all, list(given))
+
+
+def _shape_all(tools: list[Json]) -> list[Json]:
+    shaped: list[Json] = []
+    for vendor, shape in VENDOR_SHAPES.items():
+        each = [shape_tool(vendor, tool) for tool in tools]
+        value = shape_tools(vendor, tools)
+        shaped.append(
+            {
+                "vendor": vendor,
+                "title": shape.title,
+                "value": value,
+                "tokens": count_json_tokens(value),
+                "lost": list(dict.fromkeys(member for one in each for member in one.lost)),
+                "problems": [
+                    f"{tool['name']}: {problem}"
+                    for tool, one in zip(tools, each, strict=True)
+                    for problem in one.problems
+                ],
+            }
+        )
+    return shaped
 
 
 async def _first_listing(inspection: Inspection, request: PageRequest) -> FirstListing:
@@ -91,4 +123,5 @@ PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "compare.keep": keep_first_listing,
     "compare.run": compare_listings,
     "compare.save": save_listing,
+    "tools.shapes": shape_definitions,
 }

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from pydantic_core import from_json
@@ -426,6 +426,10 @@ MAX_PREFIX_LENGTH: Final = 200
 NO_PAGE: Final = "This address is for MCP clients. There is no page for browsers here."
 
 
+MakeApiPage: TypeAlias = Callable[[str, str], tuple[Request, "ReplyEncoder"]]
+"""The path and the address of a REST API → the request whose answer is its page."""
+
+
 @dataclass(frozen=True, slots=True)
 class PageContent:
     """What the page says, for the address that clients connect to."""
@@ -437,8 +441,8 @@ class PageContent:
     unlisted: Callable[[str], bytes]
     """The page of a server that tells nothing to who shows no token."""
     headers: HeaderList
-    api: Callable[[str, str], tuple[Request, ReplyEncoder]] | None = None
-    """The request whose answer is the page of the REST API, for its path and address; None if there is no such API."""
+    api: MakeApiPage | None = None
+    """None if there is no REST API."""
 
 
 @dataclass(frozen=True, slots=True)
