@@ -51,3 +51,23 @@ def test_a_file_is_compared_with_what_the_server_lists_now(browser: Browser):
             look.picture("compare")
         assert browser.page(CHOOSE % json.dumps("Dear all"))
         assert browser.page("document.querySelector('.p-compare [role=alert]')?.innerText.includes('is not JSON')")
+
+
+def test_a_definition_is_shown_as_each_vendor_is_sent_it(browser: Browser):
+    def way(word: str) -> str:
+        return (
+            f"[...document.querySelectorAll('.t-form .body [role=radio]')].find(b => b.innerText === '{word}').click()"
+        )
+
+    opened = "document.querySelector('.t-form .tablist') !== null"
+    with inspector_in(browser, target_of(greenhouse())) as inspector:
+        for look in looks(browser, inspector.url + "#tools/add_bed", opened):
+            tab = "[...document.querySelectorAll('.t-form [role=tab]')].find(t => t.innerText === 'Definition')"
+            browser.page(f"{tab}.click() ?? true")
+            assert browser.page("document.querySelectorAll('.t-form .body [role=radio]').length >= 5")
+            browser.page(f"{way('Anthropic')} ?? true")
+            assert browser.page("document.querySelector('.t-form .json')?.innerText.includes('input_schema')")
+            browser.page(f"{way('All tools')} ?? true")
+            assert browser.page("document.querySelector('.t-form .json')?.innerText.includes('set_target')")
+            look.is_fine()
+            look.picture("definition")
