@@ -81,7 +81,7 @@ export function Definition({ tool }) {
   const shape = shapes?.find(each => each.vendor === way);
   return html`<div class="stream">
     <div class="row wrap">
-      <${Segments} label="Shape of the definition" options=${WAYS} value=${way} onChange=${choose} />
+      <${Segments} class="shapes" label="Shape of the definition" options=${WAYS} value=${way} onChange=${choose} />
       ${
         way !== AS_IT_CAME &&
         html`<${Segments} label="Which tools" options=${SCOPES} value=${scope} onChange=${setScope} />`
