@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -30,7 +32,8 @@ def server() -> Iterator[str]:
 
         def make(url: str) -> OAuthProxy:
             made = {"issuer": vendor.issuer, "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
-            more: dict[str, Any] = {"optional_scopes": ["notes:write"], "scopes_for": lambda claims: ["notes:write"]}
+            meanings = {"notes:write": "Change your notes"}
+            more: dict[str, Any] = {"optional_scopes": meanings, "scopes_for": lambda claims: ["notes:write"]}
             return OAuthProxy("oidc", url=url, allow="*", **more, **made)
 
         with served(make, "127.0.0.1") as url:
@@ -61,7 +64,13 @@ def test_a_user_allows_a_client_signs_in_and_the_client_gets_its_code(browser: B
         browser.open(authorize(server, f"{client.url}/callback"))
         shown = str(browser.page("document.body.innerText"))
         assert "Bob's <b>tool</b>" in shown and "notes:write" in shown and urlsplit(client.url).netloc in shown
-        assert serious(browser) == []
+        assert "Change your notes" in shown
+        for width, scheme in ((390, "light"), (390, "dark"), (1024, "light"), (1024, "dark")):
+            browser.look(width, 800, scheme)
+            assert serious(browser) == []
+            assert browser.page("document.documentElement.scrollWidth <= innerWidth")
+            if shots := os.environ.get("DEFSERVE_SHOTS"):
+                browser.shot(Path(shots) / f"consent-{width}-{scheme}.png", whole=True)
         browser.press("button.yes")
         wait_until(lambda: address(browser).startswith(f"{client.url}/callback"))
         fields = dict(parse_qsl(urlsplit(address(browser)).query))

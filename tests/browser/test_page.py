@@ -14,6 +14,8 @@ import pytest
 
 from tests.waiting import wait_until
 
+from .accessibility import serious
+
 if TYPE_CHECKING:
     from .chromium import Browser
 
@@ -73,11 +75,11 @@ FAINT = """(() => {
 
 
 @contextmanager
-def served(folder: Path, code: str) -> Iterator[str]:
+def served(folder: Path, code: str, *options: str) -> Iterator[str]:
     """The address of a server in a process of its own, started as an author starts it."""
     file = folder / "server.py"
     file.write_text(code, encoding="utf-8")
-    command = [sys.executable, str(file), "--on", "http://127.0.0.1:0/mcp"]
+    command = [sys.executable, str(file), "--on", "http://127.0.0.1:0/mcp", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         yield next(line for line in process.stderr if line.startswith("serving on ")).split()[-1]
@@ -87,6 +89,12 @@ def served(folder: Path, code: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with served(tmp_path_factory.mktemp("page"), SERVER) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("api"), SERVER, "--rest") as address:
         yield address
 
 
@@ -110,8 +118,33 @@ def test_it_fits_its_window_in_both_themes_and_can_be_read(
     browser.page("document.querySelectorAll('details').forEach(one => { one.open = true }) ?? true")
     assert browser.page(FITS)
     assert browser.page(FAINT) == "[]"
+    assert serious(browser) == []
     assert browser.complaints() == []
     assert browser.page("document.images.length + 1") == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_page_of_an_api_and_an_error_are_of_the_same_kind(browser: Browser, api: str, scheme: str, width: int):
+    browser.look(width, 900, scheme)
+    for path, heading in {"/docs": "greenhouse, its API", "/nothing": "There is nothing here"}.items():
+        browser.open(api.removesuffix("/mcp") + path)
+        assert browser.page("document.querySelector('h1').textContent").startswith(heading)
+        browser.page("document.querySelectorAll('details').forEach(one => { one.open = true }) ?? true")
+        assert browser.page(FITS) and browser.page(FAINT) == "[]" and serious(browser) == []
+        if shots := os.environ.get("DEFSERVE_SHOTS"):
+            browser.shot(Path(shots) / f"server-{heading.split()[-1]}-{width}-{scheme}.png", whole=True)
+    # The status of the error itself is told as one.
+    assert [text for text in browser.complaints() if "404" not in text] == []
+
+
+def test_a_tool_opens_to_its_parameters_and_an_editor_is_a_link_away(browser: Browser, address: str):
+    browser.look(1024, 900)
+    browser.open(address)
+    browser.press("li:nth-child(2) summary")
+    assert browser.page("document.querySelector('li:nth-child(2) dl').innerText.includes('degrees')")
+    links = browser.page("[...document.querySelectorAll('.acts a')].map(a => a.protocol).join()")
+    assert links == "cursor:,vscode:"
 
 
 def test_its_copy_buttons_copy_and_say_so(browser: Browser, address: str):
@@ -167,7 +200,7 @@ def test_hostile_and_long_words_stay_words_and_fit_a_phone(browser: Browser, tmp
     with served(tmp_path, SERVER.replace("Water a bed", f"<img src=x onerror=alert(1)>{'long' * 20}")) as address:
         browser.look(360, 800, "dark")
         browser.open(address)
-        assert browser.page("document.querySelector('li:last-child p').textContent.startsWith('<img')")
+        assert browser.page("document.querySelector('li:last-child .d').textContent.startsWith('<img')")
         assert browser.page("document.images.length + 1") == 1
         assert browser.page(FITS)
         assert browser.complaints() == []

@@ -198,6 +198,7 @@ COMMANDS: Final[dict[str, str]] = {
     "prompt": "defserve prompt shelf.py recommend mood=curious",
     "call-markdown": "defserve call desk.py report",
     "call-dangerous": "defserve call desk.py burn title=Solaris token=s3cret-value",
+    "diff": "defserve diff released.json shelf.py",
 }
 # The command lines of what is drawn by hand, for the docs.
 TYPED_LINES: Final = {"dev-start": "defserve dev shelf.py", "kernel-start": "defserve kernel"}
@@ -278,8 +279,8 @@ def drawn(name: str, variant: Variant) -> str:
         if name in DRAWN:
             DRAWN[name]()
         else:
-            for server in FOLDER.glob("*.py"):
-                shutil.copy(server, folder)
+            for file in (*FOLDER.glob("*.py"), *FOLDER.glob("*.json")):
+                shutil.copy(file, folder)
             with chdir(folder):
                 main(shlex.split(COMMANDS[name])[1:])
     text = CURSOR.sub("", screen.getvalue().rpartition(REDRAWN)[2])

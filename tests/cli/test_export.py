@@ -32,6 +32,12 @@ def test_the_schemas_are_printed(defserve: Run):
     assert json.loads(defserve("export", SHOP, "--format", "schemas").out)["price"]["input"]["required"] == ["ticker"]
 
 
+def test_tools_are_printed_as_a_model_sees_them_and_what_is_lost_is_noted(defserve: Run):
+    code, out, err = defserve("export", SHOP, "--format", "anthropic")
+    assert code == 0 and json.loads(out)[0].keys() == {"name", "description", "input_schema"}
+    assert "tokens (characters/4)" in err and "note: Anthropic Messages is not told outputSchema of " in err
+
+
 @pytest.mark.slow
 @pytest.mark.req("MGP-15.3")
 @pytest.mark.parametrize(

@@ -69,6 +69,9 @@ class Auth:
     admits_strangers = False
     """Whether a caller without a token is let in. It stays a stranger. A bad token is refused all the same."""
 
+    title = ""
+    """What people call the server that this belongs to. The server says it."""
+
     site: OAuthProxySite | None = None
     """Pages and endpoints that are served beside the server, where it issues its tokens itself."""
 

@@ -62,9 +62,13 @@ COMMAND_GROUPS: Final = {
             "defserve.cli.commands.inspect.run_inspect",
             "show a server at a glance: what it speaks, offers, may do and costs",
         ),
+        "diff": (
+            "defserve.cli.commands.diff.run_diff",
+            "compare two servers: what changed, what breaks clients, what it costs",
+        ),
         "export": (
             "defserve.cli.commands.check.run_export",
-            "write a catalogue, an OpenAPI document, an mgp.toml entry or JSON Schemas",
+            "write a catalogue, OpenAPI, an mgp.toml entry, JSON Schemas, or tools as models see them",
         ),
     },
     "secure": {

@@ -1,4 +1,4 @@
-"""What the server of a command says about itself and what it lists, checked; the marks of tools; mounted servers.
+"""What the server of a command says about itself and what it lists; the marks of tools; mounted servers.
 
 A server in this process is listed without being started.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -18,21 +18,19 @@ from defserve.cli.target_connection import connect_target, filter_log
 from defserve.client.client import Client
 from defserve.client.eras import NEWEST_VERSION_BY_ERA
 from defserve.client.mgp.server_claims import parse_tool_security
-from defserve.client.replies import ListedItems, list_if_supported, object_or_empty
+from defserve.client.replies import object_or_empty
 from defserve.core.composition import Composition
-from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from defserve.tooling.lint.definitions import get_security_block
-from defserve.tooling.listing import FULL_OFFER, LISTING_OFFER, ServerListing, server_listing
-
-# heading -> (the capability that it needs, its method, how a client asks for it)
-TARGET_LIST_KINDS: Final[dict[str, tuple[str, str, Callable[[Client], Any]]]] = {
-    "tools": ("tools", "tools/list", Client.tools),
-    "resources": ("resources", "resources/list", Client.resources),
-    "templates": ("resources", "resources/templates/list", Client.templates),
-    "prompts": ("prompts", "prompts/list", Client.prompts),
-}
+from defserve.tooling.listing import (
+    FULL_OFFER,
+    LISTING_OFFER,
+    ServerListing,
+    fetch_listing,
+    make_initialize_result,
+    server_listing,
+)
 
 
 def list_target(target: ServerTarget, options: Namespace) -> ServerListing:
@@ -46,41 +44,13 @@ def list_target(target: ServerTarget, options: Namespace) -> ServerListing:
 async def _listing_over_connections(target: ServerTarget, options: Namespace) -> ServerListing:
     """The same over two connections, because a host that speaks MCPL sees only the tools it has enabled."""
     async with connect_target(target, options, offer=LISTING_OFFER) as client:
-        notes: list[str] = []
-        lists, opening = await fetch_lists(client, notes), initialize_result(client)
+        listed = await fetch_listing(client)
     era = options.era or "handshake"
     try:
         async with connect_target(target, Namespace(**{**vars(options), "era": era}), offer=FULL_OFFER) as client:
-            opening = initialize_result(client)
+            return listed._replace(initialize=make_initialize_result(client))
     except PeerError:
-        pass  # it only speaks the other era
-    return ServerListing(opening, **lists, notes=tuple(notes))
-
-
-async def fetch_lists(client: Client, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """All lists of a server, by their heading; empty where it has no such capability. Raises PeerError.
-
-    Where it has the capability and not the method, that is added to the `notes`.
-    """
-    lists: dict[str, list[dict[str, Any]]] = {}
-    for kind, (needed, method, verb) in TARGET_LIST_KINDS.items():
-        items, note = (
-            await list_if_supported(method, verb(client)) if needed in client.capabilities else ListedItems([])
-        )
-        lists[kind] = check_items(kind, items)
-        if note:
-            notes.append(note)
-    return lists
-
-
-def initialize_result(client: Client) -> dict[str, Any]:
-    """What the server said about itself, in the form of an `initialize` result."""
-    result: dict[str, Any] = {
-        "protocolVersion": client.version,
-        "capabilities": client.capabilities,
-        "serverInfo": client.server_info,
-    }
-    return result | ({"instructions": client.instructions} if client.instructions is not None else {})
+        return listed  # it only speaks the other era
 
 
 async def find_spoken_versions(target: ServerTarget, options: Namespace) -> list[str]:
@@ -95,64 +65,6 @@ async def find_spoken_versions(target: ServerTarget, options: Namespace) -> list
         except PeerError:
             continue
     return spoken
-
-
-# -- Whether the items of a server's lists have the types that a command reads. A wrong one is named, not met later.
-
-
-SHOWN: Final = 80
-TYPES: Final[Mapping[type, str]] = {str: "a string", dict: "an object", list: "a list"}
-
-# member -> (its type, whether null counts as none)
-MEMBERS: Final[Mapping[str, tuple[type, bool]]] = {
-    "name": (str, False),
-    "uri": (str, False),
-    "uriTemplate": (str, False),
-    "title": (str, True),
-    "description": (str, True),
-    "mimeType": (str, True),
-    "inputSchema": (dict, False),
-    "outputSchema": (dict, True),
-    "annotations": (dict, True),
-    "_meta": (dict, True),
-    "arguments": (list, True),
-}
-NAMED: Final[Mapping[str, str]] = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
-
-
-def check_items(kind: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The items of a list, unchanged. Raises PeerError for one that has a member of a wrong type."""
-    for number, item in enumerate(items):
-        if (problem := next(iter(_problems(kind, item)), None)) is not None:
-            name = item.get(NAMED[kind])
-            which = repr(name[:SHOWN]) if isinstance(name, str) else f"number {number + 1}"
-            raise PeerError(f"the server's list of {kind} is wrong: in {which}, {problem}")
-    return items
-
-
-def _problems(kind: str, item: dict[str, Any]) -> Iterable[str]:
-    if NAMED[kind] not in item:
-        yield f"{NAMED[kind]} is missing"
-    for member, (type, is_optional) in MEMBERS.items():
-        value = item.get(member)
-        if member in item and not (isinstance(value, type) or (is_optional and value is None)):
-            yield f"{member} is not {TYPES[type]}"
-    schema = item.get("inputSchema")
-    if is_object(schema):
-        yield from _schema_problems(schema)
-    for argument in item.get("arguments") or ():
-        if not (is_object(argument) and isinstance(argument.get("name"), str)):
-            yield "an argument has no name"
-
-
-def _schema_problems(schema: dict[str, Any]) -> Iterable[str]:
-    properties, required = schema.get("properties"), schema.get("required")
-    if properties is not None and not is_object(properties):
-        yield "properties of inputSchema is not an object"
-    elif not all(is_object(one) or isinstance(one, bool) for one in (properties or {}).values()):
-        yield "a property of inputSchema is not a schema"
-    if required is not None and not (is_array(required) and all(isinstance(name, str) for name in required)):
-        yield "required of inputSchema is not a list of names"
 
 
 # -- What a tool may do, in the words that stand behind it in a list.

@@ -203,6 +203,10 @@ class Composition:
                 return False
         return True
 
+    def is_wrapped(self, method: str) -> bool:
+        """Whether code of the author runs around a method, and may change what it answers."""
+        return method in self._around or ALL_METHODS in self._around
+
     def describe(self, item: Any, views: tuple[object, ...], fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of a listed item, with what extensions add to them."""
         for extension, view in zip(self._viewers, views, strict=True):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pydantic_core import to_json
 
@@ -39,6 +39,7 @@ from defserve.inspector.state_trees import StateTrees
 from defserve.protocols.mcp.skill_files import SKILL_FILE
 from defserve.protocols.mgp.audit import ReadableAuditLog
 from defserve.stores.audit.chain import iter_numbered_lines, parse_log_line
+from defserve.tooling.listing import ServerListing
 
 if TYPE_CHECKING:
     from defserve.inspector.target_process import TargetProcess
@@ -55,6 +56,13 @@ MAX_WORD_LENGTH: Final = 500
 Push: TypeAlias = Callable[[str, Any], object]
 Notice: TypeAlias = Callable[[str, str, Json], object]
 """Called with the era, the method and the params of a notification of the server."""
+
+
+class FirstListing(NamedTuple):
+    """What a server listed when it was first asked, and when that was."""
+
+    listed: ServerListing
+    at: float
 
 
 class HostAudit:
@@ -93,6 +101,8 @@ class Inspection:
         self.views, self.apps = ViewDocumentServer(), ShownApps()
         self.watches, self.skills = Watches(), HeldSkills()
         self.tasks, self.calls = FollowedTasks(self), KeptCalls(self)
+        self.first_listings: dict[str, FirstListing] = {}
+        """What was listed first in each era, for Compare."""
         self.granted: dict[str, bool] = {}
         self.connections: dict[str, EraConnection] = {}
         self.pages: list[Push] = []

@@ -47,7 +47,7 @@ def make_rest_rules(mcp: MCP, *, authorized: bool) -> RestRules:
             RestWriter(lambda call, result: encode({"result": _value(result, call.subject)})),
         ),
         # A `tools/list` runs for its checks: who may not list the tools does not get the document. Its page is unused.
-        document=lambda below: (_request("tools/list", {}), DocumentWriter(documents, below)),
+        document=lambda below: (make_list_request(), DocumentWriter(documents, below)),
         scopes=mcp.tools.scopes,
     )
 
@@ -150,6 +150,11 @@ class DocumentWriter(RestWriter):
         if len(made) <= most:
             return made, None
         return self._write_failure(RestFailure("limit_exceeded", f"the document is larger than {most} bytes"))
+
+
+def make_list_request() -> Request:
+    """The `tools/list` that is run before a document is given out."""
+    return _request("tools/list", {})
 
 
 def _request(method: str, params: Params) -> Request:

@@ -107,6 +107,7 @@ class Server(Declarations):
         self._storage_identity: ServerIdentity | None = None
         if self.auth is not None:
             self.auth.bind_server(self.storage_identity)
+            self.auth.title = self.identity.title or name
         self.store: ServerStore | None = None
         if store is not None:
             from defserve.stores.identity import make_server_store

@@ -132,7 +132,13 @@ def _page(mcp: MCP, auth: Auth | None, options: WebFields, *, is_unix: bool) -> 
     def content() -> PageContent:
         from defserve.server.page import make_page_content
 
-        return make_page_content(mcp, everywhere=wanted is True)
+        has_sign_in = auth is not None and auth.resource is not None
+        api = None
+        if options.get("rest", False):
+            from defserve.server.rest_page import make_api_page_request
+
+            api = make_api_page_request(mcp)
+        return make_page_content(mcp, everywhere=wanted is True, has_sign_in=has_sign_in, api=api)
 
     return PageRules(wanted is True, content)
 

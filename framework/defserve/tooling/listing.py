@@ -1,19 +1,24 @@
-"""What a server says about itself and what it lists, in wire form. A server in this process is not started for it."""
+"""What a server says about itself and what it lists, in wire form: asked for, or read from a file, and checked.
+
+A server in this process is not started for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
+from defserve.client.client import Client
+from defserve.client.replies import ListedItems, list_if_supported
 from defserve.core.composition import Composition
 from defserve.core.engine import NoLoopYet
 from defserve.core.extension import OutgoingMessage
-from defserve.core.json_values import is_array, is_object
+from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.core.messages import encode
 from defserve.core.session import Session
-from defserve.errors import PeerError
+from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcp.app_policy import APPS_CAPABILITY as APPS_OFFER
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
 from defserve.protocols.mgp.terms import MGP_EXTENSION_ID, MGP_SECTIONS_BY_NAME, MGP_VERSION
@@ -132,3 +137,151 @@ class UnstartedSession:
         if "error" in reply:
             raise PeerError(reply["error"]["message"], code=reply["error"]["code"])
         return reply["result"]
+
+
+# -- The listing of a server that somebody is connected to.
+
+
+# heading -> (the capability that it needs, its method, how a client asks for it)
+LIST_KINDS: Final[dict[str, tuple[str, str, Callable[[Client], Any]]]] = {
+    "tools": ("tools", "tools/list", Client.tools),
+    "resources": ("resources", "resources/list", Client.resources),
+    "templates": ("resources", "resources/templates/list", Client.templates),
+    "prompts": ("prompts", "prompts/list", Client.prompts),
+}
+
+
+async def fetch_listing(client: Client) -> ServerListing:
+    """What the server of this client says, and all of its lists. Raises PeerError."""
+    notes: list[str] = []
+    lists = await fetch_lists(client, notes)
+    return ServerListing(make_initialize_result(client), **lists, notes=tuple(notes))
+
+
+async def fetch_lists(client: Client, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """All lists of a server, by their heading; empty where it has no such capability. Raises PeerError.
+
+    Where it has the capability and not the method, that is added to the `notes`.
+    """
+    lists: dict[str, list[dict[str, Any]]] = {}
+    for kind, (needed, method, verb) in LIST_KINDS.items():
+        items, note = (
+            await list_if_supported(method, verb(client)) if needed in client.capabilities else ListedItems([])
+        )
+        lists[kind] = check_items(kind, items)
+        if note:
+            notes.append(note)
+    return lists
+
+
+def make_initialize_result(client: Client) -> dict[str, Any]:
+    """What the server said about itself, in the form of an `initialize` result."""
+    result: dict[str, Any] = {
+        "protocolVersion": client.version,
+        "capabilities": client.capabilities,
+        "serverInfo": client.server_info,
+    }
+    return result | ({"instructions": client.instructions} if client.instructions is not None else {})
+
+
+# -- A listing that was saved: what `inspect --json` and `list --json` print, or the result of `tools/list`.
+
+
+MAX_SNAPSHOT_BYTES: Final = 16 * 1024 * 1024
+MAX_SNAPSHOT_DEPTH, MAX_SNAPSHOT_KEYS = 64, 10_000
+SNAPSHOT_FIX: Final = "save one with: defserve inspect server.py --json > server.json"
+
+
+def parse_snapshot(data: bytes, name: str) -> ServerListing:
+    """The listing that a file called `name` holds. Raises UsageError if it holds none."""
+    if len(data) > MAX_SNAPSHOT_BYTES:
+        raise UsageError(f"{name} has more than {MAX_SNAPSHOT_BYTES >> 20} MiB", fix=SNAPSHOT_FIX)
+    try:
+        found = from_json(data)
+    except ValueError as error:
+        raise UsageError(f"{name} is not JSON: {error}", fix=SNAPSHOT_FIX) from None
+    if problem := find_limit_violation(found, MAX_SNAPSHOT_DEPTH, MAX_SNAPSHOT_KEYS):
+        raise UsageError(f"{name} cannot be used: {problem}", fix=SNAPSHOT_FIX)
+    if not is_object(found) or not is_array(found.get("tools")):
+        raise UsageError(f"{name} holds no list of tools", fix=SNAPSHOT_FIX)
+    opening = found.get("initialize")
+    if not is_object(opening):
+        about = {"protocolVersion": "version", "serverInfo": "server", "instructions": "instructions"}
+        opening = {member: found[told] for member, told in about.items() if found.get(told) is not None}
+    for member in ("capabilities", "serverInfo"):
+        if not is_object(opening.get(member, {})):
+            raise UsageError(f"{name} cannot be used: {member} is not an object", fix=SNAPSHOT_FIX)
+    lists: dict[str, list[Json]] = {}
+    for field, (_, member) in LISTS.items():
+        items = found.get(member, found.get(field, []))
+        if not is_array(items) or not all(map(is_object, items)):
+            raise UsageError(f"{name} cannot be used: {member} is not a list of objects", fix=SNAPSHOT_FIX)
+        try:
+            lists[field] = check_items(field, list(items))
+        except PeerError as error:
+            raise UsageError(f"{name} cannot be used: {error.message}", fix=SNAPSHOT_FIX) from None
+    tools, resources, templates, prompts = lists.values()
+    return ServerListing(opening, tools, resources, templates, prompts)
+
+
+def to_snapshot(listed: ServerListing) -> Json:
+    """A listing as it came over the wire: `initialize`, and each list under its wire name."""
+    return {"initialize": listed.initialize} | {member: getattr(listed, field) for field, (_, member) in LISTS.items()}
+
+
+# -- Whether the items of a server's lists have the types that a command reads. A wrong one is named, not met later.
+
+
+SHOWN: Final = 80
+TYPES: Final[Mapping[type, str]] = {str: "a string", dict: "an object", list: "a list"}
+
+# member -> (its type, whether null counts as none)
+MEMBERS: Final[Mapping[str, tuple[type, bool]]] = {
+    "name": (str, False),
+    "uri": (str, False),
+    "uriTemplate": (str, False),
+    "title": (str, True),
+    "description": (str, True),
+    "mimeType": (str, True),
+    "inputSchema": (dict, False),
+    "outputSchema": (dict, True),
+    "annotations": (dict, True),
+    "_meta": (dict, True),
+    "arguments": (list, True),
+}
+NAMED: Final[Mapping[str, str]] = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
+
+
+def check_items(kind: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items of a list, unchanged. Raises PeerError for one that has a member of a wrong type."""
+    for number, item in enumerate(items):
+        if (problem := next(iter(_problems(kind, item)), None)) is not None:
+            name = item.get(NAMED[kind])
+            which = repr(name[:SHOWN]) if isinstance(name, str) else f"number {number + 1}"
+            raise PeerError(f"the server's list of {kind} is wrong: in {which}, {problem}")
+    return items
+
+
+def _problems(kind: str, item: dict[str, Any]) -> Iterable[str]:
+    if NAMED[kind] not in item:
+        yield f"{NAMED[kind]} is missing"
+    for member, (type, is_optional) in MEMBERS.items():
+        value = item.get(member)
+        if member in item and not (isinstance(value, type) or (is_optional and value is None)):
+            yield f"{member} is not {TYPES[type]}"
+    schema = item.get("inputSchema")
+    if is_object(schema):
+        yield from _schema_problems(schema)
+    for argument in item.get("arguments") or ():
+        if not (is_object(argument) and isinstance(argument.get("name"), str)):
+            yield "an argument has no name"
+
+
+def _schema_problems(schema: dict[str, Any]) -> Iterable[str]:
+    properties, required = schema.get("properties"), schema.get("required")
+    if properties is not None and not is_object(properties):
+        yield "properties of inputSchema is not an object"
+    elif not all(is_object(one) or isinstance(one, bool) for one in (properties or {}).values()):
+        yield "a property of inputSchema is not a schema"
+    if required is not None and not (is_array(required) and all(isinstance(name, str) for name in required)):
+        yield "required of inputSchema is not a list of names"

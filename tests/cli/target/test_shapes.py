@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.cli.content import format_signature, get_first_description_line
-from defserve.cli.target_listing import check_items
 from defserve.errors import PeerError
 from defserve.tooling.lint.definitions import read_listed_definitions
-from defserve.tooling.listing import ServerListing
+from defserve.tooling.listing import ServerListing, check_items
 from tests.rows import for_each_row
 
 VALUES = st.recursive(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from html import unescape
 from typing import Any
 
 import pytest
@@ -68,7 +69,18 @@ async def test_who_asks_for_json_or_sends_it_gets_a_json_rpc_error(why: str, ask
     assert words in response.json["error"]["message"]
 
 
-@for_each_row("asked", [PLAIN, {}, {"accept": "application/json;q=0, */*"}], ids=["browser", "none", "not"])
+@for_each_row("why", REFUSALS)
+async def test_a_browser_gets_the_same_words_as_a_page(why: str):
+    status, words, auth, verb, headers, path = REFUSALS[why]
+    response = await refused(auth, verb, {**PLAIN, **headers}, path)
+    is_page = verb == "GET" and not any("protocol-version" in name.lower() for name in headers)
+    kind = "text/html" if is_page else "text/plain"
+    assert (response.status, response.headers["content-type"]) == (status, f"{kind}; charset=utf-8")
+    assert words in unescape(response.body.decode())
+    assert not is_page or "default-src 'none'; style-src 'sha256-" in response.headers["content-security-policy"]
+
+
+@for_each_row("asked", [{}, {"accept": "application/json;q=0, */*"}], ids=["none", "not"])
 @for_each_row("why", REFUSALS)
 async def test_everybody_else_gets_the_same_words_as_text(why: str, asked: dict[str, str]):
     status, words, auth, verb, headers, path = REFUSALS[why]

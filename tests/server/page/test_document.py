@@ -1,19 +1,21 @@
-"""The page's HTML: whatever an author, a mounted server or a Host says is text in it, and it stays below 10 kB."""
+"""The page's HTML: whatever an author, a mounted server or a Host says is text in it, and it stays below its limit."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import tomllib
+from base64 import b64decode
 from itertools import product
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.protocols.mgp.terms import SECURITY_META_KEY
-from defserve.server.page import SHAPES, About, client_steps, mark_of, page
+from defserve.server.page import MAX_PAGE_BYTES, SHAPES, About, client_steps, install_links, mark_of, page
 from tests.asgi import Web, living
 from tests.rows import for_each_row
 
@@ -44,7 +46,10 @@ def html(name: str = "greenhouse", address: str = ADDRESS, **about: Any) -> Page
 
 
 def named(tool: str, description: str = "", mark: Any = "safe") -> dict[str, Any]:
-    return {"name": tool, "description": description, "_meta": {SECURITY_META_KEY: {"risk_level": mark}}}
+    """A tool that says the same of itself and of its parameter."""
+    schema = {"type": "object", "properties": {tool: {"type": "string", "description": description}}}
+    about = {"name": tool, "description": description, "inputSchema": schema}
+    return {**about, "_meta": {SECURITY_META_KEY: {"risk_level": mark}}}
 
 
 PLAIN = html(title="T", version="1", description="D", tools=[named("a", "b")])
@@ -77,7 +82,7 @@ def test_no_text_can_change_what_the_page_is_made_of(name: str, about: str, tool
     listed = [named(*tool) for tool in [*tools, ("last", "one", "safe")]]
     found = html(name, title=name, version="1" + about, description=about, tools=listed)
     assert is_harmless(found)
-    assert len(found.html.encode()) <= 10_000
+    assert len(found.html.encode()) <= MAX_PAGE_BYTES
 
 
 @pytest.mark.anyio
@@ -114,10 +119,39 @@ def test_it_stays_below_its_limit_and_says_how_many_tools_are_shown(many: int, t
     longest = f"https://{'a' * 253}:65535/mcp"
     for address in (ADDRESS, longest):
         found = html(text, address, title=text, version=text, description=text, tools=tools)
-        assert len(found.html.encode()) <= 10_000
+        assert len(found.html.encode()) <= MAX_PAGE_BYTES
         shown = len(found.tools)
         assert (f"{shown} of {many} are shown." in found.notes) is (shown < many)
     assert "There are none." in found.notes or many
+
+
+def test_a_tool_opens_to_its_parameters():
+    schema = {
+        "properties": {"bed": {"type": "string", "description": "Which bed."}, "unit": {"enum": ["C", "F"]}},
+        "required": ["bed"],
+    }
+    found = html(tools=[{"name": "set_target", "inputSchema": schema}, {"name": "list_sensors"}])
+    assert [text for text in found.texts["dt"] + found.texts["dd"] if text] == ["Which bed."]
+    assert "<code>bed</code><span>string, required</span>" in found.html
+    assert "<code>unit</code><span>&quot;C&quot; | &quot;F&quot;</span>" in found.html
+    assert found.html.count("<summary class=tool>") == 1 and found.html.count("<div class=tool>") == 1
+
+
+@for_each_row("schema", [None, 3, {"properties": 4}, {"properties": {"a": 1, "b": True}}, {"required": "x"}])
+def test_a_schema_that_is_none_does_no_harm(schema: Any):
+    assert html(tools=[{"name": "a", "inputSchema": schema}]).names == ["a"]
+
+
+def test_parameters_give_way_to_tools():
+    wide = {"properties": {f"p{place}": {"type": "string", "description": "x" * 160} for place in range(12)}}
+    tools = [{**named(f"tool{place}", "Does it."), "inputSchema": wide} for place in range(10)]
+    found = html(tools=tools)
+    assert len(found.tools) == 10 and 0 < found.html.count("<summary class=tool>") < 10
+
+
+def test_what_else_it_has_is_counted():
+    found = html(others=(("resource", 1), ("prompt", 1_200)))
+    assert "It also has 1 resource and 1,200 prompts." in found.notes
 
 
 def test_a_list_with_more_pages_says_so():
@@ -171,6 +205,16 @@ def test_every_block_means_the_address_whatever_the_server_is_called(name: str, 
             assert title == "Claude Desktop"
             continue
         assert address in entry.values()
+
+
+@for_each_row("name", ["greenhouse", *HOSTILE])
+def test_links_open_editors_with_the_address_filled_in(name: str):
+    (_, cursor), (_, vscode) = install_links(name, ADDRESS)
+    asked = dict(parse_qsl(urlsplit(cursor).query))
+    assert cursor.startswith("cursor://anysphere.cursor-deeplink/mcp/install?")
+    assert json.loads(b64decode(asked["config"])) == {"url": ADDRESS}
+    entry = json.loads(unquote(vscode.removeprefix("vscode:mcp/install?")))
+    assert entry == {"name": asked["name"], "type": "http", "url": ADDRESS}
 
 
 def test_the_page_names_no_folder_of_the_server(monkeypatch: pytest.MonkeyPatch):

@@ -63,13 +63,13 @@ async def test_a_browser_gets_the_same_page_at_the_address_at_the_root_and_at_do
     assert len(set(answers)) == 1
     status, headers, body = parted(answers[0])
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert int(headers["content-length"]) == len(body.encode()) < 10_000
-    page = Page(body)
-    assert page.address == f"http://{where.authority}/mcp"
-    assert page.texts["h1"] == ["greenhouse "]
-    assert page.texts["small"] == ["0.4.2"]
-    assert ABOUT in page.notes
-    assert page.tools == [
+    assert int(headers["content-length"]) == len(body.encode()) <= page.MAX_PAGE_BYTES
+    found = Page(body)
+    assert found.address == f"http://{where.authority}/mcp"
+    assert found.texts["h1"] == ["greenhouse "]
+    assert found.texts["small"] == ["0.4.2"]
+    assert ABOUT in found.notes
+    assert found.tools == [
         ("safe", "list_sensors", "All sensors and when each last reported."),
         ("moderate", "set_target", "Set the wanted range of a bed."),
         ("dangerous", "clear_bed", "Take every plant out of a bed."),
@@ -139,7 +139,8 @@ async def test_the_policy_allows_the_pages_own_script_and_style_and_nothing_else
     page = Page(body)
     assert not {name for _, name, _ in page.attributes if name.startswith("on") or name == "style"}
     loads = {value for _, name, value in page.attributes if name in ("src", "href")}
-    assert {value for value in loads if value and not value.startswith(("#", "data:,"))} == set()
+    # Links that open an editor load nothing.
+    assert {value for value in loads if value and not value.startswith(("#", "data:,", "cursor:", "vscode:"))} == set()
 
 
 async def test_a_page_over_tls_shows_an_address_with_https(tmp_path: Path):
@@ -181,8 +182,8 @@ async def test_a_rebound_name_is_refused_as_elsewhere(parser: str, path: str, he
 
 
 def no_facts(response: Any, status: int) -> None:
-    assert (response.status, response.body) == (status, NO_PAGE)
-    assert response.headers["content-type"].startswith("text/plain")
+    assert response.status == status and NO_PAGE in response.body.decode()
+    assert response.headers["content-type"].startswith("text/html")
     assert response.headers["cache-control"] == "no-store"
     assert not re.search("greenhouse|clear_bed|0.4.2", str(response.headers) + response.body.decode())
 
@@ -228,7 +229,7 @@ async def test_a_page_that_is_off_is_off_everywhere(options: dict[str, Any]):
 async def test_on_a_unix_socket_browsers_come_through_a_proxy_so_there_is_no_page(tmp_path: Path):
     async with listening(greenhouse(), f"unix:{tmp_path}/s") as where:
         status, _, body = parted(await where.ask(f"accept: {BROWSER}", verb="GET"))
-    assert (status, body) == (406, NO_PAGE.decode())
+    assert status == 406 and NO_PAGE in body
 
 
 async def test_a_server_with_auth_has_no_page():

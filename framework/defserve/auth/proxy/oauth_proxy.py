@@ -29,6 +29,7 @@ from defserve.auth.proxy.sign_in import SignInFlow, UserConsent, make_refusal_pa
 from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteRequest, SiteResponse
 from defserve.auth.proxy.tokens import ProxyTokens, UserGrants
 from defserve.auth.proxy.vendors import Vendor, VendorLogin, resolve_vendor
+from defserve.core.json_values import is_mapping
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.identity import ServerIdentity, make_server_store
 from defserve.stores.store import Store, is_in_memory
@@ -46,6 +47,7 @@ class OAuthProxy(Auth):
     everybody who has an account there. It is asked at the sign-in, at every renewal and while a token is used. Every
     token gets the `scopes`. Of the `optional_scopes`, a token gets those that the client asks for and that
     `scopes_for`, a function of the user's claims, sync or async, gives the user, at the sign-in and at every renewal.
+    Either may be a mapping, which says in words what each scope means: the user reads them before saying yes.
     `redirect_schemes` are further schemes of native applications that may receive a sign-in.
 
     Clients get tokens of this server; the vendor's stay here, sealed. With several processes, `store` is one that they
@@ -63,8 +65,8 @@ class OAuthProxy(Auth):
         tenant: str = "",
         domain: str = "",
         issuer: str = "",
-        scopes: Iterable[str] = (),
-        optional_scopes: Iterable[str] = (),
+        scopes: Iterable[str] | Mapping[str, str] = (),
+        optional_scopes: Iterable[str] | Mapping[str, str] = (),
         scopes_for: ScopesForUser | None = None,
         redirect_schemes: Iterable[str] = (),
         implies: Mapping[str, Iterable[str]] | None = None,
@@ -101,7 +103,15 @@ class OAuthProxy(Auth):
             offered,
             seals=seals,
             clients=clients,
-            consent=UserConsent(self.issuer, self.issuer + CONSENT, known.title, seals, offered.optional),
+            consent=UserConsent(
+                self.issuer,
+                self.issuer + CONSENT,
+                known.title,
+                seals,
+                offered.optional,
+                title=lambda: self.title,
+                meanings=_read_meanings(scopes, optional_scopes),
+            ),
             login=login,
             grants=grants,
             tokens=self._tokens,
@@ -134,6 +144,15 @@ class OAuthProxy(Auth):
         Never give it to the caller: it is good for more than this server.
         """
         return await self._tokens.vendor_token(principal)
+
+
+def _read_meanings(*given: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
+    """What the author says of scopes that are given as a mapping."""
+    meanings: dict[str, str] = {}
+    for scopes in given:
+        if is_mapping(scopes):
+            meanings.update({scope: str(text) for scope, text in scopes.items()})
+    return meanings
 
 
 def _base(url: str) -> str:

@@ -11,9 +11,8 @@ import logging
 import re
 import secrets
 import time
-from base64 import b64encode
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from html import escape
 from typing import Final, Literal
@@ -51,6 +50,7 @@ from defserve.auth.proxy.tokens import (
     make_random_id,
 )
 from defserve.auth.proxy.vendors import SignedInUser, VendorLogin
+from defserve.base.html_pages import make_html_headers, render_html_page
 
 log = logging.getLogger("defserve.auth")
 
@@ -213,11 +213,20 @@ class UserConsent:
     """The question to the user, and its answer."""
 
     def __init__(
-        self, issuer: str, action: str, vendor: str, seals: TokenSealer, optional: Collection[str] = ()
+        self,
+        issuer: str,
+        action: str,
+        vendor: str,
+        seals: TokenSealer,
+        optional: Collection[str] = (),
+        *,
+        title: Callable[[], str] = str,
+        meanings: Mapping[str, str] | None = None,
     ) -> None:
         self.cookies = ConsentCookies(issuer)
         self._origin = "/".join(issuer.split("/")[:3])
         self._action, self._vendor, self._seals, self._optional = action, vendor, seals, optional
+        self._title, self._meanings = title, meanings or {}
 
     def render_page(self, client: OAuthClient, request: AuthorizationRequest) -> SiteResponse:
         """The page. Its answer must come with the cookie that goes with it. Raises OAuthError."""
@@ -226,7 +235,16 @@ class UserConsent:
         if len(sealed) > MAX_COOKIE_LENGTH:
             raise OAuthError("invalid_request", "state and redirect_uri are too long together")
         cookie = self.cookies.make_cookie(_name("consent", id), id, SECONDS, "Strict")
-        question = Question(client, request, self._vendor, sealed, _may_remember(client, request), self._optional)
+        question = Question(
+            client,
+            request,
+            self._vendor,
+            sealed,
+            _may_remember(client, request),
+            self._optional,
+            self._title(),
+            self._meanings,
+        )
         return consent_page(question, self._action, [cookie])
 
     def parse_decision(
@@ -278,32 +296,12 @@ def _name(what: str, id: str) -> str:
 # -- The pages that a user sees: the question, and what went wrong. They load nothing and run no script.
 
 
-_STYLE: Final = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:4rem auto;padding:0 1rem;color:#222}"
-    "h1{font-size:1.3rem}dt{color:#666;font-size:.85rem;margin-top:.7rem}dd{margin:0;overflow-wrap:anywhere}"
-    "button{font:inherit;padding:.5rem 1.4rem;margin:1.4rem .6rem 0 0;border-radius:.4rem;border:1px solid #888}"
-    ".yes{background:#1a5fb4;border-color:#1a5fb4;color:#fff}.note{color:#666;font-size:.85rem}"
-)
-_POLICY: Final = (
-    "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "
-    f"style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'"
-)
-HEADERS: Final = (
-    ("content-type", "text/html; charset=utf-8"),
-    ("content-security-policy", _POLICY),
-    ("x-frame-options", "DENY"),
-    ("x-content-type-options", "nosniff"),
-    # Nothing for other sites. With `no-referrer`, browsers would call the origin of our own form `null`.
-    ("referrer-policy", "same-origin"),
-    ("cache-control", "no-store"),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
     """What the user is asked: whether this client may sign in to this server, through this vendor.
 
-    `optional` are the scopes that not every user has: who signs in is known only afterwards.
+    `optional` are the scopes that not every user has: who signs in is known only afterwards. `title` is what people
+    call the server, and `meanings` what its author says of scopes.
     """
 
     client: OAuthClient
@@ -312,6 +310,8 @@ class Question:
     sealed: str
     may_remember: bool
     optional: Collection[str] = ()
+    title: str = ""
+    meanings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, str]]) -> SiteResponse:
@@ -320,15 +320,17 @@ def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, s
     always = [scope for scope in request.scopes if scope not in question.optional]
     optional = [scope for scope in request.scopes if scope in question.optional]
     name = f"<strong><bdi>{escape(client.name)}</bdi></strong>" if client.name else "A client without a name"
+    title = f"<strong>{escape(question.title)}</strong><br>" if question.title else ""
     rows = [
-        ("Server", escape(request.resource)),
+        ("Server", f"{title}{escape(request.resource)}"),
         ("The client calls itself", name),
         ("The client's address", escape(client.document) if client.document else "none: anyone can use any name"),
         ("It receives your access at", f"<strong>{escape(describe_redirect(request.redirect))}</strong>"),
-        ("It gets", escape(", ".join(always)) or "access to this server"),
+        ("It gets", _list_scopes(always, question.meanings) or "access to this server"),
     ]
     if optional:
-        rows.append(("It also gets, if this server gives it to your account", escape(", ".join(optional))))
+        about = "It also gets, if this server gives it to your account"
+        rows.append((about, _list_scopes(optional, question.meanings)))
     listed = "".join(f"<dt>{about}</dt><dd>{text}</dd>" for about, text in rows)
     remember = (
         '<p><label><input type="checkbox" name="remember" value="yes"> Do not ask again for this client in this '
@@ -337,11 +339,41 @@ def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, s
     form = (
         f'<form method="post" action="{escape(action)}"><input type="hidden" name="request" value="{question.sealed}">'
         f"{remember if question.may_remember else ''}"
-        '<button class="yes" name="decision" value="allow">Allow</button>'
-        '<button name="decision" value="refuse">Refuse</button></form>'
+        '<div class="acts"><button class="yes" name="decision" value="allow">Allow</button>'
+        '<button name="decision" value="refuse">Refuse</button></div></form>'
     )
-    note = f'<p class="note">You go on to {escape(question.vendor)} to sign in. Allow only what you have started.</p>'
-    return _page(200, "Allow this client?", f"<dl>{listed}</dl>{form}{note}", cookies)
+    note = f'<p class="end">You go on to {escape(question.vendor)} to sign in. Allow only what you have started.</p>'
+    return _page(200, "Allow this client?", f'<dl class="facts">{listed}</dl>{form}{note}', cookies)
+
+
+# A scope that every server of defserve knows → what it allows, for a person.
+SCOPE_MEANINGS: Final = {
+    "tools:list": "See all tools of this server",
+    "metrics:read": "Read how often its tools are used",
+    "admin:read": "Look into the server: tools, figures, logs",
+    "admin:write": "Change how the server runs",
+    "tool:invoke:*": "Use every tool",
+    "tool:read:*": "See every tool",
+}
+# The same for a scope that names a tool.
+TOOL_SCOPE_MEANINGS: Final = {"tool:invoke:": "Use the tool {}", "tool:read:": "See the tool {}"}
+
+
+def _list_scopes(scopes: Sequence[str], meanings: Mapping[str, str]) -> str:
+    """Scopes as a list, each with what it means, if that is known."""
+    rows = [
+        f"<li>{escape(scope)}{f'<span>{escape(meaning)}</span>' if (meaning := explain_scope(scope, meanings)) else ''}"
+        for scope in scopes
+    ]
+    return f"<ul>{''.join(rows)}</ul>" if rows else ""
+
+
+def explain_scope(scope: str, meanings: Mapping[str, str]) -> str:
+    """What a scope means: in the author's words, or ours for those that we know; empty if nobody says."""
+    if said := meanings.get(scope) or SCOPE_MEANINGS.get(scope):
+        return said
+    found = next((prefix for prefix in TOOL_SCOPE_MEANINGS if scope.startswith(prefix)), None)
+    return TOOL_SCOPE_MEANINGS[found].format(scope.removeprefix(found)) if found is not None else ""
 
 
 def leaving_page(url: str, cookies: Sequence[tuple[str, str]] = ()) -> SiteResponse:
@@ -364,12 +396,10 @@ def problem_page(text: str, url: str) -> SiteResponse:
 
 
 def _page(status: int, title: str, body: str, cookies: Sequence[tuple[str, str]], head: str = "") -> SiteResponse:
-    html = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>{head}'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
-        f"<body><h1>{title}</h1>{body}</body></html>"
-    )
-    return SiteResponse(status, html.encode(), [*HEADERS, *cookies])
+    html = render_html_page(title, f"<h1>{title}</h1>{body}", head=head)
+    # With `no-referrer`, browsers would call the origin of our own form `null`.
+    headers = make_html_headers(form_action="'self'", referrer="same-origin")
+    return SiteResponse(status, html, [("content-type", "text/html; charset=utf-8"), *headers, *cookies])
 
 
 # -- Cookies of the sign-in: only this server reads them, and only over https, except on this machine.

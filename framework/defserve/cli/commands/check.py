@@ -31,6 +31,7 @@ from defserve.tooling.lint.definitions import (
 )
 from defserve.tooling.lint.rules import LINT_RULES, LintComplaint, run_lint_rules
 from defserve.tooling.listing import ServerListing
+from defserve.tooling.vendor_shapes import VENDOR_SHAPES, count_json_tokens, shape_tool, shape_tools
 
 CLEAN: Final = 0
 FOUND: Final = 1
@@ -188,10 +189,13 @@ def summary(made: list[LintComplaint], found: ServerDefinitions) -> str:
 # -- `defserve export`: documents made from what a server lists.
 
 
+MAX_NAMES: Final = 5
+"""Tools that a note names."""
 EXPORT_EXAMPLES: Final = """  defserve export server.py --format catalog -o tools.json
   defserve export server.py --format openapi
   defserve export server.py --format mgp --env API_KEY >> mgp.toml
   defserve export -m shop --format schemas
+  defserve export server.py --format anthropic        the tools as a model sees them; also openai, openai-chat, gemini
 """
 
 
@@ -221,7 +225,8 @@ def run_export(argv: list[str]) -> int:
         target = resolve_only_target(words, options.module, command)
         options.start = target.command or start
         options.address = target.address
-        text = FORMATS[options.format](list_target(target, options), options)
+        listed = list_target(target, options)
+        text = FORMATS[options.format](listed, options)
     if options.output is None:
         print(text, end="")
     else:
@@ -230,11 +235,34 @@ def run_export(argv: list[str]) -> int:
             open(options.output, "w", encoding="utf-8") as file,
         ):
             file.write(text)
+    if options.format in VENDOR_SHAPES:
+        show_stderr(*_describe_shapes(options.format, listed))
     return 0
+
+
+def _describe_shapes(vendor: str, listed: ServerListing) -> Iterator[str]:
+    """What a vendor's shape of the tools costs, and what is lost in it."""
+    shaped = {str(tool.get("name")): shape_tool(vendor, tool) for tool in listed.tools}
+    tokens = count_json_tokens(shape_tools(vendor, listed.tools))
+    yield f"note: {format_count(len(shaped), 'tool')}, about {tokens:,} tokens (characters/4)"
+    for member in dict.fromkeys(member for one in shaped.values() for member in one.lost):
+        names = [name for name, one in shaped.items() if member in one.lost]
+        yield StyledLine(f"note: {VENDOR_SHAPES[vendor].title} is not told {member} of {_format_names(names)}")
+    for name, one in shaped.items():
+        for problem in one.problems:
+            yield StyledLine(("warning:", "warning"), f" {name}: {problem}")
+
+
+def _format_names(names: list[str]) -> str:
+    return ", ".join(names[:MAX_NAMES]) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _make_shape_format(vendor: str) -> Callable[[ServerListing, Namespace], str]:
+    return lambda listed, options: _json(shape_tools(vendor, listed.tools))
 
 
 FORMATS: Final[dict[str, Callable[[ServerListing, Namespace], str]]] = {
@@ -244,4 +272,5 @@ FORMATS: Final[dict[str, Callable[[ServerListing, Namespace], str]]] = {
         listed.info, listed.mgp, command=options.start, url=options.address, env=options.env
     ),
     "schemas": lambda listed, options: _json(collect_tool_schemas(listed.tools)),
+    **{vendor: _make_shape_format(vendor) for vendor in VENDOR_SHAPES},
 }

@@ -27,9 +27,6 @@ from defserve.cli.target import (
 )
 from defserve.cli.target_connection import CONNECTION_OPTIONS, connect_target
 from defserve.cli.target_listing import (
-    TARGET_LIST_KINDS,
-    check_items,
-    fetch_lists,
     find_spoken_versions,
     format_tags,
     list_disconnected_servers,
@@ -44,7 +41,7 @@ from defserve.core.json_values import is_array, is_mapping
 from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME
 from defserve.tooling.client_settings import MCP_JSON_NAME, list_configured_servers
 from defserve.tooling.lint.definitions import count_definition_tokens
-from defserve.tooling.listing import LISTING_OFFER, ServerListing
+from defserve.tooling.listing import LIST_KINDS, LISTING_OFFER, ServerListing, check_items, fetch_lists, to_snapshot
 
 EXAMPLES: Final = """  defserve inspect server.py
   defserve inspect server.py --web                    a page in the browser
@@ -83,7 +80,7 @@ def run_inspect(argv: list[str]) -> int:
     with redirect_stdout_to_stderr():
         listed = list_target(target, options)
         spoken = [] if options.json else asyncio.run(find_spoken_versions(target, options))
-    show_stdout(*([JsonBlock(wire(listed))] if options.json else page(listed, spoken)))
+    show_stdout(*([JsonBlock(to_snapshot(listed))] if options.json else page(listed, spoken)))
     show_stderr(*(f"note: {note}" for note in listed.notes))
     return 0
 
@@ -99,7 +96,7 @@ def _inspect_session(path: Path, options: Namespace) -> int:
         return inspect_session_in_browser(session, options)
     try:
         listed = next(iter(session.listings.values()), ServerListing({}, [], [], [], []))
-        for kind, items in zip(TARGET_LIST_KINDS, listed[1:5], strict=True):
+        for kind, items in zip(LIST_KINDS, listed[1:5], strict=True):
             check_items(kind, items)
         figures = session.summarize()
         if options.json:
@@ -138,17 +135,6 @@ def words_of(named: list[str], module: str | None, command: list[str] | None) ->
     if command is not None:
         return ["--", *command]
     return ["-m", module] if module is not None else list(named)
-
-
-def wire(listed: ServerListing) -> dict[str, Any]:
-    """The results as they came: `initialize`, and each list under its wire name."""
-    return {
-        "initialize": listed.initialize,
-        "tools": listed.tools,
-        "resources": listed.resources,
-        "resourceTemplates": listed.templates,
-        "prompts": listed.prompts,
-    }
 
 
 def page(listed: ServerListing, spoken: list[str]) -> Iterator[StyledLine]:
@@ -300,7 +286,7 @@ def inventory_page(found: dict[str, Any]) -> Iterator[StyledLine]:
     server = found["server"]
     title = " ".join(str(server[key]) for key in ("name", "version") if server.get(key))
     yield StyledLine((title or "unnamed server", "heading"), (f" (protocol {found['version']})", "faint"))
-    for heading in TARGET_LIST_KINDS:
+    for heading in LIST_KINDS:
         if not found[heading]:
             continue
         yield StyledLine()
@@ -313,5 +299,5 @@ def inventory_page(found: dict[str, Any]) -> Iterator[StyledLine]:
         yield StyledLine(("Not connected", "heading"))
         for name, note in absent.items():
             yield StyledLine("  ", (name, "title"), f"  {note}", hang=4)
-    elif not any(found[heading] for heading in TARGET_LIST_KINDS):
+    elif not any(found[heading] for heading in LIST_KINDS):
         yield StyledLine("It has no tools, resources or prompts.")

@@ -32,6 +32,7 @@ from defserve.core.messages import INTERNAL_ERROR, INVALID_REQUEST, MalformedMes
 from defserve.errors import LimitExceeded
 from defserve.serve.http.exchange import Exchange, WritableMessage, format_sse_event
 from defserve.serve.http.other_endpoints import (
+    DOCS,
     PageMount,
     PageRules,
     RestMount,
@@ -354,7 +355,10 @@ class HttpApp:
             return
         is_admitted = self._admits_all()
         start = partial(self.provider.start, self.close)
-        await self.page.send_page(exchange, scope, self._endpoint_path(scope), start, is_admitted=is_admitted)
+        # The page of the API is at `/docs`, if there is an API.
+        is_api = self.rest is not None and self._path(scope) == self.page.base + DOCS
+        api = self._root(scope) + self.page.base if is_api else None
+        await self.page.send_page(exchange, scope, self._endpoint_path(scope), start, is_admitted=is_admitted, api=api)
 
     def _admits_all(self) -> bool:
         return self.auth is None or self.auth.admits_strangers

@@ -15,7 +15,12 @@ from defserve.auth.principals import Principal
 from defserve.base.peer_bounds import truncate_text
 from defserve.core.engine import await_remaining_steps
 from defserve.core.messages import INVALID_REQUEST, RequestId, encode
-from defserve.serve.http.request_heads import RequestHeaders, is_json_content_type, is_json_requested
+from defserve.serve.http.request_heads import (
+    RequestHeaders,
+    is_json_content_type,
+    is_json_requested,
+    wants_html_page,
+)
 from defserve.serve.sockets import (
     BUFFERED_REQUEST_KEY,
     BufferedRequest,
@@ -32,6 +37,7 @@ ErrorDataFactory: TypeAlias = Callable[[int, str], dict[str, Any] | None]
 
 JSON_CONTENT_TYPE = (b"content-type", b"application/json")
 PLAIN_CONTENT_TYPE = (b"content-type", b"text/plain; charset=utf-8")
+HTML_CONTENT_TYPE = (b"content-type", b"text/html; charset=utf-8")
 
 
 # -- Messages that wait to be written to one client: in order and bounded. Answers and questions are never dropped.
@@ -339,8 +345,22 @@ class Exchange(UnreadMessages):
             return None
         return self.respond(status, body)
 
+    @property
+    def is_for_person(self) -> bool:
+        """Whether this is the request of a browser that wants to show something to a person."""
+        if self.version is not None or self._scope.get("method") not in ("GET", "HEAD"):
+            return False
+        return wants_html_page(self.headers.get("accept"))
+
     async def refuse(self, status: int, text: str, headers: HeaderList = (), code: int = INVALID_REQUEST) -> None:
-        """Send a refusal: a JSON-RPC error to who asks for JSON or sends it, otherwise the text alone."""
+        """Send a refusal: a page to a browser, a JSON-RPC error to who asks for JSON or sends it, else the text."""
+        if self.is_for_person:
+            from defserve.base.html_pages import make_html_headers, render_error_page
+
+            about = [(name.encode(), value.encode()) for name, value in make_html_headers()]
+            body = render_error_page(status, truncate_text(text))
+            await self.respond(status, body, [*about, *headers], kind=HTML_CONTENT_TYPE)
+            return
         if is_json_requested(self.headers.get("accept")) or is_json_content_type(self.headers.get("content-type")):
             await self.respond(status, self.encode_error(code, text), headers)
         else:

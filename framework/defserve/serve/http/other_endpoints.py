@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from pydantic_core import from_json
@@ -24,13 +24,18 @@ from defserve.auth.proxy.site_messages import MAX_BODY_BYTES, SiteRequest
 from defserve.base.peer_bounds import MAX_PEER_TEXT_LENGTH, truncate_text
 from defserve.core.json_values import find_limit_violation, is_object
 from defserve.core.messages import Params, Request, encode
-from defserve.serve.http.exchange import MAX_STALL_SECONDS, Exchange, UnreadMessages, WritableMessage
+from defserve.serve.http.exchange import (
+    HTML_CONTENT_TYPE,
+    MAX_STALL_SECONDS,
+    Exchange,
+    UnreadMessages,
+    WritableMessage,
+)
 from defserve.serve.http.request_heads import (
     HostOriginGate,
     RequestHeaders,
     is_json_content_type,
     is_loopback_name,
-    wants_html_page,
 )
 from defserve.serve.http.streamable import (
     CLIENT_LEFT_STATUS,
@@ -39,7 +44,7 @@ from defserve.serve.http.streamable import (
     absorb_cancellation,
     route_message,
 )
-from defserve.serve.sockets import Header, HeaderList, Receive, Scope, Send, get_client_network
+from defserve.serve.sockets import HeaderList, Receive, Scope, Send, get_client_network
 
 if TYPE_CHECKING:
     from defserve.auth.proxy.oauth_proxy import OAuthProxySite
@@ -410,8 +415,6 @@ async def _refuse(exchange: Exchange, status: int, kind: str, text: str) -> None
 # The page says what a client without a token is told. No credential of the browser is looked at.
 
 
-HTML_CONTENT_TYPE: Final[Header] = (b"content-type", b"text/html; charset=utf-8")
-VERBS: Final = frozenset(("GET", "HEAD"))
 DOCS: Final = "/docs"
 
 # A request with one of these came through a proxy, so its Host may not be what the browser asked for.
@@ -420,8 +423,11 @@ FORWARDING: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", 
 PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
 MAX_PREFIX_LENGTH: Final = 200
 
-NO_PAGE: Final = b"This address is for MCP clients. There is no page for browsers here."
-PLAINLY: Final = ((b"cache-control", b"no-store"), (b"vary", b"Accept"), (b"x-content-type-options", b"nosniff"))
+NO_PAGE: Final = "This address is for MCP clients. There is no page for browsers here."
+
+
+MakeApiPage: TypeAlias = Callable[[str, str], tuple[Request, "ReplyEncoder"]]
+"""The path and the address of a REST API → the request whose answer is its page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +441,8 @@ class PageContent:
     unlisted: Callable[[str], bytes]
     """The page of a server that tells nothing to who shows no token."""
     headers: HeaderList
+    api: MakeApiPage | None = None
+    """None if there is no REST API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,22 +461,31 @@ class PageMount:
 
     def __init__(self, provider: SessionOpener, rules: PageRules | None, path: str, *, trusted_proxy: bool) -> None:
         self.provider, self.rules, self._trusted_proxy = provider, rules, trusted_proxy
-        base = path.rstrip("/").rpartition("/")[0]
+        self.base = base = path.rstrip("/").rpartition("/")[0]
         self.paths = frozenset((base, f"{base}/", base + DOCS, *(("",) if path else ())))
 
     def is_page_request(self, exchange: Exchange, scope: Scope) -> bool:
         """Whether a request is that of a browser that wants to show something to a person."""
-        is_client = exchange.version is not None
-        return scope.get("method") in VERBS and not is_client and wants_html_page(exchange.headers.get("accept"))
+        return exchange.is_for_person
 
     def is_page_allowed(self, exchange: Exchange) -> bool:
         """Whether this browser gets the page."""
         return self.rules is not None and (self.rules.everywhere or _is_direct(exchange.headers))
 
     async def send_page(
-        self, exchange: Exchange, scope: Scope, path: str, start: Callable[[], Awaitable[None]], *, is_admitted: bool
+        self,
+        exchange: Exchange,
+        scope: Scope,
+        path: str,
+        start: Callable[[], Awaitable[None]],
+        *,
+        is_admitted: bool,
+        api: str | None = None,
     ) -> None:
-        """Send the page of the endpoint at `path`. `is_admitted`: who shows no token may ask this server something."""
+        """Send the page of the endpoint at `path`, or of the API below the path `api`.
+
+        `is_admitted`: who shows no token may ask this server something.
+        """
         content, address = self._content, self._address(exchange, scope, path)
         if not is_admitted:
             await exchange.respond(200, content.unlisted(address), content.headers, kind=HTML_CONTENT_TYPE)
@@ -478,7 +495,11 @@ class PageMount:
         exchange.principal = make_stranger_principal(
             client[0] if client and len(client[0]) <= MAX_ADDRESS_LENGTH else ""
         )
-        await answer_shaped(self.provider, exchange, content.offer, *content.listed(address))
+        if api is not None and content.api is not None:
+            asked = content.api(api, self._address(exchange, scope, api))
+        else:
+            asked = content.listed(address)
+        await answer_shaped(self.provider, exchange, content.offer, *asked)
 
     @cached_property
     def _content(self) -> PageContent:
@@ -487,7 +508,7 @@ class PageMount:
 
     async def refuse(self, exchange: Exchange, status: int) -> None:
         """Say that there is no page, and nothing else."""
-        await exchange.respond(status, NO_PAGE, PLAINLY, plain=True)
+        await exchange.refuse(status, NO_PAGE)
 
     def _address(self, exchange: Exchange, scope: Scope, path: str) -> str:
         """Where clients connect, by the name that the browser knows."""

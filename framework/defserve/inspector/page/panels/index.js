@@ -15,6 +15,7 @@ export const panels = [
   panel("apps", "Apps", "Server", "window", "a", () => import("./apps.js")),
   panel("tasks", "Tasks", "Server", "clock", "j", () => import("./tasks.js")),
   panel("skills", "Skills", "Server", "book", "i", () => import("./skills.js")),
+  panel("compare", "Compare", "Server", "swap", "c", () => import("./compare.js")),
   panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),
   panel("questions", "Questions", "Protocol", "question", "q", () => import("./questions.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),

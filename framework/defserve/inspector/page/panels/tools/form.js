@@ -8,11 +8,11 @@ import { saveFile } from "../../parts/content.js";
 import { Form } from "../../parts/form/form.js";
 import { problems } from "../../parts/form/schema.js";
 import { Mark } from "../../parts/icons.js";
-import { Json } from "../../parts/json.js";
 import { Menu } from "../../parts/layers.js";
 import { Empty } from "../../parts/notes.js";
 import { inline } from "../../parts/markdown.js";
 import { Pane } from "../../parts/panes.js";
+import { Definition } from "./definition.js";
 import { Latency } from "./latency.js";
 import { running, schemaOf, setValue, startOf, store, valueOf } from "./state.js";
 
@@ -184,7 +184,7 @@ export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab })
         tab === "json"
           ? html`<${Raw} key=${name} value=${value} onChange=${set} />`
           : tab === "definition"
-            ? html`<${Json} value=${tool.definition} copy label="Definition" />`
+            ? html`<${Definition} key=${name} tool=${tool} />`
             : tab === "latency"
               ? html`<${Latency} tool=${name} />`
               : html`<${Form}
