@@ -100,7 +100,7 @@ def _inspect_session(path: Path, options: Namespace) -> int:
             check_items(kind, items)
         figures = session.summarize()
         if options.json:
-            show_stdout(JsonBlock({"session": figures, **wire(listed)}))
+            show_stdout(JsonBlock({"session": figures, **to_snapshot(listed)}))
             return 0
         spoken = [str(each.initialize.get("protocolVersion")) for each in session.listings.values()]
         show_stdout(*page(listed, spoken), *_session_lines(path, figures))
