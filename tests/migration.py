@@ -31,6 +31,7 @@ STEPS: Final[dict[str, tuple[str, str, dict[str, Any], str]]] = {
     "Lifespan": ("call", "left", {"item": "tea"}, "3 left"),
     "Dependencies": ("call", "left", {"item": "tea"}, "3 left"),
     "Authentication": ("call", "read", {}, "buy milk"),
+    "Middleware": ("call", "delete", {"name": "a"}, "Nothing is deleted here."),
     "Mounting": ("call", "billing_invoice", {"amount": 5}, "5 due"),
     "Testing": ("call", "add", {"a": 1, "b": 2}, "3"),
 }

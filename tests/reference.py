@@ -37,7 +37,7 @@ MODULES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
             "Other servers inside yours": "Command Remote",
             "Declaring without a server": "tool resource app prompt completion",
             "In a call": "Context Depends SampleOptions Message User Assistant",
-            "Results": "Text Image Audio File Link Embedded",
+            "Results": "ToolResult Text Image Audio File Link Embedded",
             "Errors": "ToolError UsageError Declined Dismissed Refused",
             "Security": "safe moderate dangerous Security validator Shell ShellCommand Code PublicUrl Url Within",
             "Tokens": "Auth ApiKeys JWT",

@@ -16,7 +16,6 @@ class Draft(BaseModel):
 
 drafts = server.state(Draft, keep=200)
 Old = Annotated[str, "A passage that occurs once. If it is empty, the new text is added at the end."]
-Version = Annotated[int, Field(ge=1, description="Its number in the list of versions.")]
 
 
 @server.tool
@@ -31,28 +30,24 @@ def replace(old: Old, new: Annotated[str, "What stands there instead."], draft: 
 @server.tool
 async def undo(draft: State[Draft]) -> str:
     """Take the last change back. Again: the one before it."""
-    if not await drafts.undo():
-        raise ToolError("There is nothing to undo.")
-    return draft.text
+    return draft.text if await drafts.undo() else "There is nothing to undo."
 
 
 @server.tool
 async def redo(draft: State[Draft]) -> str:
     """Take the last undo back."""
-    if not await drafts.redo():
-        raise ToolError("There is nothing to redo.")
-    return draft.text
+    return draft.text if await drafts.redo() else "There is nothing to redo."
 
 
 @server.tool
 async def versions() -> list[str]:
     """The beginning of each version, the oldest first."""
-    found = [await drafts.at(checkpoint) for checkpoint in await drafts.checkpoints()]
-    return [f"{number}: {draft.text[:60]}" for number, draft in enumerate(found, 1)]
+    checkpoints = await drafts.checkpoints()
+    return [f"{number}: {(await drafts.at(each)).text[:60]}" for number, each in enumerate(checkpoints, 1)]
 
 
 @server.tool
-async def restore(version: Version, draft: State[Draft]) -> str:
+async def restore(version: Annotated[int, Field(ge=1)], draft: State[Draft]) -> str:
     """Go back to a version. It becomes the newest one, so this can be undone, too."""
     checkpoints = await drafts.checkpoints()
     if version > len(checkpoints):

@@ -146,7 +146,7 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(UsageError, match="prefix"):
         server.mount("some-server", prefix="a b")
     _ = server.composition
-    with pytest.raises(UsageError, match="after serving began"):
+    with pytest.raises(UsageError, match="after the server has started"):
         server.mount("some-server")
 
 

@@ -136,7 +136,7 @@ async def test_who_runs_the_server_needs_no_further_right_for_its_metrics():
 async def test_they_cannot_be_asked_for_once_the_server_serves():
     server = Server("late")
     assert server.composition.extensions
-    with pytest.raises(UsageError, match="after serving began"):
+    with pytest.raises(UsageError, match="after the server has started"):
         server.asgi(metrics=True)
 
 

@@ -127,7 +127,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "itself": (lambda parent: parent.mount(parent), "'parent' cannot be mounted on itself"),
     "a circle": (lambda parent: around(parent), "'weather' cannot be mounted on itself"),
     "a prefix of odd letters": (lambda parent: parent.mount(weather(), prefix="a b"), "prefix 'a b'"),
-    "after serving began": (lambda parent: (parent.composition, parent.mount(weather())), "after serving began"),
+    "after the server has started": (
+        lambda parent: (parent.composition, parent.mount(weather())),
+        "after the server has started",
+    ),
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from defserve.base.hidden_characters import is_printable_line
 from defserve.base.redaction import escape_unprintable, is_secret_name, redact_text
 from defserve.client.known_clients import KNOWN_CLIENTS, SettingsFormat, SettingsScope
 from defserve.client.targets import LEGACY_SSE_PATH, is_server_address
@@ -111,6 +112,8 @@ class _Entry:
         kind = self.entry.get("type") or self.entry.get("transport")
         if kind == "sse" and not urlsplit(url).path.rstrip("/").endswith(LEGACY_SSE_PATH):
             raise _NotTaken(f"it speaks HTTP+SSE of 2024 at an address that does not end with {LEGACY_SSE_PATH}")
+        if not is_printable_line(url):
+            raise _NotTaken("its url has a line break or another character that cannot be seen")
         address = self._text(url)
         if not is_server_address(address):
             raise _NotTaken("its address has no http://, https://, ws:// or wss://")

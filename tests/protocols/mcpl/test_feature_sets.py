@@ -390,7 +390,7 @@ async def test_a_set_that_grows_later_is_told_again_and_one_that_is_gone_at_once
 async def test_the_first_set_comes_before_serving():
     server = Server("s", "1")
     async with hosting(server, mcpl=None):
-        with pytest.raises(UsageError, match="after serving began"):
+        with pytest.raises(UsageError, match="after the server has started"):
             server.feature_set("a", "A")
 
 

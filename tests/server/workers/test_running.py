@@ -208,7 +208,7 @@ def test_a_terminal_that_was_closed_ends_the_group(monkeypatch: pytest.MonkeyPat
 def test_what_started_this_process_must_be_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     for arguments in (["python"], ["python", "-"]):
         monkeypatch.setattr(sys, "orig_argv", arguments)
-        with pytest.raises(UsageError, match="in none"):
+        with pytest.raises(UsageError, match="isn't in one"):
             supervise(Address.parse(f"unix:{tmp_path / 's'}"), 2)
 
 

@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 
+from defserve.base.hidden_characters import replace_hidden_characters
 from defserve.guard.shell.places import is_below
 from defserve.guard.verdict import Violation
 
@@ -247,7 +248,7 @@ def _make_settings_violation(name: str) -> Violation:
 
 def _show(text: str) -> str:
     """A text of the repository for a message: it may be anything."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:200])
+    return replace_hidden_characters(text[:200], lambda _: "?")
 
 
 def _names_program(section: str, key: str, value: str) -> bool:

@@ -219,7 +219,8 @@ class PushSection(McplSection):
         """Declare a source of events; see `FeatureSet.events`."""
         if per == "server" and self.server.composition is not None:
             raise UsageError(
-                "a source per server was declared after serving began", fix="declare it where you create the server"
+                "a source per server was declared after the server has started",
+                fix="declare it where you create the server",
             )
         self._sources.append(EventSource(feature_set, function, per))
         self.server.for_each_session(self.session_changed)

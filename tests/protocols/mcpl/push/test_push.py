@@ -539,7 +539,7 @@ async def test_a_source_may_be_declared_while_serving(server: Server, reminders:
             yield "late"
 
         await host.until_asked("push/event")
-        with pytest.raises(UsageError, match="after serving began"):
+        with pytest.raises(UsageError, match="after the server has started"):
             reminders.events(per="server")(due)
 
 

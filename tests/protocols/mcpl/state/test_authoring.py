@@ -98,7 +98,7 @@ def _set(notes: Notes) -> Any:
 def test_a_state_is_declared_before_serving():
     notes = Notes()
     _ = notes.server.composition
-    with pytest.raises(UsageError, match="after serving began"):
+    with pytest.raises(UsageError, match="after the server has started"):
         _set(notes).state(Counter)
 
 

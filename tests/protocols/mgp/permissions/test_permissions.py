@@ -121,7 +121,7 @@ async def test_a_refusal_names_the_tool_and_the_permission_and_the_log_the_way_t
         assert (GRANTS if version == STATELESS else "mgp/permission/grant") in error["message"]
         assert error["data"]["_mgp"]["details"] == {"tool": "lend", "missing": {"com.example.lending": "deferred"}}
     async with speaking(server, version, ["security"], who=STRANGER) as peer:
-        assert "--local-token" in (await call(peer, "lend"))["error"]["message"]
+        assert "over stdio" in (await call(peer, "lend"))["error"]["message"]
 
 
 async def test_of_many_missing_permissions_five_are_named():

@@ -90,7 +90,9 @@ class StateSection(McplSection):
                 fix="put both in one model, or make another set",
             )
         if self.server.composition is not None:
-            raise UsageError("a state was declared after serving began", fix="declare it where you create the server")
+            raise UsageError(
+                "a state was declared after the server has started", fix="declare it where you create the server"
+            )
         store = self._store_of(options.store)
         states = self._states[feature_set.name] = States(
             feature_set, model, options, store, self._open_trees, self.server

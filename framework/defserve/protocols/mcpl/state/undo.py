@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from defserve.core.json_values import is_array, is_object
+from defserve.core.json_values import is_object
 from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, LinePosition, TreeKey
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def get_line_position(record: CheckpointRecord) -> LinePosition:
 
 def copy_into(value: Any, source: Any) -> None:
     """Give an object the content of another of its kind, which is not used afterwards."""
-    if is_array(value):
+    if isinstance(value, list):
         value[:] = source
     elif is_object(value):
         value.clear()
