@@ -12,13 +12,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from defserve.core.json_values import is_object
-from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, LinePosition, TreeKey
+from defserve.stores.checkpoints.checkpoint_tree import (
+    Checkpoint,
+    CheckpointGone,
+    CheckpointRecord,
+    LinePosition,
+    TreeKey,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from defserve.stores.checkpoints.checkpoint_store import CheckpointStore, HeldCheckpoint
-from defserve.stores.checkpoints.checkpoint_tree import CheckpointRecord
 
 UndoDirection = Literal["undo", "redo"]
 
