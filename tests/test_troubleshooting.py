@@ -246,7 +246,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     ),
     "push: nobody is connected": pushed_to_nobody,
     # developing, packaging, installing
-    "defserve dev: the server does not start": changed_while_developing,
+    "defserve dev: <file>:<line>: <problem>; waiting for a change": changed_while_developing,
     "there is no project in <folder>": lambda desk: desk.types("package"),
     "<folder> already exists": lambda desk: (
         (desk.folder / "weather-mcp").mkdir(),

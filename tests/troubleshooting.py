@@ -276,7 +276,7 @@ def changed_while_developing(desk: Desk) -> str:
         command, cwd=desk.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as dev:
         assert dev.stdin is not None and dev.stderr is not None
-        said = next(line for line in dev.stderr if "does not start" in line)
+        said = next(line for line in dev.stderr if "waiting for a change" in line)
         dev.stdin.close()
         dev.stderr.read()
     return said

@@ -47,7 +47,7 @@ async def versions() -> list[str]:
 
 
 @server.tool
-async def restore(version: Annotated[int, Field(ge=1)], draft: State[Draft]) -> str:
+async def restore(version: Annotated[int, Field(ge=1, description="Its number.")], draft: State[Draft]) -> str:
     """Go back to a version. It becomes the newest one, so this can be undone, too."""
     checkpoints = await drafts.checkpoints()
     if version > len(checkpoints):

@@ -101,6 +101,7 @@ MAY_ASK: dict[str, set[str]] = {
         "server/topics.py",  # a client: encryption
         "cli/target_connection.py", "cli/commands/login.py",  # what to suggest
         "cli/commands/dev.py",  # whether a key is published
+        "tooling/dev_issuer.py",  # for development: sends users back to this machine alone
         "client/signin/authorizer.py", "client/signin/issuer.py",  # a client: which addresses it follows
         "client/signin/fetching.py", "inspector/app_views.py",  # which addresses a view may reach
     },

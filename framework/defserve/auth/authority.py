@@ -30,7 +30,9 @@ _ITS_YES_COUNTS: Final[frozenset[PrincipalKind]] = frozenset({"local", "token", 
 MAX_ADDRESS_LENGTH: Final = 64
 """No IP address is longer. Callers of `make_stranger_principal` leave longer texts out, because it caches them."""
 
-AUTHENTICATION_HINT: Final = "connect with a token that this server accepts, or over stdio"
+AUTHENTICATION_HINT: Final = (
+    "connect with a token that this server accepts, or over stdio; on this machine, start the server with --local-token"
+)
 """What a stranger can do so that its yes counts."""
 
 

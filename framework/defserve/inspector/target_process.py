@@ -17,7 +17,6 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -48,7 +47,9 @@ if TYPE_CHECKING:
 Json: TypeAlias = dict[str, Any]
 
 MAX_LAST_LINES: Final = 40
+MAX_LAST_LINES_BYTES: Final = 256 * 1024
 MAX_TRACEBACKS: Final = 50
+MAX_CHANNEL_BYTES: Final = 64 * 1024 * 1024
 MAX_UNREAD_MESSAGES: Final = 1_000
 """Messages that wait for one conversation. Then the process has to wait."""
 START_SECONDS = 120.0
@@ -133,7 +134,7 @@ class ProcessRun:
         self.exit: Json | None = None
         self.tracebacks: RecentItems[tuple[str, str]] = RecentItems(MAX_TRACEBACKS)
         self._target, self._on_exit = target, on_exit
-        self._lines: deque[str] = deque(maxlen=MAX_LAST_LINES)
+        self._lines: RecentItems[str] = RecentItems(MAX_LAST_LINES, MAX_LAST_LINES_BYTES)
         self._channels: dict[int, Channel] = {}
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._numbers = iter(range(1, 2**53))
@@ -275,7 +276,7 @@ class Channel:
     def __init__(self, number: int, send: Callable[[int, bytes], Awaitable[None]]) -> None:
         self.number = number
         self._send = send
-        self._unread: deque[bytes] = deque()
+        self._unread: RecentItems[bytes] = RecentItems(MAX_UNREAD_MESSAGES, MAX_CHANNEL_BYTES, len)
         self._is_closed, self._ended = False, None
         self._news, self._room = asyncio.Event(), asyncio.Event()
 
@@ -302,7 +303,7 @@ class Channel:
 
     async def deliver(self, message: bytes) -> None:
         """Hand a message over, when there is room for it."""
-        while len(self._unread) >= MAX_UNREAD_MESSAGES and not self._is_closed:
+        while self._unread and not self._unread.has_room(len(message)) and not self._is_closed:
             self._room.clear()
             await self._room.wait()
         if not self._is_closed:
