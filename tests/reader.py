@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-BLOCK = re.compile(r"^(?:<!-- (.*?) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^(?:<!-- ([^\n]*?) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE_NAME = re.compile(r"# (\S+\.\w+)\n")
 PORT = re.compile(r"(?<=127\.0\.0\.1:)\d+")
 
