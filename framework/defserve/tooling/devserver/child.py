@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any, Final, cast
 
 from defserve.base.search_path import add_import_folder
@@ -24,7 +24,14 @@ from defserve.server.server import Server
 from defserve.tooling.devserver.handover import ChildReport, ServePlan, ServerSummary, StartProblem
 from defserve.tooling.lint.definitions import count_definition_tokens
 from defserve.tooling.listing import server_listing
-from defserve.tooling.loading import PACKAGE_FOLDER, PYTHON_FOLDERS, is_of_author, is_outside, load_quietly
+from defserve.tooling.loading import (
+    PACKAGE_FOLDER,
+    PYTHON_FOLDERS,
+    is_of_author,
+    is_outside,
+    load_quietly,
+    print_load_error,
+)
 
 
 def main(argument: str) -> int:
@@ -37,7 +44,8 @@ def main(argument: str) -> int:
     except UsageError as error:
         cause = error.__cause__
         report(plan, _files_of(cause), _find_error_folders(cause), problem=describe_problem(error))
-        _complain(error, plan)
+        if not plan.is_quiet:
+            print_load_error(error)
         return 1
     except BaseException as error:
         report(plan, _files_of(error), [])
@@ -67,7 +75,8 @@ def serve(server: Any, plan: ServePlan) -> int:
         server.run(**plan.options)
     except UsageError as error:
         report(plan, [], [], problem=describe_problem(error))
-        _complain(error, plan)
+        if not plan.is_quiet:
+            print_load_error(error)
         return 1
     return 0
 
@@ -109,23 +118,6 @@ def _find_error_folders(error: BaseException | None) -> list[str]:
     if named is None or not named.exists():
         return []
     return [str(named if named.is_dir() else named.parent)]
-
-
-def _complain(error: UsageError, plan: ServePlan) -> None:
-    """Print it as Python would, from the author's first line on."""
-    if plan.is_quiet:
-        return
-    cause = error.__cause__
-    if cause is None or isinstance(cause, (UsageError, SystemExit)):
-        print(f"error: {error}", file=sys.stderr)
-        return
-    traceback.print_exception(type(cause), cause, _from_author(cause.__traceback__))
-
-
-def _from_author(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((PACKAGE_FOLDER + os.sep, "<frozen")):
-        trace = trace.tb_next
-    return trace
 
 
 # -- What a person is told of a server that does not start: one place, one sentence, the lines that led there.
