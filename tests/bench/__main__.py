@@ -184,7 +184,8 @@ def _facts(began: datetime, plan: Plan, launch: Launch) -> dict[str, str]:
         "machine": f"{os.cpu_count()} cores, {os.uname().sysname} {os.uname().machine}, load {os.getloadavg()[0]:.1f}",
         "versions": ", ".join(f"{name} {version}" for name, version in environment.versions(launch).items()),
         "rounds": f"{plan.start_rounds} of {plan.start_tries} starts, {plan.list_rounds} of lists, "
-        f"{plan.call_rounds} of {plan.burst:g} s of calls, {plan.http_rounds} of {plan.http_burst:g} s over HTTP, "
+        f"{plan.process_starts} processes each with {plan.call_rounds} of {plan.burst:g} s of calls "
+        f"and {plan.http_rounds} of {plan.http_burst:g} s over HTTP, "
         f"{plan.stream_rounds} of {plan.chunks:,} chunks, {plan.state_rounds} of {plan.commits:,} commits",
     }
 

@@ -26,7 +26,7 @@ from .results import Results
 from .targets import SUBJECT
 
 # Two contenders instead of nine leave time for more rounds, which narrow the spread.
-PLAN = FULL._replace(start_rounds=10, list_rounds=4, call_rounds=20, http_rounds=20, state_rounds=8)
+PLAN = FULL._replace(start_rounds=10, list_rounds=4, call_rounds=4, http_rounds=4, state_rounds=8)
 FEW = 4
 NEEDED = ("framework", "tests")
 # Of these sections more is better; of all others less is.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .contenders import HttpContender
 from .http_process import HttpServer
 from .http_traffic import Connection, HttpRequest, call, connected, drive, exchange, open_session
-from .measure import ADDENDS, Run, in_turn, percentile
+from .measure import ADDENDS, Run, in_turn, percentile, with_fresh_processes
 from .processes import Launch
 from .targets import SUBJECT
 
@@ -34,6 +34,7 @@ class Drivers(NamedTuple):
 ERAS = ("session", "stateless")
 
 
+@with_fresh_processes
 def measure_http_calls(run: Run) -> None:
     """Rate and latency of a scalar async tool over 32 keep-alive connections, in both eras."""
     with ExitStack() as stack:
