@@ -99,7 +99,7 @@ check: $(READY)  ## ruff, pyright, prettier, eslint, the import directions and t
 bench: $(READY)  ## measure against a hand-written floor, the official SDK and FastMCP (ARGS="--against REV": another commit)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-conformance: $(READY)  ## the official conformance suite, under both HTTP parsers (ARGS="--http h11" for one, "--through-kernel")
+conformance: $(READY)  ## the official conformance suite (ARGS="--through-kernel")
 	@$(BIN)/python -m tests.conformance.suite $(ARGS)
 
 requirements: $(READY)  ## which requirements the last `make test` has proven, which are failing or open

@@ -9,13 +9,12 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
-import pytest
-
 from defserve import Server
 from defserve.auth.local_token import publish_local_key
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp
-from defserve.serve.network import make_listener
+from defserve.serve.http1.connection import HttpConnection
+from defserve.serve.network import Listener
 from defserve.serve.session_opener import SessionOpener
 from defserve.serve.sockets import bind_sockets
 from defserve.server import web
@@ -29,9 +28,6 @@ UPGRADE = (
 )
 """The head of a request for a WebSocket."""
 
-PARSERS = ("httptools", "h11")
-parsers = pytest.mark.parametrize("parser", PARSERS)
-
 
 class Listening:
     """Where the server is, and the app it is made of."""
@@ -43,7 +39,7 @@ class Listening:
 
     @property
     def connections(self) -> int:
-        return len(self.listener.server_state.connections)
+        return len(self.listener.state.connections)
 
     @property
     def authority(self) -> str:
@@ -92,7 +88,7 @@ async def listening(server: Server, on: str = "http://127.0.0.1:0/mcp", **option
         publish_local_key(web.list_bound_addresses(sockets)) if local else nullcontext() as key,
     ):
         app = web.make_http_app(SessionOpener(server.composition), server.mcp, server.auth, given, address, key)
-        listener: Any = make_listener(app, address, web.make_network_options(given), server.limits, app.drain)
+        listener: Any = Listener(app, address, web.make_network_options(given), server.limits, app.drain)
         if address.scheme != "unix":
             address = replace(address, port=sockets[0].getsockname()[1])
         where = Listening(app, address, listener)
@@ -105,30 +101,25 @@ async def listening(server: Server, on: str = "http://127.0.0.1:0/mcp", **option
 
 
 async def _accept(where: Listening, one: socket.socket) -> asyncio.Server:
-    # uvicorn's own loop looks for its end ten times a second, which is long for a test.
-    config, loop = where.listener.config, asyncio.get_running_loop()
-
-    def protocol() -> Any:
-        made = config.http_protocol_class(config=config, server_state=where.listener.server_state, app_state={})
-        receive = made.data_received
-
-        def counted(data: bytes) -> None:
+    class CountedConnection(HttpConnection):
+        def data_received(self, data: bytes) -> None:
             where.received += len(data)
-            receive(data)
+            super().data_received(data)
 
-        made.data_received = counted
-        return made
-
-    return await loop.create_server(protocol, sock=one, ssl=config.ssl)
+    listener, loop = where.listener, asyncio.get_running_loop()
+    certificate = listener._certificate
+    context = certificate.context if certificate is not None else None
+    return await loop.create_server(lambda: CountedConnection(listener.state), sock=one, ssl=context)
 
 
 async def _end(listener: Any, servers: list[asyncio.Server]) -> None:
     for one in servers:
         one.close()
-    for connection in list(listener.server_state.connections):
+    for connection in list(listener.state.connections):
         connection.transport.abort()
-    tasks = list(listener.server_state.tasks)
+    tasks = list(listener.state.tasks)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    await listener.state.close()
     await asyncio.sleep(0)

@@ -154,7 +154,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "base/redaction.py:_has_secret_word": ("names of arguments", "1024 names of 64 bytes"),
     "base/redaction.py:_redact_name": ("names of arguments", "1024 names of 64 bytes"),
     "serve/connection.py:waiting": (OURS, "64 KB a stream"),
-    "serve/fastpath/known_heads.py:_known": ("request heads", "512 heads of 4 KB, and as often again when parsed"),
+    "serve/http1/known_heads.py:_known": ("request heads", "512 heads of 4 KB, and as often again when parsed"),
     "serve/threads.py:_done": (OURS, "the calls in flight"),
     "serve/threads.py:_jobs": (OURS, "the calls in flight"),
     "serve/session_opener.py:_spare": ("nothing: only untouched sessions", "64 sessions"),

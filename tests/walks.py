@@ -25,7 +25,7 @@ FOLDER = f"{PACKAGE}{os.sep}"
 WARM_UP = 3
 
 # Road → the most files that a call may visit on it.
-MOST = {"stdio": 22, "HTTP": 29, "the fast path": 28}
+MOST = {"stdio": 22, "HTTP": 28}
 
 
 class Walk:
@@ -91,9 +91,9 @@ async def over_stdio(server: Server) -> AsyncGenerator[Callable[[int], Awaitable
 
 
 @asynccontextmanager
-async def over_http(server: Server, parser: str) -> AsyncGenerator[Callable[[int], Awaitable[bytes]]]:
+async def over_http(server: Server) -> AsyncGenerator[Callable[[int], Awaitable[bytes]]]:
     about = (f"mcp-protocol-version: {STATELESS}", "mcp-method: tools/call", "mcp-name: add")
-    async with listening(server, parser=parser) as where:
+    async with listening(server) as where:
         reader, writer = await where.connect()
 
         async def call(id: int) -> bytes:
@@ -108,8 +108,7 @@ async def over_http(server: Server, parser: str) -> AsyncGenerator[Callable[[int
 
 ROADS: dict[str, Callable[[Server], Any]] = {
     "stdio": over_stdio,
-    "HTTP": lambda server: over_http(server, "h11"),
-    "the fast path": lambda server: over_http(server, "httptools"),
+    "HTTP": over_http,
 }
 
 
@@ -141,8 +140,8 @@ and `binding` check caller and arguments, the function runs, `results` packs wha
 through the call and the session to the transport, which writes it.
 
 Below: the files that one `tools/call` of the stateless era visits, in the order of the first visit. Everything is warm:
-the head of the request came before, and so did the offer. HTTP is served by h11 or, faster, by httptools; both live in
-`serve/fastpath/`. `tests/test_walks.py` holds the numbers; `python -m tests.walks` writes this section.
+the head of the request came before, and so did the offer. `tests/test_walks.py` holds the numbers; `python -m
+tests.walks` writes this section.
 
 {lines}
 """

@@ -106,7 +106,7 @@ TOP: Final = (
 DOCTOR: Final = [
     DoctorFinding("Python", "python", "ok", "3.12.1 at /usr/bin/python3"),
     DoctorFinding("Python", "dependencies", "broken", "jsonpatch", "python -m pip install --upgrade defserve"),
-    DoctorFinding("Extras", "http", "ok", "uvicorn, httptools, websockets"),
+    DoctorFinding("Extras", "http", "ok", "websockets"),
     DoctorFinding("Extras", "redis", "unused", 'needs redis: python -m pip install "defserve[redis]"'),
     DoctorFinding("Ports", "8000", "missing", "not usable: Address already in use", "use another port"),
 ]

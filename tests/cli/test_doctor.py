@@ -60,7 +60,7 @@ def test_what_is_not_used_is_no_reproach():
 
 
 def test_an_extra_that_is_missing_says_what_to_type(defserve: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(doctor.EXTRAS, "http", ("uvicorn", "no_such_module"))
+    monkeypatch.setitem(doctor.EXTRAS, "http", ("websockets", "no_such_module"))
     finding = found(defserve)["Extras", "http"]
     assert finding["state"] == "unused" and finding["about"].startswith("needs no_such_module: ")
     assert finding["fix"].endswith('install "defserve[http]"')

@@ -1,9 +1,9 @@
 """Runs the official conformance suite: every revision it knows, both sides.
 
-    python -m tests.conformance.suite [--side server|client|authorization] [--http httptools|h11] [--url URL]
+    python -m tests.conformance.suite [--side server|client|authorization] [--url URL]
                                       [--through-kernel]
 
-The server is `examples/conformance.py`, under every HTTP parser. The client is `tests/conformance/client.py`, the
+The server is `examples/conformance.py`, over HTTP. The client is `tests/conformance/client.py`, the
 authorization server that of `tests/conformance/authorization.py`. With
 `--through-kernel`, a kernel is tested that has the example behind it: at an address, with sessions, and as a process of
 the stateless era.
@@ -37,7 +37,7 @@ from tests.conformance.suite_results import (
 )
 from tests.waiting import wait_until
 
-PARSERS = ("httptools", "h11")
+ROADS = ("http",)
 SIDES = ("server", "client", "authorization")
 KERNELS = ("kernel-handshake", "kernel-stateless")
 # Sessions have no tasks, and their questions have no keys: what only the newer revision has cannot be behind a session.
@@ -128,7 +128,6 @@ class NotServed(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="make conformance", description="Run the official conformance suite.")
     parser.add_argument("--side", choices=SIDES, action="append", help="only this side")
-    parser.add_argument("--http", choices=PARSERS, action="append", help="only this HTTP parser")
     parser.add_argument("--url", help="test a server that runs already")
     parser.add_argument("--through-kernel", action="store_true", help="test a kernel with the server behind it")
     options = parser.parse_args(arguments)
@@ -136,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sides = ("server",) if options.url or options.through_kernel else options.side or SIDES
     seen: set[str] = set()
     complaints: list[str] = []
-    roads = KERNELS if options.through_kernel else options.http or PARSERS
+    roads = KERNELS if options.through_kernel else ROADS
     for http in (("given",) if options.url else roads) if "server" in sides else ():
         try:
             with serving(http, options.url) as url:
@@ -179,7 +178,7 @@ def serving(http: str, given: str | None = None) -> Generator[str]:
         yield given
         return
     if http == "kernel-handshake":
-        with serving(PARSERS[0]) as address, _kernel(http, url=address, version="2025-11-25") as url:
+        with serving(ROADS[0]) as address, _kernel(http, url=address, version="2025-11-25") as url:
             yield url
         return
     if http == "kernel-stateless":
@@ -188,7 +187,7 @@ def serving(http: str, given: str | None = None) -> Generator[str]:
         with _kernel(http, **behind) as url:
             yield url
         return
-    with _started(http, [sys.executable, str(FIXTURES), "--http", http]) as url:
+    with _started(http, [sys.executable, str(FIXTURES)]) as url:
         yield url
 
 

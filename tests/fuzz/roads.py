@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from defserve.client import Client
 from defserve.client.targets import RemoteServer, load_server
 from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.kernel import Kernel
 from defserve.serve.address import Address
-from defserve.serve.network import NetworkOptions, make_listener
+from defserve.serve.network import serve_sockets
+from defserve.serve.sockets import bind_sockets
 from defserve.testing.transports import connect_over
 from tests.at_address import at_address
 from tests.attack.speaking.sockets import Place
@@ -39,22 +37,18 @@ async def _over_unix(target: str, era: str) -> AsyncGenerator[Client]:
     """A unix socket; our client reaches it through a proxy that changes nothing."""
     server = load_server(target)
     app = server.asgi()
-    with TemporaryDirectory(prefix="road") as folder:
-        path = f"{folder}/socket"
-        listener: Any = make_listener(app, Address("unix", path), NetworkOptions("auto"), server.limits, lambda: None)
-        config, state = listener.config, listener.server_state
-        make = partial(config.http_protocol_class, config=config, server_state=state, app_state={})
-        accepting = await asyncio.get_running_loop().create_unix_server(make, path)
+    with (
+        TemporaryDirectory(prefix="road") as folder,
+        bind_sockets(Address("unix", path := f"{folder}/socket")) as bound,
+    ):
         try:
             async with (
+                serve_sockets(app, server.limits, bound),
                 proxied(Place(path), Random(0)) as way,
                 RemoteServer(f"http://127.0.0.1:{way.port}/").connect(era) as client,
             ):
                 yield client
         finally:
-            accepting.close()
-            for one in list(state.connections):
-                one.transport.abort()
             await app.provider.stop()
 
 

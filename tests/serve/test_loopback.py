@@ -9,7 +9,7 @@ import pytest
 from defserve import Server
 from defserve.client import RemoteServer
 from defserve.errors import PeerError
-from defserve.serve import session_opener as module
+from defserve.serve import network
 from defserve.serve.session_opener import serve_on_loopback
 from tests.at_address import at_address
 from tests.rows import for_each_row
@@ -63,14 +63,7 @@ async def test_who_is_still_connected_at_the_end_is_cut_off(scheme: str):
 
 async def test_what_a_response_is_made_of_goes_out_without_waiting_for_the_peer(monkeypatch: pytest.MonkeyPatch):
     accepted: list[Any] = []
-    made = module.make_listener
-
-    def make_listener(*args: Any) -> Any:
-        listener: Any = made(*args)
-        listener.config.http_protocol_class = noting(listener.config.http_protocol_class, accepted)
-        return listener
-
-    monkeypatch.setattr(module, "make_listener", make_listener)
+    monkeypatch.setattr(network, "HttpConnection", noting(network.HttpConnection, accepted))
     async with at_address(calculator()) as url, RemoteServer(url).connect(timeout=10) as client:
         await client.ping()
     assert accepted and all(accepted)

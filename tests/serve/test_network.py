@@ -22,11 +22,12 @@ from websockets.asyncio.client import connect
 from defserve import Limits, Server, UsageError
 from defserve.auth.authority import normalize_ip_address
 from defserve.serve.address import Address
-from defserve.serve.fastpath import deadlines, websockets
-from defserve.serve.network import NetworkOptions, make_listener
+from defserve.serve.http1 import connection as deadlines
+from defserve.serve.http1 import websocket as websockets
+from defserve.serve.network import Listener, NetworkOptions
 from defserve.serve.sockets import ForwardedAddressMiddleware, bind_sockets
 from tests.certificate import self_signed
-from tests.listening import UPGRADE, Listening, listening, parsers, request
+from tests.listening import UPGRADE, Listening, listening, request
 from tests.raw import PREFIX, STATELESS, until
 from tests.rows import for_each_row
 from tests.serve.processes import FRAMEWORK, ServerProcess
@@ -143,10 +144,9 @@ def test_an_address_is_taken_before_its_server_has_started(host: str):
 # -- unix sockets ----------------------------------------------------------------------------------------
 
 
-@parsers
-async def test_a_unix_socket_is_served_for_its_owner_alone(tmp_path: Path, parser: str):
+async def test_a_unix_socket_is_served_for_its_owner_alone(tmp_path: Path):
     path = tmp_path / "s"
-    async with listening(shop(), f"unix:{path}", parser=parser) as where:
+    async with listening(shop(), f"unix:{path}") as where:
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
         await works(where)
     assert not path.exists()
@@ -229,10 +229,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"certfile": path, "keyfile": path}
 
 
-@parsers
-async def test_https_and_wss_are_served_with_a_certificate(certificate: dict[str, str], parser: str):
+async def test_https_and_wss_are_served_with_a_certificate(certificate: dict[str, str]):
     trusting = ssl.create_default_context(cafile=certificate["certfile"])
-    async with listening(shop(), "https://127.0.0.1:0/mcp", parser=parser, **certificate) as where:
+    async with listening(shop(), "https://127.0.0.1:0/mcp", **certificate) as where:
         reader, writer = await asyncio.open_connection(where.address.host, where.address.port, ssl=trusting)
         writer.write(request(*headers_for(), "connection: close", body=a_call(text="sealed")))
         assert said(await reader.read()) == "sealed"
@@ -281,10 +280,9 @@ async def closed_after(reader: asyncio.StreamReader) -> tuple[bytes, float]:
     return response, time.monotonic() - began
 
 
-@parsers
 @for_each_row("head", HEADS)
-async def test_headers_that_do_not_come_are_not_waited_for(head: str, parser: str):
-    async with listening(shop(SLOW), parser=parser) as where:
+async def test_headers_that_do_not_come_are_not_waited_for(head: str):
+    async with listening(shop(SLOW)) as where:
         reader, writer = await where.connect()
         writer.write(HEADS[head])
         response, seconds = await closed_after(reader)
@@ -293,9 +291,8 @@ async def test_headers_that_do_not_come_are_not_waited_for(head: str, parser: st
         await until(lambda: where.connections == 0)
 
 
-@parsers
-async def test_headers_that_trickle_in_gain_no_time(parser: str):
-    async with listening(shop(SLOW), parser=parser) as where:
+async def test_headers_that_trickle_in_gain_no_time():
+    async with listening(shop(SLOW)) as where:
         reader, writer = await where.connect()
         writer.write(b"GET /mcp HTTP/1.1\r\nx: ")
 
@@ -312,9 +309,8 @@ async def test_headers_that_trickle_in_gain_no_time(parser: str):
 
 
 @pytest.mark.slow
-@parsers
-async def test_a_connection_that_is_kept_waits_for_its_next_request_but_not_for_half_of_it(parser: str):
-    async with listening(shop(FAIR), parser=parser) as where:
+async def test_a_connection_that_is_kept_waits_for_its_next_request_but_not_for_half_of_it():
+    async with listening(shop(FAIR)) as where:
         reader, writer = await where.connect()
         for _ in range(2):
             writer.write(request(*headers_for(), body=a_call(text="again")))
@@ -328,9 +324,8 @@ async def test_a_connection_that_is_kept_waits_for_its_next_request_but_not_for_
         writer.close()
 
 
-@parsers
-async def test_blank_lines_do_not_keep_a_connection_for_ever(parser: str):
-    async with listening(shop(FAIR), parser=parser) as where:
+async def test_blank_lines_do_not_keep_a_connection_for_ever():
+    async with listening(shop(FAIR)) as where:
         reader, writer = await where.connect()
         writer.write(request(verb="GET", path="/nothing"))
         await reader.readuntil(b"Not found")
@@ -339,8 +334,7 @@ async def test_blank_lines_do_not_keep_a_connection_for_ever(parser: str):
         writer.close()
 
 
-@parsers
-async def test_a_call_may_take_longer_than_its_headers(parser: str):
+async def test_a_call_may_take_longer_than_its_headers():
     server = shop(FAIR)
 
     @server.tool
@@ -348,22 +342,20 @@ async def test_a_call_may_take_longer_than_its_headers(parser: str):
         await asyncio.sleep(LONGER)
         return "42"
 
-    async with listening(server, parser=parser) as where:
+    async with listening(server) as where:
         assert said(await where.ask(*headers_for("ponder"), body=a_call("ponder"))) == "42"
 
 
-@parsers
-async def test_a_socket_that_was_upgraded_has_its_headers_behind_it(parser: str):
-    async with listening(shop(FAIR), parser=parser) as where:
+async def test_a_socket_that_was_upgraded_has_its_headers_behind_it():
+    async with listening(shop(FAIR)) as where:
         async with connect(f"ws://{where.authority}/mcp", proxy=None) as over:
             await asyncio.sleep(LONGER)  # longer than headers may take
             await over.send(a_call(text="still here").decode())
             assert "still here" in str(await over.recv())
 
 
-@parsers
-async def test_a_body_that_does_not_come_is_not_waited_for(parser: str):
-    async with listening(shop(SLOW), parser=parser) as where:
+async def test_a_body_that_does_not_come_is_not_waited_for():
+    async with listening(shop(SLOW)) as where:
         reader, writer = await where.connect()
         writer.write(request(*headers_for(), "content-length: 100", body=b"{"))
         response, seconds = await closed_after(reader)
@@ -371,9 +363,8 @@ async def test_a_body_that_does_not_come_is_not_waited_for(parser: str):
         writer.close()
 
 
-@parsers
-async def test_headers_without_end_are_refused(parser: str):
-    async with listening(shop(), parser=parser) as where:
+async def test_headers_without_end_are_refused():
+    async with listening(shop()) as where:
         reader, writer = await where.connect()
         more = (b"x-more: " + b"x" * 1000 + b"\r\n") * 20
         await where.write(writer, b"GET /mcp HTTP/1.1\r\n", more, more)
@@ -382,8 +373,7 @@ async def test_headers_without_end_are_refused(parser: str):
 
 
 @pytest.mark.slow
-@parsers
-async def test_a_connection_too_many_is_turned_away_and_one_that_left_makes_room(parser: str):
+async def test_a_connection_too_many_is_turned_away_and_one_that_left_makes_room():
     server = shop(Limits(connections=2))
 
     @server.tool
@@ -391,11 +381,11 @@ async def test_a_connection_too_many_is_turned_away_and_one_that_left_makes_room
         await asyncio.sleep(60)
         return "42"
 
-    async with listening(server, parser=parser) as where:
+    async with listening(server) as where:
         kept = [await where.connect() for _ in range(2)]
         for _, writer in kept:
             writer.write(request(*headers_for("ponder"), body=a_call("ponder")))  # an idle one would give way
-        await until(lambda: len(where.listener.server_state.tasks) == 2)
+        await until(lambda: len(where.listener.state.tasks) == 2)
         assert status(await where.ask(*headers_for(), body=a_call(text="x"))) == 503
         reader, writer = await where.connect()
         writer.write(request(*UPGRADE, verb="GET"))
@@ -408,9 +398,8 @@ async def test_a_connection_too_many_is_turned_away_and_one_that_left_makes_room
             await works(where)
 
 
-@parsers
-async def test_idle_connections_give_way_to_new_ones_oldest_first(parser: str):
-    async with listening(shop(Limits(connections=3)), parser=parser) as where:
+async def test_idle_connections_give_way_to_new_ones_oldest_first():
+    async with listening(shop(Limits(connections=3))) as where:
         silent = [await where.connect()]
         await until(lambda: where.connections == 1)
         half = await where.connect()
@@ -429,9 +418,8 @@ async def test_idle_connections_give_way_to_new_ones_oldest_first(parser: str):
             writer.close()
 
 
-@parsers
-async def test_a_flood_of_connections_keeps_nobody_out(parser: str):
-    async with listening(shop(Limits(connections=20)), parser=parser) as where:
+async def test_a_flood_of_connections_keeps_nobody_out():
+    async with listening(shop(Limits(connections=20))) as where:
         flood = list[asyncio.StreamWriter]()
         for _ in range(10):
             flood += [(await where.connect())[1] for _ in range(20)]
@@ -441,13 +429,10 @@ async def test_a_flood_of_connections_keeps_nobody_out(parser: str):
             writer.transport.abort()
 
 
-@parsers
-async def test_a_websocket_whose_client_does_not_answer_the_close_gives_way_too(
-    parser: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_websocket_whose_client_does_not_answer_the_close_gives_way_too(monkeypatch: pytest.MonkeyPatch):
     """Sessions gave way to newer ones, so each place is held by a socket that only waits for the client's close."""
-    monkeypatch.setattr(websockets, "CLOSING", 60.0)
-    async with listening(shop(Limits(connections=6, sessions_per_address=2)), parser=parser) as where:
+    monkeypatch.setattr(websockets, "CLOSE_SECONDS", 60.0)
+    async with listening(shop(Limits(connections=6, sessions_per_address=2))) as where:
         flood = list[asyncio.StreamWriter]()
         for _ in range(10):
             reader, writer = await where.connect()
@@ -531,7 +516,7 @@ async def stuck() -> str:
     tell("began")
     await asyncio.sleep(60)
 
-server.main(["--on", {on!r}, "--http", {parser!r}])
+server.main(["--on", {on!r}])
 sys.exit()
 """
 
@@ -539,8 +524,8 @@ sys.exit()
 class Served(ServerProcess):
     """A process that serves on the network; `port` is where."""
 
-    def __init__(self, folder: Path, on: str = "http://127.0.0.1:0/mcp", parser: str = "auto") -> None:
-        super().__init__(folder, SERVED.replace("{on!r}", repr(on)).replace("{parser!r}", repr(parser)))
+    def __init__(self, folder: Path, on: str = "http://127.0.0.1:0/mcp") -> None:
+        super().__init__(folder, SERVED.replace("{on!r}", repr(on)))
 
     def port(self) -> int:
         line = self.line(2)
@@ -572,9 +557,8 @@ def wait_until_draining(port: int) -> None:
     raise TimeoutError
 
 
-@parsers
-def test_after_sigterm_what_runs_is_answered_nothing_new_is_taken_and_the_exit_is_clean(tmp_path: Path, parser: str):
-    with Served(tmp_path, parser=parser) as served:
+def test_after_sigterm_what_runs_is_answered_nothing_new_is_taken_and_the_exit_is_clean(tmp_path: Path):
+    with Served(tmp_path) as served:
         port = served.port()
         running = served.begin(port, "slow")
         served.signal(signal.SIGTERM)
@@ -689,15 +673,12 @@ def test_a_client_that_comes_while_a_server_starts_is_served_by_it(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("missing", "on"), [("uvicorn", "http://127.0.0.1:0/mcp"), ("websockets", "ws://127.0.0.1:0/mcp")]
-)
-def test_what_is_not_installed_is_named_with_the_line_that_installs_it(missing: str, on: str):
-    code = f"""
+def test_what_is_not_installed_is_named_with_the_line_that_installs_it():
+    code = """
         import sys
-        sys.modules[{missing!r}] = None
+        sys.modules["websockets"] = None
         from defserve import Server
-        Server("s", "1").main(["--on", {on!r}])
+        Server("s", "1").main(["--on", "ws://127.0.0.1:0/mcp"])
     """
     environment = {**os.environ, "PYTHONPATH": str(FRAMEWORK)}
     ended = subprocess.run(
@@ -710,8 +691,8 @@ def test_what_is_not_installed_is_named_with_the_line_that_installs_it(missing: 
 def test_only_a_trusted_proxy_may_say_where_a_request_comes_from():
     for trusted in (None, normalize_ip_address):
         app, address = shop().asgi(), Address.parse("http://127.0.0.1:0/mcp")
-        listener: Any = make_listener(app, address, NetworkOptions(forwarded=trusted), Limits(), app.drain)
-        assert isinstance(listener.config.loaded_app, ForwardedAddressMiddleware) is (trusted is not None)
+        listener: Any = Listener(app, address, NetworkOptions(forwarded=trusted), Limits(), app.drain)
+        assert isinstance(listener.state.app, ForwardedAddressMiddleware) is (trusted is not None)
 
 
 def test_there_are_no_more_connections_than_open_files(tmp_path: Path):

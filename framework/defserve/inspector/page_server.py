@@ -145,7 +145,7 @@ class InspectorApp:
             await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
             await PageSocket(self._inspection, receive, send).serve()
         except asyncio.CancelledError:
-            pass  # the inspector ends; uvicorn would log a traceback for each open page
+            pass  # the inspector ends
         finally:
             self._open -= 1
 

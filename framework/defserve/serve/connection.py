@@ -289,7 +289,7 @@ class BulkQueue:
 
 # -- What ends a process that serves: signals, and a clock for code that does not listen to them.
 #
-# For pipes and outgoing connections. Over HTTP, uvicorn catches the signals: see `network.py`.
+# For pipes and outgoing connections. Over HTTP, `network.py` catches the signals.
 
 
 INTERRUPTED_EXIT_CODE = 130

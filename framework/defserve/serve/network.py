@@ -1,29 +1,28 @@
-"""Serving an ASGI app on sockets with uvicorn, from the first connection to the exit code."""
+"""Listening on sockets with the HTTP server of `http1`, from the first connection to the exit code."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
+import ssl
 import sys
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.errors import UsageError
 from defserve.limits import Limits
 from defserve.serve.address import TLS_SCHEMES, Address
 from defserve.serve.connection import INTERRUPTED_EXIT_CODE
-from defserve.serve.fastpath.deadlines import MAX_REQUEST_HEAD_BYTES
-from defserve.serve.fastpath.install import UvicornCompatReport, install_fast_path
+from defserve.serve.http1.connection import HttpConnection, HttpServerState
 from defserve.serve.sockets import (
     LISTEN_BACKLOG,
     AddressNormalizer,
     ForwardedAddressMiddleware,
-    PeerUserProtocol,
     bind_sockets,
     check_peer_user_support,
     get_max_connections,
@@ -31,18 +30,16 @@ from defserve.serve.sockets import (
 from defserve.serve.threads import lower_switch_interval
 
 if TYPE_CHECKING:
-    import uvicorn
-
-    from defserve.serve.asyncio_engine import EagerTaskStarter
     from defserve.serve.session_opener import SessionOpener
 
 log = logging.getLogger("defserve")
 
-FAILED = 1
+FAILED: Final = 1
 
-KEEP_ALIVE = 75
-PING = 20.0
-IN_A_ROW = 20
+# asyncio's own loop takes the backlog for how many to accept in a row. Among them it closes none.
+ACCEPTED_IN_A_ROW: Final = 20
+POLL_SECONDS: Final = 0.02
+CERTIFICATE_CHECK_SECONDS: Final = 5.0
 
 
 def print_address(address: str) -> None:
@@ -52,20 +49,18 @@ def print_address(address: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NetworkOptions:
-    """How to listen. `parser` is `auto`, `httptools` or `h11`.
+    """How to listen.
 
     `forwarded` reads the addresses that a trusted proxy forwards; None if no proxy is trusted. With `peer_user`,
     requests on a unix socket say which user sent them. `started` is called with the listener, on its loop, when it
-    listens. Without it, `show_address` is; with it, messages of uvicorn are logged like those of others. Then
-    `announce` is awaited: it says what else the operator should know.
+    listens. Without it, `show_address` is. Then `announce` is awaited: it says what else the operator should know.
     """
 
-    parser: str = "auto"
     certfile: str | None = None
     keyfile: str | None = None
     forwarded: AddressNormalizer | None = None
     peer_user: bool = False
-    started: Callable[[Any], None] | None = None
+    started: Callable[[Listener], None] | None = None
     show_address: Callable[[str], None] = print_address
     announce: Callable[[], Awaitable[None]] | None = None
 
@@ -79,179 +74,270 @@ def run_listener(
     inherited: list[socket.socket] | None = None,
 ) -> int:
     """Serve until a signal or a client ends it. Returns the exit code. `inherited` sockets are bound already."""
-    listener = make_listener(app, address, options, limits, sessions.request_stop)
+    listener = Listener(app, address, options, limits, sessions.request_stop)
     sessions.over = listener.leave
     with bind_sockets(address) if inherited is None else nullcontext(inherited) as sockets:
-        try:
-            with lower_switch_interval(limits.threads):
-                listener.run(sockets)
-        except SystemExit:  # a lifespan failed; uvicorn has logged why
-            return FAILED
-    return listener.code
+        with lower_switch_interval(limits.threads):
+            return listener.run(sockets)
 
 
-def make_listener(app: Any, address: Address, options: NetworkOptions, limits: Limits, end: Callable[[], None]) -> Any:
-    """A `uvicorn.Server` with the fast path, deadlines and our exit codes. Raises UsageError without uvicorn.
+@asynccontextmanager
+async def serve_sockets(app: Any, limits: Limits, sockets: list[socket.socket]) -> AsyncGenerator[None]:
+    """Serve an app on the running loop, for as long as a block runs. Connections that are open at the end are cut."""
+    state = make_server_state(app, limits)
+    loop = asyncio.get_running_loop()
+    servers = [await loop.create_server(lambda: HttpConnection(state), sock=each) for each in sockets]
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.close()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        tasks = list(state.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await state.close()
+        await asyncio.sleep(0)
+
+
+def make_server_state(app: Any, limits: Limits, *, knows_peer_user: bool = False) -> HttpServerState:
+    """What connections of one listener share, with WebSockets if they are installed."""
+    limits = replace(limits, connections=min(limits.connections, get_max_connections()))
+    state = HttpServerState(app, limits, knows_peer_user=knows_peer_user)
+    try:
+        from defserve.serve.http1.websocket import WebSocketConnection
+    except ImportError:
+        return state
+    state.open_websocket = WebSocketConnection
+    return state
+
+
+class Listener:
+    """Serves an app on sockets. Ends with an exit code, which is `code`.
 
     `end` is called on the loop at the first signal. It must call `leave(seconds)`: then the listener stops listening,
-    and unfinished responses have so many seconds. After it has run, `code` is the exit code.
+    and unfinished responses have so many seconds. Raises UsageError for what cannot be served here.
     """
-    try:
-        import uvicorn
-    except ImportError:
-        raise _missing(f"serving on {address} needs uvicorn, which is not installed") from None
 
-    if options.forwarded is not None:
-        app = ForwardedAddressMiddleware(app, options.forwarded)
-    limits = replace(limits, connections=min(limits.connections, get_max_connections()))
-    config = uvicorn.Config(app, **_settings(address, options, limits))
-    _load(config, options)
-    if config.ws_protocol_class is None and address.scheme in ("ws", "wss"):
-        raise _missing(f"serving on {address} needs websockets, which is not installed")
-    _log_incompatibilities(fit := install_fast_path(config, limits), options)
-    if options.peer_user:
-        check_peer_user_support()
-        http: Any = config.http_protocol_class
-        config.http_protocol_class = type(http.__name__, (PeerUserProtocol, http), {})
-    listener = _listener_class(uvicorn.Server, address, options, end, can_retire=not fit.deadlines)
-    return listener(config)
+    def __init__(
+        self, app: Any, address: Address, options: NetworkOptions, limits: Limits, end: Callable[[], None]
+    ) -> None:
+        if options.forwarded is not None:
+            app = ForwardedAddressMiddleware(app, options.forwarded)
+        if options.peer_user:
+            check_peer_user_support()
+        self.code, self.signals = 0, 0
+        self.state = make_server_state(app, limits, knows_peer_user=options.peer_user)
+        if self.state.open_websocket is None and address.scheme in ("ws", "wss"):
+            raise UsageError(
+                f"serving on {address} needs websockets, which is not installed", fix='pip install "defserve[http]"'
+            )
+        self._address, self._options, self._end = address, options, end
+        self._certificate = _read_certificate(address, options)
+        self._grace = limits.drain
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_leaving, self._is_forced = asyncio.Event(), False
+        self._servers: list[asyncio.Server] = []
 
+    def run(self, sockets: list[socket.socket]) -> int:
+        """Serve on a loop of its own."""
+        with asyncio.Runner(loop_factory=_get_loop_factory()) as runner:
+            return runner.run(self.serve(sockets))
 
-def _listener_class(
-    server: type[uvicorn.Server],
-    address: Address,
-    options: NetworkOptions,
-    end: Callable[[], None],
-    *,
-    can_retire: bool,
-) -> type[uvicorn.Server]:
-    """The class of listeners, made here because uvicorn is imported only to listen; see `make_listener`."""
-
-    class Listener(server):
-        """Ends with an exit code. uvicorn's own server raises the signal again."""
-
-        code = 0
-        signals = 0
-        _loop: asyncio.AbstractEventLoop | None = None
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            self._loop = asyncio.get_running_loop()
-            await super().startup(sockets)
-            for one in sockets or ():
-                one.listen(LISTEN_BACKLOG)
-            if self.started and options.started is not None:
-                options.started(self)
-            elif self.started and sockets:
-                options.show_address(str(resolve_bound_address(address, sockets[0])))
-            if self.started and options.announce is not None:
-                await options.announce()
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().shutdown(sockets)
-            steps: EagerTaskStarter | None = getattr(self.config.http_protocol_class, "first_steps", None)
-            if steps is not None:
-                await steps.close()
-
-        @contextmanager
-        def capture_signals(self) -> Generator[None, None, None]:
-            previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    async def serve(self, sockets: list[socket.socket]) -> int:
+        """Serve until `leave` is called or a signal came. Returns the exit code."""
+        self._loop = asyncio.get_running_loop()
+        with self._handle_signals():
+            lifespan = AppLifespan(self.state.app, self.state.app_state)
+            if not await lifespan.start():
+                return FAILED
             try:
-                yield
+                await self._listen(sockets)
+                if self._certificate is not None:
+                    self._loop.call_later(CERTIFICATE_CHECK_SECONDS, self._certificate.renew_if_changed, self._loop)
+                await self._is_leaving.wait()
+                await self._shut_down()
             finally:
-                for number, action in previous.items():
-                    signal.signal(number, action)
+                if not self._is_forced:
+                    await lifespan.stop()
+                await self.state.close()
+        return self.code
 
-        def _on_signal(self, number: int, frame: Any) -> None:
-            self.code = INTERRUPTED_EXIT_CODE if number == signal.SIGINT else 0
-            self.signals += 1
-            if self.signals == 1 and self._loop is not None:
-                # Not called here: the signal may have interrupted code that changes the same data.
-                self._loop.call_soon_threadsafe(end)
-            else:
-                # A second signal of either kind ends at once.
-                self.force_exit, self.should_exit = self.signals > 1, True
-                if self.force_exit and self._loop is not None:
-                    self._loop.call_soon_threadsafe(self._cut)
+    async def _listen(self, sockets: list[socket.socket]) -> None:
+        assert self._loop is not None
+        context = self._certificate.context if self._certificate is not None else None
+        backlog = ACCEPTED_IN_A_ROW if type(self._loop).__module__.startswith("asyncio") else LISTEN_BACKLOG
+        make = self._loop.create_server
+        for each in sockets:
+            self._servers.append(
+                await make(lambda: HttpConnection(self.state), sock=each, ssl=context, backlog=backlog)
+            )
+            each.listen(LISTEN_BACKLOG)
+        if self._options.started is not None:
+            self._options.started(self)
+        else:
+            self._options.show_address(str(resolve_bound_address(self._address, sockets[0])))
+        if self._options.announce is not None:
+            await self._options.announce()
 
-        def _cut(self) -> None:
-            """From Python 3.12 on, asyncio's own loop waits until every connection has ended."""
-            for connection in [*self.server_state.connections]:
-                connection.transport.abort()
+    async def _shut_down(self) -> None:
+        """Stop listening, let responses finish, and cut off what takes too long."""
+        state = self.state
+        for server in self._servers:
+            server.close()
+        for connection in list(state.connections):
+            connection.shut_down()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._grace
+        while (state.connections or state.tasks) and not self._is_forced and loop.time() < until:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
+        if left := list(state.tasks):
+            if not self._is_forced:
+                log.warning("%d requests did not end in time and are cancelled", len(left))
+            for task in left:
+                task.cancel()
+            if not self._is_forced:
+                await asyncio.wait(left, timeout=1.0)
+        for connection in list(state.connections):
+            connection.transport.abort()
 
-        def retire(self) -> None:
-            """Accept no more; others listen on the same socket. The next response on a connection is its last."""
-            for server in self.servers:
-                server.close()
-            if can_retire:
-                cast(Any, self.config.http_protocol_class).retire_connections()
+    @contextmanager
+    def _handle_signals(self) -> Generator[None]:
+        if signal.getsignal(signal.SIGINT) is None or not _is_main_thread():
+            yield
+            return
+        previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, action in previous.items():
+                signal.signal(number, action)
 
-        def leave(self, seconds: float) -> None:
-            self.config.timeout_graceful_shutdown = max(int(seconds), 1)
-            self.should_exit = True
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self.code = INTERRUPTED_EXIT_CODE if number == signal.SIGINT else 0
+        self.signals += 1
+        assert self._loop is not None
+        # Not called here: the signal may have interrupted code that changes the same data.
+        self._loop.call_soon_threadsafe(self._end if self.signals == 1 else self._force)
 
-    return Listener
+    def _force(self) -> None:
+        """A second signal of either kind ends at once."""
+        self._is_forced = True
+        self._is_leaving.set()
+        for connection in list(self.state.connections):
+            connection.transport.abort()
+
+    def retire(self) -> None:
+        """Accept no more; others listen on the same socket. The next response on a connection is its last."""
+        for server in self._servers:
+            server.close()
+        self.state.is_retiring = True
+        for connection in list(self.state.connections):
+            connection.retire()
+
+    def leave(self, seconds: float) -> None:
+        """Stop: unfinished responses have so many seconds. From any thread."""
+        self._grace = max(seconds, 1.0)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._is_leaving.set)
 
 
-def _log_incompatibilities(fit: UvicornCompatReport, options: NetworkOptions) -> None:
-    """Log what does not fit this uvicorn. Someone who chose h11 knows that it has no fast path."""
-    if fit.fast_path and options.parser != "h11":
-        log.warning("serving without the fast path: %s", fit.fast_path)
-    if fit.deadlines:
-        log.warning("serving without deadlines for request heads and slow readers: %s", fit.deadlines)
-    if fit.websockets:
-        log.warning("serving WebSockets that end with the first signal: %s", fit.websockets)
+class AppLifespan:
+    """The ASGI lifespan of an app: one task that is told when the server starts and stops."""
+
+    def __init__(self, app: Any, state: dict[str, Any]) -> None:
+        self._app, self._state = app, state
+        self._to_app: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self._from_app: asyncio.Queue[str] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> bool:
+        """Whether the app has started. Why it has not is logged."""
+        self._task = asyncio.create_task(self._run())
+        return await self._tell("startup")
+
+    async def stop(self) -> None:
+        await self._tell("shutdown")
+
+    async def _tell(self, what: str) -> bool:
+        assert self._task is not None
+        if self._task.done():
+            return False
+        self._to_app.put_nowait({"type": f"lifespan.{what}"})
+        answer = asyncio.ensure_future(self._from_app.get())
+        await asyncio.wait((answer, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            answer.cancel()
+            return False
+        return answer.result() == f"lifespan.{what}.complete"
+
+    async def _run(self) -> None:
+        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self._state}
+        try:
+            await self._app(scope, self._to_app.get, self._send)
+        except Exception as error:
+            log.error("the server did not start or stop as it should", exc_info=error)
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        self._from_app.put_nowait(message["type"])
 
 
-def _missing(text: str) -> UsageError:
-    return UsageError(text, fix='pip install "defserve[http]"')
+class Certificate:
+    """A certificate in files. When they change, new connections get the new one."""
+
+    def __init__(self, certfile: str, keyfile: str | None) -> None:
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context.set_alpn_protocols(["http/1.1"])
+        self._files = certfile, keyfile
+        self.context.load_cert_chain(certfile, keyfile)
+        self._stamp = self._read_stamp()
+
+    def renew_if_changed(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look at the files, now and again later."""
+        try:
+            if (stamp := self._read_stamp()) != self._stamp:
+                # A new context first: half a file must not spoil the one that is in use.
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*self._files)
+                self.context.load_cert_chain(*self._files)
+                self._stamp = stamp
+                log.info("the certificate %s was read again", self._files[0])
+        except OSError as error:  # an SSLError too
+            log.warning("the certificate %s has changed and cannot be used: %s", self._files[0], error)
+        loop.call_later(CERTIFICATE_CHECK_SECONDS, self.renew_if_changed, loop)
+
+    def _read_stamp(self) -> list[tuple[int, int]]:
+        found = [os.stat(name) for name in self._files if name is not None]
+        return [(each.st_mtime_ns, each.st_ino) for each in found]
 
 
-def _load(config: uvicorn.Config, options: NetworkOptions) -> None:
+def _read_certificate(address: Address, options: NetworkOptions) -> Certificate | None:
+    if address.scheme not in TLS_SCHEMES:
+        return None
+    if options.certfile is None:
+        fix = "give --certfile and --keyfile (in code: certfile=, keyfile=)"
+        raise UsageError(f"{address.scheme}:// needs a certificate", fix=fix)
     try:
-        config.load()
-    except ImportError:
-        raise _missing(f"the HTTP parser {options.parser} is not installed") from None
+        return Certificate(options.certfile, options.keyfile)
     except OSError as error:
-        # Only the certificate is read from a file.
         text = f"cannot use the certificate {options.certfile}: {error.strerror or error}"
         raise UsageError(text, fix="give the PEM files of a certificate chain and its key") from None
 
 
-def _settings(address: Address, options: NetworkOptions, limits: Limits) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        "http": options.parser,
-        # Older versions of uvicorn choose a class that does not show the state of a socket.
-        "ws": "websockets-sansio" if find_spec("websockets") else "auto",
-        "lifespan": "on",
-        "access_log": False,
-        # Otherwise a request inherits the context variables of one that is answered when it comes.
-        "reset_contextvars": True,
-        "log_level": "warning",
-        "server_header": False,
-        "date_header": False,
-        # `ForwardedAddressMiddleware` reads these headers. uvicorn takes any text for an address.
-        "proxy_headers": False,
-        # asyncio's own loop takes it for how many to accept in a row. Among them it closes none.
-        "backlog": LISTEN_BACKLOG if find_spec("uvloop") else IN_A_ROW,
-        "timeout_keep_alive": KEEP_ALIVE,
-        "timeout_graceful_shutdown": int(limits.drain) or 1,
-        # uvicorn also counts the new connection.
-        "limit_concurrency": limits.connections + 1,
-        # Larger than our own limit, which holds for both parsers and applies first.
-        "h11_max_incomplete_event_size": 2 * MAX_REQUEST_HEAD_BYTES,
-        "ws_max_size": limits.message,
-        "ws_ping_interval": PING,
-        "ws_ping_timeout": PING,
-        "ws_per_message_deflate": False,
-    }
-    if options.started is not None:
-        settings["log_config"] = None
-    if address.scheme not in TLS_SCHEMES:
-        return settings
-    if options.certfile is None:
-        fix = "give --certfile and --keyfile (in code: certfile=, keyfile=)"
-        raise UsageError(f"{address.scheme}:// needs a certificate", fix=fix)
-    return settings | {"ssl_certfile": options.certfile, "ssl_keyfile": options.keyfile}
+def _get_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed; None: asyncio's own loop."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _is_main_thread() -> bool:
+    import threading
+
+    return threading.current_thread() is threading.main_thread()
 
 
 def resolve_bound_address(address: Address, bound_socket: socket.socket) -> Address:

@@ -19,7 +19,7 @@ from defserve.serve.address import Address
 from defserve.serve.asyncio_engine import AsyncioEngine
 from defserve.serve.connection import get_session_arguments
 from defserve.serve.lifespans import enter_lifespans, finish_calls, wait_for_calls
-from defserve.serve.network import NetworkOptions, make_listener
+from defserve.serve.network import serve_sockets
 from defserve.serve.sockets import Header, HeaderList, bind_sockets, get_client_network
 
 SPARE = 64
@@ -231,26 +231,8 @@ async def serve_on_loopback(
 ) -> AsyncGenerator[str]:
     """The address of an app that answers at its root. Clients that are still connected at the end are cut off.
 
-    Without a `port`, the system chooses one. Raises UsageError when uvicorn is not installed, or the port is taken.
+    Without a `port`, the system chooses one. Raises UsageError when the port is taken.
     """
-    address = Address(scheme, HOST, port, "/")
-    listener: Any = make_listener(app, address, NetworkOptions(parser), limits, lambda: None)
-    config, state = listener.config, listener.server_state
-
-    def connection() -> Any:
-        return config.http_protocol_class(config=config, server_state=state, app_state={})
-
-    with bind_sockets(address) as (socket,):
-        # uvicorn's own loop checks ten times a second whether it should end. That would delay the end of a block.
-        accepting = await asyncio.get_running_loop().create_server(connection, sock=socket)
-        try:
-            yield f"{scheme}://{HOST}:{socket.getsockname()[1]}/"
-        finally:
-            accepting.close()
-            for one in list(state.connections):
-                one.transport.abort()
-            tasks: list[asyncio.Task[Any]] = list(state.tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.sleep(0)
+    with bind_sockets(Address(scheme, HOST, port, "/")) as sockets:
+        async with serve_sockets(app, limits, sockets):
+            yield f"{scheme}://{HOST}:{sockets[0].getsockname()[1]}/"

@@ -243,17 +243,6 @@ def _networks(text: str) -> list[Network] | None:
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
-class PeerUserProtocol(asyncio.Protocol):
-    """Mixed in before uvicorn's protocol: puts the user into the state of every request of the connection."""
-
-    app_state: dict[str, Any]
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if (user := get_peer_user(transport.get_extra_info("socket"))) is not None:
-            self.app_state = {**self.app_state, PEER_USER_KEY: user}
-
-
 def check_peer_user_support() -> None:
     """Raises UsageError on a system that does not report the user."""
     if not hasattr(socket, "SO_PEERCRED"):

@@ -43,7 +43,6 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--stateless", "stateless", {**SWITCH, "help": "open no sessions: all clients are of the stateless era"}),
     ("--certfile", "certfile", {"metavar": "FILE", "help": "certificate for https:// and wss://"}),
     ("--keyfile", "keyfile", {"metavar": "FILE", "help": "the key, if it is not in the certificate file"}),
-    ("--http", "parser", {"choices": ("auto", "httptools", "h11"), "help": "which HTTP parser to use"}),
     ("--token-file", "token_file", {"metavar": "FILE", "help": "the server's token for a gateway that it joins"}),
     ("--legacy-sse", "legacy_sse", {**SWITCH, "help": "also serve old clients (HTTP+SSE of 2024) at …/sse"}),
     ("--rest", "rest", {**SWITCH, "help": "also serve POST …/tools/NAME and GET …/openapi.json"}),

@@ -172,7 +172,7 @@ SERVER_OPTION_RULES: Final[Mapping[str, OptionRule]] = {
 class WebFields(TypedDict, total=False):
     """How a server is reached over the network; see `serve.http.app.HttpOptions` and `serve.network`.
 
-    `parser` is `auto`, `httptools` or `h11`. A bind that is not loopback needs `allowed_hosts` or `trusted_proxy`.
+    A bind that is not loopback needs `allowed_hosts` or `trusted_proxy`.
     `legacy_sse` also serves HTTP+SSE (2024-11-05), at `/sse` beside the endpoint. `rest` also serves
     `POST /tools/{name}` and `GET /openapi.json` there, for callers that do not speak the protocol; `metrics` serves
     `GET /metrics` for Prometheus. `stateless` opens no sessions: clients that need one are told so.
@@ -193,7 +193,6 @@ class WebFields(TypedDict, total=False):
     trust_same_user: bool
     certfile: str
     keyfile: str
-    parser: str
     legacy_sse: bool
     rest: bool
     metrics: bool

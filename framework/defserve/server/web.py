@@ -172,7 +172,6 @@ def run_network_server(
 def make_network_options(options: WebFields) -> NetworkOptions:
     """The options that say how to listen."""
     return NetworkOptions(
-        parser=options.get("parser", "auto"),
         certfile=options.get("certfile"),
         keyfile=options.get("keyfile"),
         forwarded=normalize_ip_address if options.get("trusted_proxy", False) else None,

@@ -23,12 +23,12 @@ A function of a class is replaced. The row fails with "evil.example: the call ra
     def take_any_host(patch: Patch) -> None:
         patch.set("defserve.serve.http.request_heads:HostOriginGate._check_host", lambda self, host: None)
 
-    on_both(FAMILY, "foreign hosts", host, controls=[Control(take_any_host, "the call ran")])
+    attack_http(FAMILY, "foreign hosts", host, controls=[Control(take_any_host, "the call ran")])
 
 A bound is lifted. A name of a module is bound anew wherever it was imported:
 
     def keep_any_head(patch: Patch) -> None:
-        patch.set("defserve.serve.fastpath.known_heads:KNOWN", 10**9)
+        patch.set("defserve.serve.http1.known_heads:KNOWN", 10**9)
 
     FAMILY.add("heads", heads, Control(keep_any_head, "heads of 14 kB: .* MB more"))
 

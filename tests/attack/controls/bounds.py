@@ -51,10 +51,9 @@ def watch_anything(patch: Patch) -> None:
 
 
 def know_every_head(patch: Patch) -> None:
-    patch.set("defserve.serve.fastpath.known_heads:KNOWN", 10**9)
-    patch.set("defserve.serve.fastpath.known_heads:MAX_HEAD_BYTES", 10**9)
-    patch.set("defserve.serve.fastpath.protocol:MAX_LEARNED_HEADS", 10**9)
-    patch.set("defserve.serve.fastpath.protocol:FastHttptoolsProtocol._lessons", 10**9)
+    patch.set("defserve.serve.http1.known_heads:KNOWN", 10**9)
+    patch.set("defserve.serve.http1.known_heads:MAX_HEAD_BYTES", 10**9)
+    patch.set("defserve.serve.http1.connection:MAX_LEARNED_HEADS", 10**9)
 
 
 def keep_every_address(patch: Patch) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 from tests.attack.controls.patching import Patch
 
 GATE = "defserve.serve.http.request_heads:HostOriginGate"
-HEADS = "defserve.serve.fastpath.deadlines:RequestHeadDeadline"
-SOCKET = "defserve.serve.fastpath.websockets:BoundedWebSocket"
+HEADS = "defserve.serve.http1.connection:HttpConnection"
+SOCKET = "defserve.serve.http1.websocket:WebSocketConnection"
+FRAMING = "defserve.serve.http1.framing"
 EXCHANGE = "defserve.serve.http.exchange:Exchange"
 APP = "defserve.serve.http.app:HttpApp"
 
@@ -41,7 +42,7 @@ def take_any_type(patch: Patch) -> None:
 
 
 def _read_as(patch: Patch, pattern: bytes, replacement: bytes) -> None:
-    """Read what comes as if it were something else. Strictness of a parser in C can only be removed in front of it."""
+    """Read what comes as if it were something else."""
     compiled = re.compile(pattern, re.DOTALL | re.IGNORECASE)
 
     def make(receive: Any) -> Any:
@@ -51,17 +52,11 @@ def _read_as(patch: Patch, pattern: bytes, replacement: bytes) -> None:
 
 
 def prefer_chunks_to_a_length(patch: Patch) -> None:
-    patch.set("defserve.serve.fastpath.framing:check_framing", lambda version, headers: None)
-    patch.set("defserve.serve.fastpath.httptools:check_framing", lambda version, headers: None)
+    def read_length(headers: dict[bytes, bytes], version: bytes) -> int | None:
+        return None if b"chunked" in headers.get(b"transfer-encoding", b"") else int(headers.get(b"content-length", 0))
 
-    def make(start: Any) -> Any:
-        def connection_made(self: Any, transport: Any) -> None:
-            self.parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_transfer_encoding=True)
-            start(self, transport)
-
-        return connection_made
-
-    patch.wrap("uvicorn.protocols.http.httptools_impl:HttpToolsProtocol.connection_made", make)
+    patch.set(f"{FRAMING}:_read_length", read_length)
+    patch.set(f"{FRAMING}:_ONLY_ONCE", frozenset[bytes]())
 
 
 def read_the_first_of_two_lengths(patch: Patch) -> None:
@@ -103,7 +98,7 @@ def go_on_after_the_last_request(patch: Patch) -> None:
 
 
 def wait_for_heads(patch: Patch) -> None:
-    patch.set(f"{HEADS}._await_head", lambda self: None)
+    patch.set(f"{HEADS}._await", lambda self, what, seconds: None)
 
 
 def wait_for_bodies(patch: Patch) -> None:
@@ -112,7 +107,9 @@ def wait_for_bodies(patch: Patch) -> None:
 
 def take_any_amount(patch: Patch) -> None:
     """Heads, trailers and what stands between chunks have no end, in bytes or in time."""
-    patch.set("defserve.serve.fastpath.deadlines:MAX_REQUEST_HEAD_BYTES", 10**12)
+    patch.set(f"{FRAMING}:MAX_HEAD_BYTES", 10**12)
+    patch.set(f"{FRAMING}:MAX_TRAILER_BYTES", 10**12)
+    patch.set(f"{FRAMING}:MAX_CHUNK_LINE_BYTES", 10**12)
     wait_for_heads(patch)
     wait_for_bodies(patch)
 
@@ -122,23 +119,14 @@ def keep_every_chunk(patch: Patch) -> None:
     kept: list[Any] = []
     wait_for_bodies(patch)
 
-    def make_httptools(take: Any) -> Any:
-        def on_body(self: Any, body: bytes) -> None:
-            kept.append({"type": "http.request", "body": body, "more_body": True})
-            take(self, body)
+    def make(read_line: Any) -> Any:
+        def keep(self: Any, data: bytes, at: int) -> int | None:
+            kept.append({"type": "http.request", "body": data[at : at + 8], "more_body": True})
+            return read_line(self, data, at)
 
-        return on_body
+        return keep
 
-    patch.wrap("uvicorn.protocols.http.httptools_impl:HttpToolsProtocol.on_body", make_httptools)
-
-    def make_h11(take: Any) -> Any:
-        def next_event(self: Any) -> Any:
-            kept.append(event := take(self))
-            return event
-
-        return next_event
-
-    patch.wrap("defserve.serve.fastpath.h11:StrictConnection.next_event", make_h11)
+    patch.wrap(f"{FRAMING}:ChunkedBody._read_line", make)
 
 
 def keep_closed_connections(patch: Patch) -> None:
@@ -169,22 +157,21 @@ def wait_for_half_closed_clients(patch: Patch) -> None:
 
 def read_on_always(patch: Patch) -> None:
     """More is read from a connection while its requests wait for their answers."""
-    patch.set("defserve.serve.fastpath.holding:PausableFlowControl.hold_reading", lambda self: None)
-    patch.set("uvicorn.protocols.http.flow_control:FlowControl.pause_reading", lambda self: None)
+    patch.set(f"{HEADS}._pause_reading", lambda self: None)
+    patch.set("defserve.serve.http1.connection:StallGuard.pause_writing", lambda self: None)
 
 
 def answer_out_of_turn(patch: Patch) -> None:
-    """Of the requests that wait, the last is answered first; with h11 they do not wait their turn at all."""
-    from collections import deque
+    """Of the requests in a write, the last is read first."""
 
-    from defserve.serve.fastpath.deadlines import RequestHeadDeadline
+    def make(receive: Any) -> Any:
+        def data_received(self: Any, data: bytes) -> None:
+            requests = re.split(rb"(?=POST )", data)
+            receive(self, b"".join(reversed(requests)))
 
-    class Stack(deque[Any]):
-        def pop(self) -> Any:  # type: ignore[override]
-            return self.popleft()
+        return data_received
 
-    patch.set("uvicorn.protocols.http.httptools_impl:deque", Stack)
-    patch.set("defserve.serve.fastpath.h11:BoundedH11Protocol._feed", RequestHeadDeadline._feed)
+    patch.wrap(f"{HEADS}.data_received", make)
 
 
 # -- WebSocket -------------------------------------------------------------------------------------------
@@ -192,37 +179,42 @@ def answer_out_of_turn(patch: Patch) -> None:
 
 def take_binary(patch: Patch) -> None:
     def make(take: Any) -> Any:
-        def send_receive_event_to_app(self: Any) -> None:
-            self.curr_msg_data_type = "text"
-            take(self)
+        def add_fragment(self: Any, frame: Any) -> None:
+            from dataclasses import replace
 
-        return send_receive_event_to_app
+            from websockets.frames import Opcode
 
-    patch.wrap(f"{SOCKET}.send_receive_event_to_app", make)
+            take(self, replace(frame, opcode=Opcode.TEXT) if frame.opcode is Opcode.BINARY else frame)
+
+        return add_fragment
+
+    patch.wrap(f"{SOCKET}._add_fragment", make)
 
 
 def read_any_text(patch: Patch) -> None:
     """Bytes that are not UTF-8 are read as some other characters."""
 
     def make(take: Any) -> Any:
-        def send_receive_event_to_app(self: Any) -> None:
-            name = "frames" if hasattr(self, "frames") else "bytes"
-            data = b"".join(self.frames) if name == "frames" else bytes(self.bytes)
-            text = data.decode("latin-1").encode()
-            setattr(self, name, [text] if name == "frames" else text)
-            take(self)
+        def add_fragment(self: Any, frame: Any) -> None:
+            from dataclasses import replace
 
-        return send_receive_event_to_app
+            take(self, replace(frame, data=bytes(frame.data).decode("latin-1").encode()))
 
-    patch.wrap(f"{SOCKET}.send_receive_event_to_app", make)
+        return add_fragment
+
+    patch.wrap(f"{SOCKET}._add_fragment", make)
 
 
-def _settings(patch: Patch, **changed: Any) -> None:
-    patch.wrap("defserve.serve.network:_settings", lambda make: lambda *given: {**make(*given), **changed})
+def _library(patch: Patch, **changed: Any) -> None:
+    """Have frames read by a library with other settings."""
+    patch.wrap(
+        "defserve.serve.http1.websocket:ServerProtocol",
+        lambda make: lambda **given: make(**{**given, **{name: value() for name, value in changed.items()}}),
+    )
 
 
 def take_messages_of_any_size(patch: Patch) -> None:
-    _settings(patch, ws_max_size=2**40)
+    _library(patch, max_size=lambda: None)
     patch.wrap(
         "defserve.serve.http.other_endpoints:WebSocket.__init__",
         lambda start: lambda self, receive, send, limit: start(self, receive, send, 2**40),
@@ -234,23 +226,19 @@ def take_any_fragments(patch: Patch) -> None:
 
 
 def inflate_messages_of_any_size(patch: Patch) -> None:
-    _settings(patch, ws_max_size=2**40, ws_per_message_deflate=True)
+    def make_extensions() -> Any:
+        from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
+
+        return [ServerPerMessageDeflateFactory()]
+
+    _library(patch, max_size=lambda: None, extensions=make_extensions)
 
 
 def read_sockets_always(patch: Patch) -> None:
     """A socket is read whether its client reads or not, and pings are not counted."""
-    from defserve.serve.fastpath.deadlines import StallGuard
-
-    patch.set(f"{SOCKET}.pause_writing", StallGuard.pause_writing)
-    patch.set(f"{SOCKET}.data_received", lambda self, data: super(_class(SOCKET), self).data_received(data))
-    patch.set("defserve.serve.fastpath.websockets:CONTROL_FRAMES", 10**12)
-
-
-def _class(place: str) -> Any:
-    from importlib import import_module
-
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    patch.set(f"{SOCKET}._must_wait", False)
+    patch.set(f"{SOCKET}.pause_writing", lambda self: None)
+    patch.set("defserve.serve.http1.websocket:MAX_CONTROL_FRAMES", 10**12)
 
 
 # -- tokens ----------------------------------------------------------------------------------------------

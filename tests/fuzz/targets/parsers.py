@@ -13,7 +13,7 @@ from defserve.core.messages import Request, decode, encode, encode_result
 from defserve.errors import PeerError, ProtocolError
 from defserve.protocols.mcp.uri_template import UriTemplate
 from defserve.protocols.mcpx.envelope import BrokenEnvelope, Envelope, parse_envelope
-from defserve.serve.fastpath.known_heads import RequestHeadCache
+from defserve.serve.http1.known_heads import RequestHeadCache
 
 T = TypeVar("T")
 LIMIT = 200

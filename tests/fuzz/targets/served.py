@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from defserve import Limits, Server
-from defserve.serve.address import Address
-from defserve.serve.network import NetworkOptions, make_listener
+from defserve.serve.http1.connection import HttpConnection
+from defserve.serve.network import make_server_state
 from tests.clock import HeldClock
 from tests.fuzz.targets.parsers import pieces
 
@@ -82,18 +82,16 @@ class Connections:
         self.loop = HeldClock()
         self.wrong: list[Any] = []
         self.loop.set_exception_handler(lambda loop, context: self.wrong.append(context))
-        app = server.asgi()
-        address = Address("http", "127.0.0.1", 80, "/")
-        self._listener: Any = make_listener(app, address, NetworkOptions("auto"), server.limits, lambda: None)
+        self._state = make_server_state(server.asgi(), server.limits)
 
     def feed(self, parts: list[bytes], patience: float = MOMENT) -> bytes:
         """What a connection on which these came wrote, until its peer left after so much patience."""
         return self.loop.run_until_complete(self._feed(parts, patience))
 
     async def _feed(self, parts: list[bytes], patience: float) -> bytes:
-        config, state = self._listener.config, self._listener.server_state
+        state = self._state
         transport = Kept(self.loop)
-        transport.protocol = config.http_protocol_class(config=config, server_state=state, app_state={})
+        transport.protocol = HttpConnection(state)
         transport.protocol.connection_made(transport)
         for part in parts:
             if not transport.is_reading():

@@ -12,7 +12,7 @@ import pytest
 from defserve import Context, Limits, Server
 from defserve.core.extension import OutgoingMessage
 from defserve.serve.http.exchange import MAX_UNREAD_MESSAGES, Exchange
-from tests.listening import Listening, listening, parsers, request
+from tests.listening import Listening, listening, request
 from tests.raw import Raw, text_of, until
 from tests.rows import for_each_row
 
@@ -100,9 +100,8 @@ def status(response: bytes) -> int:
 
 
 @pytest.mark.req("MCP-3.3")
-@parsers
-async def test_an_old_client_calls_a_tool(parser: str):
-    async with listening(shop(), legacy_sse=True, parser=parser) as where, peer_of(where) as peer:
+async def test_an_old_client_calls_a_tool():
+    async with listening(shop(), legacy_sse=True) as where, peer_of(where) as peer:
         assert peer.opening["protocolVersion"] == "2024-11-05"
         assert text_of(await peer.call("echo", {"text": "two\nlines"})) == "two\nlines"
 

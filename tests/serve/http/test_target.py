@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from defserve import Server
 from defserve.serve.http.request_heads import GateRefusal, has_needless_encoding, normalize_request_target
-from tests.listening import Listening, listening, parsers, request
+from tests.listening import Listening, listening, request
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,6 @@ async def status(where: Listening, verb: str, target: str, *headers: str, body: 
     return int(line.split()[1])
 
 
-@parsers
 @for_each_row(
     ("target", "host", "expected"),
     [
@@ -60,15 +59,14 @@ async def status(where: Listening, verb: str, target: str, *headers: str, body: 
         ("localhost:80", "localhost", 400),
     ],
 )
-async def test_a_target_is_a_path_or_names_the_same_host_as_host(target: str, host: str, expected: int, parser: str):
-    async with listening(Server("s", "1"), parser=parser) as where:
+async def test_a_target_is_a_path_or_names_the_same_host_as_host(target: str, host: str, expected: int):
+    async with listening(Server("s", "1")) as where:
         for _ in range(2):
             assert await status(where, "GET", target, f"host: {host}") == expected
 
 
-@parsers
-async def test_a_known_head_with_a_foreign_host_is_refused_each_time(parser: str):
-    async with listening(Server("s", "1"), parser=parser) as where:
+async def test_a_known_head_with_a_foreign_host_is_refused_each_time():
+    async with listening(Server("s", "1")) as where:
         reader, writer = await where.connect()
         for target, expected in (("http://evil.example/mcp", b" 400 "), ("http://localhost/mcp", b" 406 ")) * 2:
             writer.write(request("accept: text/html", verb="POST", path=target, body=BODY))
@@ -78,20 +76,18 @@ async def test_a_known_head_with_a_foreign_host_is_refused_each_time(parser: str
         writer.close()
 
 
-@parsers
-async def test_nobody_is_connected_to_another_host(parser: str):
-    async with listening(Server("s", "1"), parser=parser) as where:
+async def test_nobody_is_connected_to_another_host():
+    async with listening(Server("s", "1")) as where:
         for target in ("evil.example:443", "localhost:80", "/mcp", "http://evil.example/mcp"):
             assert await status(where, "CONNECT", target) in (400, 405)
 
 
-@parsers
 @for_each_row(
     ("target", "expected"),
     [("http://localhost/mcp", 101), ("http://evil.example/mcp", 400), ("//localhost/mcp", 400), ("/mcp", 101)],
 )
-async def test_a_socket_is_judged_in_the_same_way(target: str, expected: int, parser: str):
-    async with listening(Server("s", "1"), parser=parser) as where:
+async def test_a_socket_is_judged_in_the_same_way(target: str, expected: int):
+    async with listening(Server("s", "1")) as where:
         assert await status(where, "GET", target, *UPGRADE) == expected
 
 
@@ -130,15 +126,14 @@ def test_what_has_to_be_encoded_may_be(text: str):
     assert not has_needless_encoding({"path": f"/{text}", "raw_path": b"/" + encoded})
 
 
-@parsers
-async def test_nothing_is_found_under_a_second_spelling_of_its_path(parser: str):
+async def test_nothing_is_found_under_a_second_spelling_of_its_path():
     server = Server("shop")
 
     @server.tool
     def put() -> str:
         return "put"
 
-    async with listening(server, parser=parser, metrics=True, rest=True) as where:
+    async with listening(server, metrics=True, rest=True) as where:
         for verb, path in (("GET", "/metrics"), ("GET", "/healthz"), ("GET", "/openapi.json"), ("POST", "/tools/put")):
             body = b"{}" if verb == "POST" else b""
             head = ("content-type: application/json",)

@@ -19,7 +19,7 @@ from defserve.serve.http import other_endpoints as websocket
 from defserve.serve.http.exchange import MAX_UNREAD_MESSAGES
 from defserve.serve.http.other_endpoints import WebSocket, WebSocketEndpoint, make_handshake_refusal_sender
 from tests.attack.speaking.websocket import BINARY, CLOSE, PING, TEXT, frame
-from tests.listening import UPGRADE, Listening, listening, parsers, request
+from tests.listening import UPGRADE, Listening, listening, request
 from tests.raw import ERAS, HANDSHAKE, Raw, text_of, turns, until
 from tests.rows import for_each_row
 
@@ -93,10 +93,9 @@ async def farewell_of(socket: ClientConnection) -> tuple[int, str]:
 # -- conversations ---------------------------------------------------------------------------------------
 
 
-@parsers
 @for_each_row("version", [*HANDSHAKE, ERAS[-1]])
-async def test_a_tool_is_called_in_every_version(version: str, parser: str):
-    async with listening(shop(), "ws://127.0.0.1:0/mcp", parser=parser) as where, peer_of(where, version) as peer:
+async def test_a_tool_is_called_in_every_version(version: str):
+    async with listening(shop(), "ws://127.0.0.1:0/mcp") as where, peer_of(where, version) as peer:
         assert text_of(await peer.call("echo", {"text": "höhö"})) == "höhö"
 
 
@@ -158,13 +157,10 @@ REFUSED: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-@parsers
 @pytest.mark.parametrize("who", REFUSED)
-async def test_who_may_not_come_in_is_refused_before_the_socket_opens(
-    who: str, parser: str, capsys: pytest.CaptureFixture[str]
-):
+async def test_who_may_not_come_in_is_refused_before_the_socket_opens(who: str, capsys: pytest.CaptureFixture[str]):
     options, status = REFUSED[who]
-    async with listening(shop(), parser=parser) as where:
+    async with listening(shop()) as where:
         with pytest.raises(InvalidStatus) as refused:
             async with socket_to(where, **options, host=where.address.host, port=where.address.port):
                 pass
@@ -208,10 +204,9 @@ async def test_binary_frames_are_refused():
         assert (await farewell_of(socket))[0] == 1003
 
 
-@parsers
 @pytest.mark.parametrize("pieces", [1, 4])
-async def test_a_message_past_the_limit_ends_the_socket_also_in_pieces(parser: str, pieces: int):
-    async with listening(shop(Limits(message=1000)), parser=parser) as where, socket_to(where) as socket:
+async def test_a_message_past_the_limit_ends_the_socket_also_in_pieces(pieces: int):
+    async with listening(shop(Limits(message=1000))) as where, socket_to(where) as socket:
         await socket.send("x" * 1001 if pieces == 1 else ["x" * 300] * pieces)
         assert (await farewell_of(socket))[0] == 1009
 
@@ -278,7 +273,6 @@ class SlowVerifier:
         return Principal(token)
 
 
-@parsers
 @for_each_row(
     ("early", "reply"),
     [
@@ -291,11 +285,11 @@ class SlowVerifier:
     ],
 )
 async def test_frames_that_come_before_the_socket_is_open_wait_for_it(
-    early: bytes, reply: bytes, parser: str, caplog: pytest.LogCaptureFixture
+    early: bytes, reply: bytes, caplog: pytest.LogCaptureFixture
 ):
     verifier = SlowVerifier()
     server = Server("shop", "1", auth=Auth(verifier), limits=Limits(message=2_000))
-    async with listening(server, parser=parser) as where:
+    async with listening(server) as where:
         reader, writer = await where.connect()
         writer.write(request(*UPGRADE, "authorization: Bearer ada", verb="GET"))
         await verifier.asked.wait()

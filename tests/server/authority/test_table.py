@@ -67,8 +67,6 @@ CHECKED = partial(tokens, scopes=["use"])
 
 PEERS: dict[str, PeerKind] = {
     "loopback": PeerKind(STRANGER),
-    "loopback, httptools": PeerKind(STRANGER, options={"parser": "httptools"}),
-    "loopback, h11": PeerKind(STRANGER, options={"parser": "h11"}),
     "loopback by name": PeerKind(STRANGER, on="http://localhost:0/mcp"),
     "loopback, WebSocket": PeerKind(STRANGER, over="ws"),
     "loopback, HTTP+SSE": PeerKind(STRANGER, over="sse"),
@@ -89,7 +87,6 @@ PEERS: dict[str, PeerKind] = {
     "unix socket": PeerKind(STRANGER, on="unix:"),
     "unix socket, proxy": PeerKind(STRANGER, forwarded("127.0.0.1"), PROXY, on="unix:"),
     "unix socket, trusted": PeerKind(OWN_USER, options={"trust_same_user": True}, on="unix:"),
-    "unix socket, trusted, h11": PeerKind(OWN_USER, options={"trust_same_user": True, "parser": "h11"}, on="unix:"),
     "no local token": PeerKind(STRANGER, options=LOCAL),
     "no local token, other credentials": PeerKind(STRANGER, {"authorization": "Basic bG9jYWw6"}, LOCAL),
     "no local token, WebSocket": PeerKind(STRANGER, options=LOCAL, over="ws"),
@@ -114,7 +111,6 @@ PEERS: dict[str, PeerKind] = {
 # One of each way to come and of each reason to be known; the others differ from one of these by a detail.
 SAMPLE = {
     "loopback",
-    "loopback, h11",
     "loopback, WebSocket",
     "loopback, HTTP+SSE",
     "loopback, a token nobody checks",

@@ -27,7 +27,7 @@ from defserve.serve.http.other_endpoints import NO_PAGE
 from defserve.server import AccessPolicy, page
 from tests.asgi import BOTH, Peer, Web, living, request
 from tests.certificate import self_signed
-from tests.listening import listening, parsers
+from tests.listening import listening
 from tests.raw import STATELESS
 from tests.rows import for_each_row
 
@@ -54,9 +54,8 @@ async def shown(app: Any, path: str = "/", **headers: Any) -> Page:
 # On a socket.
 
 
-@parsers
-async def test_a_browser_gets_the_same_page_at_the_address_at_the_root_and_at_docs(parser: str):
-    async with listening(greenhouse(), parser=parser) as where:
+async def test_a_browser_gets_the_same_page_at_the_address_at_the_root_and_at_docs():
+    async with listening(greenhouse()) as where:
         host = f"host: {where.authority}"
         answers = [await where.ask(f"accept: {BROWSER}", host, verb="GET", path=p) for p in ("/mcp", "/", "/docs")]
         heads = [await where.ask(f"accept: {BROWSER}", host, verb="HEAD", path=p) for p in ("/mcp", "/", "/docs")]
@@ -79,7 +78,6 @@ async def test_a_browser_gets_the_same_page_at_the_address_at_the_root_and_at_do
         assert parted(head) == (200, headers, "")
 
 
-@parsers
 @for_each_row(
     ("accept", "status"),
     [
@@ -93,8 +91,8 @@ async def test_a_browser_gets_the_same_page_at_the_address_at_the_root_and_at_do
         ("application/json, text/html;q=0.9", 406),
     ],
 )
-async def test_who_is_no_browser_gets_what_it_got_before(parser: str, accept: str, status: int):
-    async with listening(greenhouse(), parser=parser) as where:
+async def test_who_is_no_browser_gets_what_it_got_before(accept: str, status: int):
+    async with listening(greenhouse()) as where:
         at_endpoint = parted(await where.ask(f"accept: {accept}", verb="GET"))
         at_root = parted(await where.ask(f"accept: {accept}", verb="GET", path="/"))
         head = parted(await where.ask(f"accept: {accept}", verb="HEAD"))
@@ -104,24 +102,20 @@ async def test_who_is_no_browser_gets_what_it_got_before(parser: str, accept: st
     assert (head[0], head[1]["allow"]) == (405, "post, get, delete")
 
 
-@parsers
-async def test_a_post_of_a_browser_is_a_message_and_never_looks_at_the_page(
-    parser: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_post_of_a_browser_is_a_message_and_never_looks_at_the_page(monkeypatch: pytest.MonkeyPatch):
     def forbidden(*_: object) -> Any:
         raise AssertionError("a POST looked at the page")
 
     monkeypatch.setattr(page_module.PageMount, "is_page_request", forbidden)
     monkeypatch.setattr(page_module.PageMount, "is_page_allowed", forbidden)
     body = json.dumps(request("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {}}))
-    async with listening(greenhouse(), parser=parser) as where:
+    async with listening(greenhouse()) as where:
         assert parted(await where.ask(f"accept: {BOTH}", body=body.encode()))[0] == 200
         assert parted(await where.ask(f"accept: {BROWSER}", body=body.encode()))[0] == 200
 
 
-@parsers
-async def test_the_policy_allows_the_pages_own_script_and_style_and_nothing_else(parser: str):
-    async with listening(greenhouse(), parser=parser) as where:
+async def test_the_policy_allows_the_pages_own_script_and_style_and_nothing_else():
+    async with listening(greenhouse()) as where:
         _, headers, body = parted(await where.ask(f"accept: {BROWSER}", verb="GET"))
     raw = body.encode()
     for tag in ("script", "style"):
@@ -159,7 +153,6 @@ async def test_a_page_over_tls_shows_an_address_with_https(tmp_path: Path):
 # Who gets it.
 
 
-@parsers
 @pytest.mark.parametrize("path", ["/mcp", "/", "/docs"])
 @for_each_row(
     ("headers", "status"),
@@ -173,8 +166,8 @@ async def test_a_page_over_tls_shows_an_address_with_https(tmp_path: Path):
         ({"host": "127.0.0.1:1<script>"}, 400),
     ],
 )
-async def test_a_rebound_name_is_refused_as_elsewhere(parser: str, path: str, headers: dict[str, str], status: int):
-    async with listening(greenhouse(), parser=parser, page=True) as where:
+async def test_a_rebound_name_is_refused_as_elsewhere(path: str, headers: dict[str, str], status: int):
+    async with listening(greenhouse(), page=True) as where:
         lines = [f"{name}: {value}" for name, value in headers.items()]
         found = parted(await where.ask(f"accept: {BROWSER}", *lines, verb="GET", path=path))
     assert found[0] == status

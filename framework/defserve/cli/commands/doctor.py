@@ -34,7 +34,7 @@ PORT: Final = 8000
 
 # Extra → the modules that it installs.
 EXTRAS: Final = {
-    "http": ("uvicorn", "httptools", "websockets"),
+    "http": ("websockets",),
     "client": ("httpx2", "keyring"),
     "auth": ("jwt", "cryptography"),
     "redis": ("redis",),
@@ -138,7 +138,7 @@ def _feature_sets(words: list[str]) -> Iterator[DoctorFinding]:
 
 
 def findings(port: int) -> Iterator[DoctorFinding]:
-    groups = (_python(), _extras(), _fast_path(), _sandbox(), _commands(), _clients())
+    groups = (_python(), _extras(), _sandbox(), _commands(), _clients())
     return chain(*groups, (_port(port), _namespace()))
 
 
@@ -193,20 +193,6 @@ def _extras() -> Iterator[DoctorFinding]:
         fix = install_command(f"defserve[{extra}]") if lacking else ""
         about = f"needs {', '.join(lacking)}: {fix}" if lacking else ", ".join(modules)
         yield DoctorFinding("Extras", extra, "unused" if lacking else "ok", about, fix)
-
-
-def _fast_path() -> Iterator[DoctorFinding]:
-    """Whether HTTP requests can take the fast path, which skips ASGI."""
-    if any(find_spec(module) is None for module in EXTRAS["http"]):
-        return
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-
-    from defserve.serve.fastpath.install import check_uvicorn_compat
-
-    for name, problem in check_uvicorn_compat(HttpToolsProtocol, WebSocketsSansIOProtocol)._asdict().items():
-        fix = 'pip install --upgrade "defserve[http]"' if problem else ""
-        yield DoctorFinding("HTTP", name.replace("_", " "), "missing" if problem else "ok", problem, fix)
 
 
 def _sandbox() -> Iterator[DoctorFinding]:

@@ -244,7 +244,7 @@ class WebSocket(UnreadMessages):
 
 def choose_subprotocol(scope: Scope) -> str | None:
     """`mcp` if the client offers it."""
-    # Some versions of uvicorn leave several in one text.
+    # Some ASGI servers leave several in one text.
     offered = ",".join(scope.get("subprotocols", ())).replace(" ", "").split(",")
     return SUBPROTOCOL if SUBPROTOCOL in offered else None
 

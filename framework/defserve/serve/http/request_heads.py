@@ -46,7 +46,7 @@ _WEIGHT = re.compile(r"0?\.[0-9]{1,9}")
 class RequestHeaders:
     """The headers of an ASGI scope, by name in any case, without the blanks around the values.
 
-    httptools leaves trailing blanks and h11 does not. RFC 9110 §5.5 says to remove them.
+    Some ASGI servers leave trailing blanks. RFC 9110 §5.5 says to remove them.
     """
 
     __slots__ = ("_values", "_repeated")

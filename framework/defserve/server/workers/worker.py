@@ -108,11 +108,11 @@ class Worker:
     async def _linger(self) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + WORKER_LINGER_SECONDS
-        while loop.time() < until and self._listener.server_state.connections:  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_SECONDS)  # uvicorn tells nobody when one ends
+        while loop.time() < until and self._listener.state.connections:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
         # Before calls are refused: who comes too late finds a closed connection, and opens another one elsewhere.
-        for connection in list(self._listener.server_state.connections):
-            connection.shutdown()
+        for connection in list(self._listener.state.connections):
+            connection.shut_down()
         self._provider.request_stop()
 
     # -- for callers -------------------------------------------------------------------------------------

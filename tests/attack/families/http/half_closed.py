@@ -7,7 +7,7 @@ import time
 
 from tests.attack.arena import Kind
 from tests.attack.controls.http import end_with_the_sending_half, wait_for_half_closed_clients
-from tests.attack.families.parsers import on_both
+from tests.attack.families.on_http import attack_http
 from tests.attack.speaking.http import Wire, head
 from tests.attack.speaking.mcp import (
     STATELESS,
@@ -93,6 +93,6 @@ def not_for_ever(trial: Trial, kind: Kind) -> None:
 
 REST = Kind(options=("--rest",))
 GONE, STAYS = end_with_the_sending_half, wait_for_half_closed_clients
-on_both(FAMILY, "they are answered", answered, controls=[Control(GONE, "then shutdown")])
-on_both(FAMILY, "REST and probes", rest_and_probes, REST, controls=[Control(GONE, "POST /tools/echo: None")])
-on_both(FAMILY, "half a request", not_for_ever, controls=[Control(STAYS, "open after 6 s", "half a body")])
+attack_http(FAMILY, "they are answered", answered, controls=[Control(GONE, "then shutdown")])
+attack_http(FAMILY, "REST and probes", rest_and_probes, REST, controls=[Control(GONE, "POST /tools/echo: None")])
+attack_http(FAMILY, "half a request", not_for_ever, controls=[Control(STAYS, "open after 6 s", "half a body")])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tests.attack.arena import Kind
 from tests.attack.controls.http import keep_every_chunk, take_any_amount
-from tests.attack.families.parsers import on_both
+from tests.attack.families.on_http import attack_http
 from tests.attack.speaking.http import Wire, head
 from tests.attack.speaking.mcp import STATELESS, Caller, message, stateless_params, tool_call, works
 from tests.attack.speaking.sockets import Place
@@ -111,6 +111,6 @@ def small_chunks(trial: Trial, kind: Kind) -> None:
 
 REST = Kind(options=("--rest",))
 TAKEN = Control(take_any_amount, "still taken|grew by", "headers")
-on_both(FAMILY, "endless", endless, REST, controls=[TAKEN])
-on_both(FAMILY, "too large", large, controls=[Control(take_any_amount, "answered 200")])
-on_both(FAMILY, "a body in one-byte chunks", small_chunks, controls=[Control(keep_every_chunk, "grew by")])
+attack_http(FAMILY, "endless", endless, REST, controls=[TAKEN])
+attack_http(FAMILY, "too large", large, controls=[Control(take_any_amount, "answered 200")])
+attack_http(FAMILY, "a body in one-byte chunks", small_chunks, controls=[Control(keep_every_chunk, "grew by")])

@@ -13,7 +13,7 @@ from tests.attack.controls.http import (
     take_any_origin,
     take_any_type,
 )
-from tests.attack.families.parsers import on_both
+from tests.attack.families.on_http import attack_http
 from tests.attack.speaking.http import Wire
 from tests.attack.speaking.mcp import STATELESS, Caller, message, stateless_params, tool_call, works
 from tests.attack.speaking.websocket import WebSocket
@@ -203,17 +203,14 @@ def simple_requests(trial: Trial, kind: Kind) -> None:
             trial.expect(allowed is None, f"a page may read the answer: Access-Control-Allow-Origin: {allowed}")
 
 
-on_both(FAMILY, "foreign hosts", host, controls=[Control(take_any_host, "the call ran")], are_shared=True)
-on_both(
-    FAMILY, "request targets", target, controls=[Control(take_any_host_in_a_target, "the call ran")], are_shared=True
-)
-on_both(FAMILY, "origins", origin, controls=[Control(take_any_origin, "the call ran")], are_shared=True)
-on_both(FAMILY, "every route", every_route, ALL, controls=[Control(open_the_gate, ": 200$")], are_shared=True)
-on_both(
+attack_http(FAMILY, "foreign hosts", host, controls=[Control(take_any_host, "the call ran")])
+attack_http(FAMILY, "request targets", target, controls=[Control(take_any_host_in_a_target, "the call ran")])
+attack_http(FAMILY, "origins", origin, controls=[Control(take_any_origin, "the call ran")])
+attack_http(FAMILY, "every route", every_route, ALL, controls=[Control(open_the_gate, ": 200$")])
+attack_http(
     FAMILY,
     "requests a page may send",
     simple_requests,
     ALL,
     controls=[Control(take_any_type, "the call ran")],
-    are_shared=True,
 )

@@ -6,7 +6,7 @@ import json
 
 from tests.attack.arena import Kind
 from tests.attack.controls.http import answer_out_of_turn, go_on_after_the_last_request, read_on_always
-from tests.attack.families.parsers import on_both
+from tests.attack.families.on_http import attack_http
 from tests.attack.speaking.http import Wire, head
 from tests.attack.speaking.mcp import STATELESS, Caller, message, outcome, reply_in, stateless_params, tool_call, works
 from tests.attack.speaking.sockets import Place
@@ -89,7 +89,7 @@ def after_the_end(trial: Trial, kind: Kind) -> None:
 
 READ_ON = Control(read_on_always, "MB .*were taken")
 LAST = Control(go_on_after_the_last_request, "a request behind `Connection: close` ran")
-on_both(FAMILY, "500 calls in one write", in_order, controls=[Control(answer_out_of_turn, r"^answer \d+ of 500")])
-on_both(FAMILY, "answers that nobody reads", unread, controls=[READ_ON])
-on_both(FAMILY, "behind a slow call", behind_a_slow_call, controls=[READ_ON])
-on_both(FAMILY, "behind the last request", after_the_end, controls=[LAST])
+attack_http(FAMILY, "500 calls in one write", in_order, controls=[Control(answer_out_of_turn, r"^answer \d+ of 500")])
+attack_http(FAMILY, "answers that nobody reads", unread, controls=[READ_ON])
+attack_http(FAMILY, "behind a slow call", behind_a_slow_call, controls=[READ_ON])
+attack_http(FAMILY, "behind the last request", after_the_end, controls=[LAST])

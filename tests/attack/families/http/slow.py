@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tests.attack.arena import Kind
 from tests.attack.controls.http import read_on_always, wait_for_bodies, wait_for_heads
-from tests.attack.families.parsers import on_both
+from tests.attack.families.on_http import attack_http
 from tests.attack.speaking.http import Wire, head
 from tests.attack.speaking.mcp import Caller, works
 from tests.attack.speaking.sockets import Place
@@ -132,5 +132,5 @@ def unread(trial: Trial, kind: Kind) -> None:
 
 HEADS = Control(wait_for_heads, "^header lines: open after")
 BODIES = Control(wait_for_bodies, "^a body byte by byte: open after")
-on_both(FAMILY, "heads and bodies", deadlines, Kind(options=("--rest",)), controls=[HEADS, BODIES])
-on_both(FAMILY, "answers that nobody reads", unread, controls=[Control(read_on_always, "twenty answers")])
+attack_http(FAMILY, "heads and bodies", deadlines, Kind(options=("--rest",)), controls=[HEADS, BODIES])
+attack_http(FAMILY, "answers that nobody reads", unread, controls=[Control(read_on_always, "twenty answers")])

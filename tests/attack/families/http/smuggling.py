@@ -18,7 +18,7 @@ from tests.attack.controls.http import (
     skip_lines_that_are_no_headers,
     skip_unknown_codings,
 )
-from tests.attack.families.parsers import on_both
+from tests.attack.families.on_http import attack_http
 from tests.attack.speaking.http import Wire, head
 from tests.attack.speaking.mcp import STATELESS, Caller, message, stateless_params, tool_call, works
 from tests.attack.speaking.sockets import Place
@@ -192,7 +192,7 @@ CONTROLS = {
     "head syntax": Control(skip_lines_that_are_no_headers, RAN, "a line without a colon"),
 }
 for _name, _payloads in REFUSED.items():
-    on_both(
+    attack_http(
         FAMILY, _name, lambda trial, kind, payloads=_payloads: refuse(trial, kind, payloads), controls=[CONTROLS[_name]]
     )
 
@@ -240,4 +240,4 @@ def tolerate(trial: Trial, kind: Kind) -> None:
 
 
 NO_BODY = Control(know_no_body_of_a_get, RAN, "a GET with a body")
-on_both(FAMILY, "bodies that look like requests", tolerate, controls=[NO_BODY])
+attack_http(FAMILY, "bodies that look like requests", tolerate, controls=[NO_BODY])

@@ -7,7 +7,7 @@ import time
 
 from tests.attack.arena import Kind
 from tests.attack.controls.http import keep_closed_connections, take_any_amount, take_trailers_for_headers
-from tests.attack.families.parsers import on_both
+from tests.attack.families.on_http import attack_http
 from tests.attack.speaking.http import Wire
 from tests.attack.speaking.mcp import STATELESS, Caller, message, outcome, reply_in, stateless_params, tool_call, works
 from tests.attack.speaking.sockets import Place
@@ -119,9 +119,9 @@ def as_credentials(trial: Trial, kind: Kind) -> None:
 TAKEN = Control(take_any_amount, "still taken|grew by", "many different names")
 AS_HEADERS = Control(take_trailers_for_headers, "^trailer")
 AS_CREDENTIALS = Control(take_trailers_for_headers, "^a token in a trailer: result")
-on_both(FAMILY, "endless", endless, controls=[TAKEN])
+attack_http(FAMILY, "endless", endless, controls=[TAKEN])
 # 13 MB come in all: what stays of a closed connection shows at less than that.
 KEPT = Control(keep_closed_connections, "grew by")
-on_both(FAMILY, "a thousand connections", repeated, controls=[KEPT], growth=10)
-on_both(FAMILY, "as headers", as_headers, Kind(options=("--trusted-proxy",)), controls=[AS_HEADERS])
-on_both(FAMILY, "as credentials", as_credentials, Kind("keyed"), controls=[AS_CREDENTIALS])
+attack_http(FAMILY, "a thousand connections", repeated, controls=[KEPT], growth=10)
+attack_http(FAMILY, "as headers", as_headers, Kind(options=("--trusted-proxy",)), controls=[AS_HEADERS])
+attack_http(FAMILY, "as credentials", as_credentials, Kind("keyed"), controls=[AS_CREDENTIALS])

@@ -19,7 +19,7 @@ from tests.attack.controls.http import (
     take_messages_of_any_size,
     take_tokens_from_the_query,
 )
-from tests.attack.families.parsers import on_both
+from tests.attack.families.on_http import attack_http
 from tests.attack.keys import create
 from tests.attack.speaking.http import Wire
 from tests.attack.speaking.mcp import Caller, message, stateless_params, tool_call, works
@@ -211,17 +211,16 @@ QUERY = Control(take_tokens_from_the_query, "a token in the query: 101", "a toke
 PONGS = Control(read_sockets_always, "MB were taken", "pings")
 EARLY = Control(read_sockets_always, "MB were taken", "an open socket")
 ALL = Kind(options=("--rest", "--legacy-sse", "--metrics"))
-on_both(FAMILY, "bad frames", bad_frames, controls=[BINARY_TAKEN, ANY_TEXT], are_shared=True)
+attack_http(FAMILY, "bad frames", bad_frames, controls=[BINARY_TAKEN, ANY_TEXT])
 FAMILY.add("messages without an end", lambda trial: endless_messages(trial, Kind()), ANY_SIZE, ANY_FRAGMENTS)
 FAMILY.add("answers that nobody reads", lambda trial: unread(trial, Kind()), PONGS)
-on_both(FAMILY, "compression", compression, controls=[INFLATED], are_shared=True)
-on_both(
+attack_http(FAMILY, "compression", compression, controls=[INFLATED])
+attack_http(
     FAMILY,
     "handshakes",
     handshakes,
     ALL,
     controls=[Control(open_the_gate, "opened", "a foreign origin")],
-    are_shared=True,
 )
-on_both(FAMILY, "without a token", without_a_token, Kind("keyed"), controls=[NOBODY, QUERY], are_shared=True)
-on_both(FAMILY, "frames before the answer", before_the_answer, controls=[EARLY], are_shared=True)
+attack_http(FAMILY, "without a token", without_a_token, Kind("keyed"), controls=[NOBODY, QUERY])
+attack_http(FAMILY, "frames before the answer", before_the_answer, controls=[EARLY])

@@ -1,4 +1,4 @@
-"""What a stranger sends is bounded, whichever parser reads it, with the fast path and without it."""
+"""What a stranger sends is bounded, however it comes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from defserve import Limits, Server
-from defserve.serve.fastpath import install as installing
-from defserve.serve.fastpath import websockets
-from defserve.serve.fastpath.deadlines import MAX_REQUEST_HEAD_BYTES
+from defserve.serve import network
+from defserve.serve.http1 import websocket
+from defserve.serve.http1.connection import HttpConnection
+from defserve.serve.http1.framing import MAX_HEAD_BYTES
+from defserve.serve.http1.websocket import WebSocketConnection
 from defserve.serve.session_opener import serve_on_loopback
 from tests.listening import Listening, listening, request
 from tests.raw import PREFIX, STATELESS, until
@@ -33,15 +34,6 @@ UPGRADE = (
     "sec-websocket-version: 13",
     "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg==",
 )
-
-
-@pytest.fixture(params=["fast", "httptools", "h11"])
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The parser of a server; `httptools` has no fast path here."""
-    fits = installing.check_uvicorn_compat
-    if request.param == "httptools":
-        monkeypatch.setattr(installing, "check_uvicorn_compat", lambda *kinds: fits(*kinds)._replace(fast_path="off"))
-    return "h11" if request.param == "h11" else "httptools"
 
 
 def parrot(limits: Limits | None = None) -> Server:
@@ -120,18 +112,18 @@ ENDLESS: dict[str, tuple[bytes, bytes]] = {
 
 
 @for_each_row("part", ENDLESS)
-async def test_no_part_of_a_request_may_be_endless(part: str, parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_no_part_of_a_request_may_be_endless(part: str):
+    async with listening(parrot()) as where:
         said, received = await endless(where, *ENDLESS[part])
-        assert received < MAX_REQUEST_HEAD_BYTES + 4 * BLOCK
+        assert received < MAX_HEAD_BYTES + 4 * BLOCK
         assert status(said) in (0, 400, 431), said
         await until(lambda: where.connections == 0)
         assert b'"fine"' in await where.ask(*headers_for(), body=a_call(text="fine"))
 
 
 @pytest.mark.parametrize("behind", [False, True])
-async def test_a_head_that_comes_at_once_has_the_same_limit(behind: bool, parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_a_head_that_comes_at_once_has_the_same_limit(behind: bool):
+    async with listening(parrot()) as where:
         reader, writer = await where.connect()
         first = request(verb="GET", path="/nothing") if behind else b""
         writer.write(first + request(*(f"x-{n}: y" for n in range(12_000)), verb="GET", path="/nothing"))
@@ -143,16 +135,16 @@ async def test_a_head_that_comes_at_once_has_the_same_limit(behind: bool, parser
         writer.close()
 
 
-@pytest.mark.parametrize("size", [MAX_REQUEST_HEAD_BYTES - 2000, MAX_REQUEST_HEAD_BYTES + 2000, 500_000])
-async def test_a_large_body_does_not_count_as_a_head(size: int, parser: str):
-    async with listening(parrot(), parser=parser) as where:
+@pytest.mark.parametrize("size", [MAX_HEAD_BYTES - 2000, MAX_HEAD_BYTES + 2000, 500_000])
+async def test_a_large_body_does_not_count_as_a_head(size: int):
+    async with listening(parrot()) as where:
         for more in ((), ("x-more: " + "y" * 20_000,)):
             said = await where.ask(*headers_for(), *more, body=a_call(text="x" * size))
             assert status(said) == 200 and len(said) > size
 
 
-async def test_many_small_chunks_are_a_body_as_any_other(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_many_small_chunks_are_a_body_as_any_other():
+    async with listening(parrot()) as where:
         body = a_call(text="y" * 20_000)
         reader, writer = await where.connect()
         about = "content-type: application/json", "transfer-encoding: chunked", "connection: close"
@@ -166,17 +158,17 @@ async def test_many_small_chunks_are_a_body_as_any_other(parser: str):
     "trailer",
     ["host: evil.example", "origin: http://evil.example", "authorization: Bearer x", "mcp-name: wait"],
 )
-async def test_a_trailer_is_no_header(trailer: str, parser: str):
+async def test_a_trailer_is_no_header(trailer: str):
     scopes = list[Any]()
-    async with listening(parrot(), parser=parser) as where:
-        app = where.listener.config.loaded_app
+    async with listening(parrot()) as where:
+        app = where.listener.state.app
 
         async def seeing(scope: Any, receive: Any, send: Any) -> None:
             scopes.append(scope)
             await app(scope, receive, send)
             scopes.append(scope)
 
-        where.listener.config.loaded_app = seeing
+        where.listener.state.app = seeing
         reader, writer = await where.connect()
         writer.write(chunked("connection: close") + trailer.encode() + b"\r\n\r\n")
         assert b'"fine"' in await reader.read()
@@ -187,8 +179,8 @@ async def test_a_trailer_is_no_header(trailer: str, parser: str):
     assert len(scopes) == 2
 
 
-async def test_a_trailer_opens_no_session_and_names_none(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_a_trailer_opens_no_session_and_names_none():
+    async with listening(parrot()) as where:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode()
         head = request(headers_for()[0], "content-type: application/json", "transfer-encoding: chunked")
         reader, writer = await where.connect()
@@ -197,9 +189,9 @@ async def test_a_trailer_opens_no_session_and_names_none(parser: str):
         writer.close()
 
 
-async def test_the_rest_of_a_request_that_was_answered_is_thrown_away_but_not_for_ever(parser: str):
+async def test_the_rest_of_a_request_that_was_answered_is_thrown_away_but_not_for_ever():
     limits = Limits(message=100_000)
-    async with listening(parrot(limits), parser=parser) as where:
+    async with listening(parrot(limits)) as where:
         reader, writer = await where.connect()
         writer.write(request("transfer-encoding: chunked", path="/nothing"))
         assert b" 404 " in await reader.readuntil(BLANK)
@@ -208,7 +200,7 @@ async def test_the_rest_of_a_request_that_was_answered_is_thrown_away_but_not_fo
             where, request("transfer-encoding: chunked", path="/nothing"), b"3e8\r\n" + b"x" * 1000 + b"\r\n"
         )
         assert status(said) in (0, 404)
-        assert received < limits.message + MAX_REQUEST_HEAD_BYTES + 4 * BLOCK
+        assert received < limits.message + MAX_HEAD_BYTES + 4 * BLOCK
 
 
 async def held_back(where: Listening, writer: asyncio.StreamWriter, piece: bytes) -> int:
@@ -227,8 +219,8 @@ async def held_back(where: Listening, writer: asyncio.StreamWriter, piece: bytes
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/mcp"])
-async def test_requests_that_wait_behind_another_are_not_read_ahead(path: str, parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_requests_that_wait_behind_another_are_not_read_ahead(path: str):
+    async with listening(parrot()) as where:
         _, writer = await where.connect()
         writer.write(request(*headers_for("wait"), body=a_call("wait")))
         await until(lambda: where.app.provider.composition.running == 1)
@@ -236,8 +228,8 @@ async def test_requests_that_wait_behind_another_are_not_read_ahead(path: str, p
         writer.transport.abort()
 
 
-async def test_what_comes_behind_the_last_request_is_not_kept(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_what_comes_behind_the_last_request_is_not_kept():
+    async with listening(parrot()) as where:
         _, writer = await where.connect()
         writer.write(request(*headers_for("wait"), "connection: close", body=a_call("wait")))
         await until(lambda: where.app.provider.composition.running == 1)
@@ -254,19 +246,19 @@ def frame(opcode: int, data: bytes = b"", *, last: bool = True) -> bytes:
 
 
 async def opened(where: Listening) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Any]:
-    """A socket, and uvicorn's end of it."""
+    """A socket, and the server's end of it."""
     reader, writer = await where.connect()
     writer.write(request(*UPGRADE, verb="GET"))
     await reader.readuntil(BLANK)
     await until(lambda: len(where.app.sockets.open) == 1)
-    (served,) = where.listener.server_state.connections
+    (served,) = where.listener.state.connections
     return reader, writer, served
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("calls", [False, True])
 async def test_who_pings_and_does_not_read_is_not_read_from(calls: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(websockets, "CONTROL_FRAMES", 10**9)
+    monkeypatch.setattr(websocket, "MAX_CONTROL_FRAMES", 10**9)
     async with listening(parrot()) as where:
         _, writer, served = await opened(where)
         pings = frame(9, b"x" * 125) * 500
@@ -315,12 +307,12 @@ async def test_what_comes_before_a_socket_is_open_is_bounded():
         where.app.sockets.serve = later  # type: ignore[method-assign]
         _, writer = await where.connect()
         writer.write(request(*UPGRADE, verb="GET"))
-        await until(lambda: any("Patient" in type(one).__name__ for one in where.listener.server_state.connections))
-        (served,) = where.listener.server_state.connections
+        await until(lambda: any(isinstance(one, WebSocketConnection) for one in where.listener.state.connections))
+        (served,) = where.listener.state.connections
         for _ in range(400):
             writer.write(frame(1, b"x" * 100) * 100)
             await asyncio.sleep(0)
-        assert served.queue.qsize() < 10_000
+        assert len(served._rest) < 10_000
         assert not served.transport.is_reading()
         gate.set()
         writer.transport.abort()
@@ -360,33 +352,20 @@ CONVERSATIONS: Iterable[Conversation] = (_one_answer, _not_found, _pipelined, _t
 @pytest.mark.parametrize("converse", CONVERSATIONS, ids=lambda each: each.__name__.strip("_"))
 @pytest.mark.parametrize("reset", [False, True])
 async def test_nothing_of_a_closed_connection_waits_for_the_garbage_collector(
-    converse: Conversation, reset: bool, parser: str, monkeypatch: pytest.MonkeyPatch
+    converse: Conversation, reset: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    if converse is _pipelined and (parser, installing.check_uvicorn_compat(HttpToolsProtocol).fast_path) == (
-        "httptools",
-        "off",
-    ):
-        pytest.skip("without the fast path the call goes on: uvicorn tells only the last of several requests")
     known = list[weakref.ref[Any]]()
-    install = installing.install_fast_path
 
-    def watched(config: Any, limits: Limits) -> Any:
-        fit = install(config, limits)
-        kind = config.http_protocol_class
+    class KnownConnection(HttpConnection):
+        def __init__(self, state: Any) -> None:
+            super().__init__(state)
+            known.append(weakref.ref(self))
 
-        def made(**options: Any) -> Any:
-            one = kind(**options)
-            known.append(weakref.ref(one))
-            return one
-
-        config.http_protocol_class = made
-        return fit
-
-    monkeypatch.setattr("defserve.serve.network.install_fast_path", watched)
+    monkeypatch.setattr(network, "HttpConnection", KnownConnection)
     server = parrot()
     gc.disable()
     try:
-        async with serve_on_loopback(server.asgi(), server.limits, parser=parser) as url:
+        async with serve_on_loopback(server.asgi(), server.limits) as url:
             host, _, port = url.removeprefix("http://").strip("/").partition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             await converse(reader, writer)

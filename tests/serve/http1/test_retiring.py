@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from defserve import Server
-from tests.listening import listening, parsers, request
+from tests.listening import listening, request
 
 pytestmark = pytest.mark.anyio
 
@@ -22,13 +22,12 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     return head.lower()
 
 
-@parsers
-async def test_the_next_response_on_each_connection_says_that_it_is_the_last(parser: str):
-    async with listening(Server("s"), parser=parser) as where:
+async def test_the_next_response_on_each_connection_says_that_it_is_the_last():
+    async with listening(Server("s")) as where:
         used, unused = await where.connect(), await where.connect()
         for _ in range(3):
             assert b"connection: close" not in await answer(*used)
-        where.listener.config.http_protocol_class.retire_connections()
+        where.listener.retire()
         late = await where.connect()  # accepted before it stopped listening, and seen after
         for reader, writer in (used, unused, late):
             assert b"\r\nconnection: close\r\n" in await answer(reader, writer)
@@ -36,10 +35,9 @@ async def test_the_next_response_on_each_connection_says_that_it_is_the_last(par
             writer.close()
 
 
-@parsers
-async def test_what_one_listener_does_concerns_no_other(parser: str):
-    async with listening(Server("s"), parser=parser) as one, listening(Server("s"), parser=parser) as other:
-        one.listener.config.http_protocol_class.retire_connections()
+async def test_what_one_listener_does_concerns_no_other():
+    async with listening(Server("s")) as one, listening(Server("s")) as other:
+        one.listener.retire()
         reader, writer = await other.connect()
         assert b"connection: close" not in await answer(reader, writer)
         writer.close()

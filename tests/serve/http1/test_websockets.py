@@ -7,13 +7,12 @@ import json
 import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from defserve import Server
-from defserve.serve.fastpath.websockets import CONTROL_FRAMES, PIECE, BoundedWebSocket
+from defserve.serve.http1.websocket import MAX_CONTROL_FRAMES, PIECE_BYTES
 from tests.attack.speaking.websocket import CLOSE, CONTINUATION, PING, PONG, TEXT, frame
 from tests.listening import UPGRADE, listening, request
 from tests.raw import until
@@ -40,7 +39,7 @@ async def opened() -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamW
         writer.write(request(*UPGRADE, verb="GET"))
         await reader.readuntil(b"\r\n\r\n")
         await until(lambda: len(where.app.sockets.open) == 1)
-        (served,) = where.listener.server_state.connections
+        (served,) = where.listener.state.connections
         try:
             yield reader, writer, served
         finally:
@@ -57,15 +56,16 @@ async def read_frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 @for_each_row("kind", ["websocket.send", "websocket.close"])
 async def test_what_is_sent_after_the_client_was_hung_up_on_fails_as_if_it_had_left(kind: str):
-    closed = cast(Any, SimpleNamespace(close_sent=True))
-    with pytest.raises(OSError):
-        await BoundedWebSocket.send(closed, {"type": kind})
+    async with opened() as (_, _, served):
+        await served.send({"type": "websocket.close", "code": 1000})
+        with pytest.raises(OSError):
+            await served.send({"type": kind, "text": ""})
 
 
 @for_each_row("opcode", [PING, PONG])
 async def test_a_client_that_sends_very_many_pings_or_pongs_is_cut_off(opcode: int):
     async with opened() as (reader, writer, _):
-        writer.write(frame(opcode) * (CONTROL_FRAMES + 1))
+        writer.write(frame(opcode) * (MAX_CONTROL_FRAMES + 1))
         while (got := await read_frame(reader))[0] == PONG:
             pass
         assert got[0] == CLOSE and struct.unpack_from(">H", got[1]) == (1008,)
@@ -75,21 +75,21 @@ async def test_a_client_that_sends_very_many_pings_or_pongs_is_cut_off(opcode: i
 async def test_a_client_may_ping_often_for_a_long_time():
     async with opened() as (reader, writer, served):
         for _ in range(3):
-            writer.write(frame(PING) * CONTROL_FRAMES)
-            for _ in range(CONTROL_FRAMES):
+            writer.write(frame(PING) * MAX_CONTROL_FRAMES)
+            for _ in range(MAX_CONTROL_FRAMES):
                 assert await read_frame(reader) == (PONG, b"")
             served._counted_since -= 1  # a second later
 
 
 async def test_of_many_messages_only_some_are_handled_in_one_turn():
     async with opened() as (_, _, served):
-        served.data_received(EMPTY * PIECE)
-        assert 0 < served.queue.qsize() <= PIECE // len(EMPTY) + 1
+        served.data_received(EMPTY * PIECE_BYTES)
+        assert 0 < len(served._messages) <= PIECE_BYTES // len(EMPTY) + 1
         waiting = len(served._rest)
         while waiting:
             assert not served.transport.is_reading()
             await asyncio.sleep(0)
-            assert waiting - len(served._rest) <= PIECE
+            assert waiting - len(served._rest) <= PIECE_BYTES
             waiting = len(served._rest)
         await until(served.transport.is_reading)
 
@@ -98,8 +98,8 @@ async def test_of_what_comes_behind_a_close_only_some_is_handled_in_one_turn():
     async with opened() as (reader, _, served):
         served.transport.pause_reading()
         await served.send({"type": "websocket.close", "code": 1000})
-        served.data_received(EMPTY * (PIECE // len(EMPTY)) * 3 + frame(CLOSE))
-        assert len(served._rest) > PIECE
+        served.data_received(EMPTY * (PIECE_BYTES // len(EMPTY)) * 3 + frame(CLOSE))
+        assert len(served._rest) > PIECE_BYTES
         assert (await read_frame(reader))[0] == CLOSE
         assert await reader.read() == b""
         assert not served._rest
@@ -116,11 +116,11 @@ async def test_what_waits_for_its_turn_is_answered_in_order():
 
 
 async def test_a_long_message_is_read_in_one_turn_and_answered():
-    text = b" " * (10 * PIECE) + b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+    text = b" " * (10 * PIECE_BYTES) + b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
     async with opened() as (reader, writer, served):
         half = len(text) // 2
         served.data_received(frame(TEXT, text[:half], fin=False) + frame(CONTINUATION, text[half:]))
-        assert served.queue.qsize() == 1 and not served._rest
+        assert len(served._messages) == 1 and not served._rest
         assert json.loads((await read_frame(reader))[1])["id"] == 1
         writer.write(frame(PING, b"still here"))
         assert await read_frame(reader) == (PONG, b"still here")
@@ -128,8 +128,8 @@ async def test_a_long_message_is_read_in_one_turn_and_answered():
 
 async def test_a_client_that_leaves_takes_along_what_waited_for_its_turn():
     async with opened() as (_, _, served):
-        served.data_received(EMPTY * PIECE)
+        served.data_received(EMPTY * PIECE_BYTES)
         assert served._rest
         served.transport.abort()
-        await until(lambda: served.disconnected)
+        await until(lambda: served._is_lost)
         assert not served._rest

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits, Server
-from tests.listening import Listening, listening, parsers, request
+from tests.listening import Listening, listening, request
 from tests.raw import PREFIX, STATELESS, until
 from tests.rows import for_each_row
 
@@ -63,9 +63,8 @@ async def asked(where: Listening, *data: bytes) -> tuple[asyncio.StreamReader, a
     return reader, writer
 
 
-@parsers
-async def test_an_answer_that_is_there_at_once_is_sent_and_the_connection_closed(parser: str):
-    async with listening(Tools().server, parser=parser) as where:
+async def test_an_answer_that_is_there_at_once_is_sent_and_the_connection_closed():
+    async with listening(Tools().server) as where:
         for _ in range(3):  # the head is known from the second time on
             reader, writer = await asked(where, a_call("echo"))
             response = await reader.read()
@@ -74,11 +73,10 @@ async def test_an_answer_that_is_there_at_once_is_sent_and_the_connection_closed
         await until(lambda: where.connections == 0)
 
 
-@parsers
 @pytest.mark.parametrize("tool", ["wait", "chat"])
-async def test_a_call_that_takes_time_is_answered_too(tool: str, parser: str):
+async def test_a_call_that_takes_time_is_answered_too(tool: str):
     tools = Tools()
-    async with listening(tools.server, parser=parser) as where:
+    async with listening(tools.server) as where:
         reader, writer = await asked(where, a_call(tool))
         await tools.begun.wait()
         begin = await reader.readuntil(b": keep-alive" if tool == "wait" else b"so far")  # the client is there
@@ -89,10 +87,9 @@ async def test_a_call_that_takes_time_is_answered_too(tool: str, parser: str):
         writer.close()
 
 
-@parsers
-async def test_several_requests_are_all_answered(parser: str):
+async def test_several_requests_are_all_answered():
     tools = Tools()
-    async with listening(tools.server, parser=parser) as where:
+    async with listening(tools.server) as where:
         reader, writer = await asked(where, a_call("echo"), a_call("wait"), a_call("echo"))
         await tools.begun.wait()
         tools.go.set()
@@ -101,11 +98,10 @@ async def test_several_requests_are_all_answered(parser: str):
         writer.close()
 
 
-@parsers
 @pytest.mark.parametrize("tool", ["wait", "chat"])
-async def test_a_client_that_has_left_is_noticed_and_its_call_ends(tool: str, parser: str):
+async def test_a_client_that_has_left_is_noticed_and_its_call_ends(tool: str):
     tools = Tools()
-    async with listening(tools.server, parser=parser) as where:
+    async with listening(tools.server) as where:
         _, writer = await where.connect()
         writer.write(a_call(tool))
         await tools.begun.wait()
@@ -114,10 +110,9 @@ async def test_a_client_that_has_left_is_noticed_and_its_call_ends(tool: str, pa
         await until(lambda: where.connections == 0)
 
 
-@parsers
 @for_each_row("sent", [b"", b"POST /mcp HT", a_call("wait")[:-1]])
-async def test_a_request_that_will_never_be_whole_is_not_waited_for(sent: bytes, parser: str):
-    async with listening(Tools().server, parser=parser) as where:
+async def test_a_request_that_will_never_be_whole_is_not_waited_for(sent: bytes):
+    async with listening(Tools().server) as where:
         reader, writer = await asked(where, sent)
         assert b"200 OK" not in await reader.read()
         await until(lambda: where.connections == 0)
@@ -136,10 +131,9 @@ async def session_of(where: Listening) -> str:
 
 
 @pytest.mark.slow
-@parsers
-async def test_a_stream_of_events_goes_on_but_not_for_ever(parser: str):
+async def test_a_stream_of_events_goes_on_but_not_for_ever():
     tools = Tools(Limits(idle=1.5))
-    async with listening(tools.server, parser=parser) as where:
+    async with listening(tools.server) as where:
         id = await session_of(where)
         reader, writer = await asked(where, request(ACCEPT, f"mcp-session-id: {id}", verb="GET"))
         await reader.readuntil(b"text/event-stream")
@@ -152,9 +146,8 @@ async def test_a_stream_of_events_goes_on_but_not_for_ever(parser: str):
         writer.close()
 
 
-@parsers
-async def test_a_stream_that_nobody_half_closed_is_sent_no_needless_comments(parser: str):
-    async with listening(Tools().server, parser=parser) as where:
+async def test_a_stream_that_nobody_half_closed_is_sent_no_needless_comments():
+    async with listening(Tools().server) as where:
         id = await session_of(where)
         reader, writer = await where.connect()
         writer.write(request(ACCEPT, f"mcp-session-id: {id}", verb="GET"))
@@ -164,10 +157,9 @@ async def test_a_stream_that_nobody_half_closed_is_sent_no_needless_comments(par
         writer.close()
 
 
-@parsers
-async def test_it_works_over_a_unix_socket(parser: str, tmp_path: Path):
+async def test_it_works_over_a_unix_socket(tmp_path: Path):
     tools = Tools()
-    async with listening(tools.server, f"unix:{tmp_path}/s", parser=parser) as where:
+    async with listening(tools.server, f"unix:{tmp_path}/s") as where:
         reader, writer = await asked(where, a_call("wait"))
         await tools.begun.wait()
         tools.go.set()

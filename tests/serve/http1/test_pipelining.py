@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from defserve import Server
-from tests.listening import Listening, listening, parsers, request
+from tests.listening import Listening, listening, request
 from tests.raw import PREFIX, STATELESS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -38,9 +38,8 @@ def a_call(text: str, id: int = 1) -> bytes:
     return request("accept: application/json, text/event-stream", *about, body=body)
 
 
-@parsers
-async def test_many_calls_in_one_write_are_answered_in_order(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_many_calls_in_one_write_are_answered_in_order():
+    async with listening(parrot()) as where:
         reader, writer = await where.connect()
         writer.write(b"".join(a_call("x" * 300, id) for id in range(COUNT)))
         for id in range(COUNT):
@@ -50,9 +49,8 @@ async def test_many_calls_in_one_write_are_answered_in_order(parser: str):
         writer.close()
 
 
-@parsers
-async def test_calls_whose_answers_nobody_reads_stay_in_the_network(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_calls_whose_answers_nobody_reads_stay_in_the_network():
+    async with listening(parrot()) as where:
         assert await _taken(where, a_call("a" * 100) * 200) < TAKEN
 
 

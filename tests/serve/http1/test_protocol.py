@@ -12,12 +12,11 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import Context, Limits, Server
-from defserve.serve import network
 from defserve.serve.asyncio_engine import EAGER
-from defserve.serve.fastpath import install as installing
-from defserve.serve.fastpath.known_heads import RequestHeadCache
-from defserve.serve.fastpath.protocol import MAX_LEARNED_HEADS, FastHttptoolsProtocol
-from tests.listening import Listening, listening, parsers, request
+from defserve.serve.http1 import connection
+from defserve.serve.http1.connection import MAX_LEARNED_HEADS
+from defserve.serve.http1.known_heads import RequestHeadCache
+from tests.listening import Listening, listening, request
 from tests.rows import for_each_row
 from tests.waiting import until
 
@@ -113,9 +112,8 @@ async def all_said(where: Listening, *data: bytes) -> bytes:
     return bytes(said)
 
 
-@parsers
-async def test_requests_that_do_not_wait_for_answers_get_them_in_order(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_requests_that_do_not_wait_for_answers_get_them_in_order():
+    async with listening(parrot()) as where:
         await warm(where)
         reader, writer = await where.connect()
         tools = ("echo", "ponder", "echo", "echo", "ponder")
@@ -124,10 +122,9 @@ async def test_requests_that_do_not_wait_for_answers_get_them_in_order(parser: s
         writer.close()
 
 
-@parsers
 @for_each_row("size", [10, 70_000, 300_000])
-async def test_bodies_and_answers_of_any_size_arrive(parser: str, size: int):
-    async with listening(parrot(), parser=parser) as where:
+async def test_bodies_and_answers_of_any_size_arrive(size: int):
+    async with listening(parrot()) as where:
         await warm(where)
         reader, writer = await where.connect()
         for _ in range(3):
@@ -136,9 +133,8 @@ async def test_bodies_and_answers_of_any_size_arrive(parser: str, size: int):
         writer.close()
 
 
-@parsers
-async def test_a_body_in_pieces_is_waited_for(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_a_body_in_pieces_is_waited_for():
+    async with listening(parrot()) as where:
         await warm(where)
         reader, writer = await where.connect()
         whole = a_call("in pieces")
@@ -148,9 +144,8 @@ async def test_a_body_in_pieces_is_waited_for(parser: str):
         writer.close()
 
 
-@parsers
-async def test_who_wants_the_connection_closed_has_it_closed(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_who_wants_the_connection_closed_has_it_closed():
+    async with listening(parrot()) as where:
         await warm(where)
         reader, writer = await where.connect()
         writer.write(a_call("last", "echo", "connection: close"))
@@ -160,9 +155,8 @@ async def test_who_wants_the_connection_closed_has_it_closed(parser: str):
         writer.close()
 
 
-@parsers
-async def test_who_asks_before_it_sends_is_told_to_go_on(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_who_asks_before_it_sends_is_told_to_go_on():
+    async with listening(parrot()) as where:
         await warm(where)
         reader, writer = await where.connect()
         head, _, body = a_call("polite", "echo", "expect: 100-continue").partition(b"\r\n\r\n")
@@ -173,9 +167,8 @@ async def test_who_asks_before_it_sends_is_told_to_go_on(parser: str):
         writer.close()
 
 
-@parsers
-async def test_the_old_version_of_http_is_answered_and_closed(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_the_old_version_of_http_is_answered_and_closed():
+    async with listening(parrot()) as where:
         await warm(where)
         reader, writer = await where.connect()
         writer.write(a_call("old").replace(b"HTTP/1.1", b"HTTP/1.0", 1))
@@ -184,11 +177,8 @@ async def test_the_old_version_of_http_is_answered_and_closed(parser: str):
 
 
 @pytest.mark.parametrize("before", [b"", a_call("first")], ids=["alone", "behind another request"])
-@pytest.mark.parametrize("parser", ["fast path", "httptools", "h11"])
-async def test_events_for_the_old_version_of_http_come_without_chunks(
-    before: bytes, parser: str, monkeypatch: pytest.MonkeyPatch
-):
-    server, fits = parrot(), installing.check_uvicorn_compat
+async def test_events_for_the_old_version_of_http_come_without_chunks(before: bytes):
+    server = parrot()
 
     @server.tool
     async def report(text: str, ctx: Context) -> str:
@@ -196,9 +186,7 @@ async def test_events_for_the_old_version_of_http_come_without_chunks(
         await asyncio.sleep(0.01)
         return text
 
-    if parser != "fast path":
-        monkeypatch.setattr(installing, "check_uvicorn_compat", lambda *kinds: fits(*kinds)._replace(fast_path="off"))
-    async with listening(server, parser="httptools" if parser == "fast path" else parser) as where:
+    async with listening(server) as where:
         reader, writer = await where.connect()
         asked = a_call("old", "report", token=1).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
         writer.write(before + asked)
@@ -212,9 +200,8 @@ async def test_events_for_the_old_version_of_http_come_without_chunks(
     assert '"old"' in events
 
 
-@parsers
-async def test_a_refusal_looks_the_same_as_ever(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_a_refusal_looks_the_same_as_ever():
+    async with listening(parrot()) as where:
         await warm(where)
         reader, writer = await where.connect()
         writer.write(re.sub(rb"mcp-name: echo", b"mcp-name: other", a_call("no")))
@@ -226,10 +213,9 @@ async def test_a_refusal_looks_the_same_as_ever(parser: str):
 
 
 @pytest.mark.slow
-@parsers
-async def test_an_idle_connection_is_let_go_and_a_busy_one_is_not(parser: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(network, "KEEP_ALIVE", 1)
-    async with listening(parrot(), parser=parser) as where:
+async def test_an_idle_connection_is_let_go_and_a_busy_one_is_not(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection, "KEEP_ALIVE_SECONDS", 1.0)
+    async with listening(parrot()) as where:
         await warm(where)
         idle, idle_writer = await where.connect()
         busy, busy_writer = await where.connect()
@@ -254,9 +240,8 @@ UPGRADE = (
 HEAD = "POST /nope HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
 
 
-@parsers
-async def test_a_refusal_reaches_one_who_is_still_sending(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_a_refusal_reaches_one_who_is_still_sending():
+    async with listening(parrot()) as where:
         reader, writer = await where.connect()
         writer.write(HEAD.format(200_000).encode())
         assert (await response_of(reader))[0] == 404
@@ -268,9 +253,8 @@ async def test_a_refusal_reaches_one_who_is_still_sending(parser: str):
         writer.close()
 
 
-@parsers
-async def test_a_connection_whose_refused_body_came_late_is_only_idle(parser: str):
-    async with listening(parrot(Limits(header=0.2)), parser=parser) as where:
+async def test_a_connection_whose_refused_body_came_late_is_only_idle():
+    async with listening(parrot(Limits(header=0.2))) as where:
         reader, writer = await where.connect()
         writer.write(HEAD.format(10).encode())
         assert (await response_of(reader))[0] == 404
@@ -281,9 +265,8 @@ async def test_a_connection_whose_refused_body_came_late_is_only_idle(parser: st
         writer.close()
 
 
-@parsers
-async def test_a_head_that_grows_behind_an_open_stream_is_cut_off(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_a_head_that_grows_behind_an_open_stream_is_cut_off():
+    async with listening(parrot()) as where:
         _reader, writer = await where.connect()
         writer.write(a_call("x", "wait") + b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n")
 
@@ -298,9 +281,8 @@ async def test_a_head_that_grows_behind_an_open_stream_is_cut_off(parser: str):
             await asyncio.wait_for(grow(), 2)
 
 
-@parsers
-async def test_an_offer_of_http_2_is_ignored(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_an_offer_of_http_2_is_ignored():
+    async with listening(parrot()) as where:
         reader, writer = await where.connect()
         writer.write(
             a_call("java", "echo", "connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAEA")
@@ -309,9 +291,8 @@ async def test_an_offer_of_http_2_is_ignored(parser: str):
         writer.close()
 
 
-@parsers
-async def test_only_a_get_becomes_a_websocket(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_only_a_get_becomes_a_websocket():
+    async with listening(parrot()) as where:
         reader, writer = await where.connect()
         key = "sec-websocket-key: MDEyMzQ1Njc4OWFiY2RlZg=="
         writer.write(
@@ -322,12 +303,9 @@ async def test_only_a_get_becomes_a_websocket(parser: str):
 
 
 @pytest.mark.slow
-@parsers
-async def test_a_socket_opened_on_a_used_connection_outlives_its_keep_alive(
-    parser: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(network, "KEEP_ALIVE", 1)
-    async with listening(parrot(), parser=parser) as where:
+async def test_a_socket_opened_on_a_used_connection_outlives_its_keep_alive(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection, "KEEP_ALIVE_SECONDS", 1.0)
+    async with listening(parrot()) as where:
         reader, writer = await where.connect()
         writer.write(a_call("first"))
         assert await heard(reader) == "first"
@@ -345,8 +323,7 @@ async def test_a_socket_opened_on_a_used_connection_outlives_its_keep_alive(
         writer.close()
 
 
-@parsers
-async def test_nothing_that_a_call_has_set_is_left_for_the_next_on_its_connection(parser: str):
+async def test_nothing_that_a_call_has_set_is_left_for_the_next_on_its_connection():
     marked: ContextVar[str] = ContextVar("marked", default="nothing")
     server, asked_again = Server("s", "1"), asyncio.Event()
 
@@ -362,7 +339,7 @@ async def test_nothing_that_a_call_has_set_is_left_for_the_next_on_its_connectio
         """What is set."""
         return marked.get()
 
-    async with listening(server, parser=parser) as where:
+    async with listening(server) as where:
         reader, writer = await where.connect()
         await where.write(writer, a_call("alice", "mark"), a_call("", "look"))
         asked_again.set()
@@ -372,8 +349,7 @@ async def test_nothing_that_a_call_has_set_is_left_for_the_next_on_its_connectio
         writer.close()
 
 
-@parsers
-async def test_a_call_that_ends_while_a_question_of_its_own_waits_is_answered(parser: str):
+async def test_a_call_that_ends_while_a_question_of_its_own_waits_is_answered():
     server = Server("s", "1")
 
     @server.tool
@@ -384,7 +360,7 @@ async def test_a_call_that_ends_while_a_question_of_its_own_waits_is_answered(pa
         asking.cancel()
         return text
 
-    async with listening(server, parser=parser) as where:
+    async with listening(server) as where:
         reader, writer = await where.connect()
         for _ in range(5):
             writer.write(a_call("done", "hasty"))
@@ -427,26 +403,25 @@ async def test_what_is_odd_is_answered_as_by_a_server_that_learns_nothing(monkey
         return {kind: [next(said), next(said)] for kind in ODD}
 
     with monkeypatch.context() as patch:
-        patch.setattr(FastHttptoolsProtocol, "_lessons", 0)
-        async with listening(parrot(), parser="httptools") as where:
+        patch.setattr(connection, "MAX_LEARNED_HEADS", 0)
+        async with listening(parrot()) as where:
             fresh = await answers(where)
-    async with listening(parrot(), parser="httptools") as where:
+    async with listening(parrot()) as where:
         await warm(where)
         await warm(where)
         assert await answers(where) == fresh
     assert all(map(any, fresh.values()))
 
 
-@parsers
-async def test_a_server_that_leaves_answers_what_is_on_its_way_and_then_hangs_up(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_a_server_that_leaves_answers_what_is_on_its_way_and_then_hangs_up():
+    async with listening(parrot()) as where:
         await warm(where)
         asks, idle, fresh = [await where.connect() for _ in range(3)]
         for reader, writer in (asks, idle):
             writer.write(a_call("before"))
             assert await heard(reader) == "before"
-        for connection in list(where.listener.server_state.connections):
-            connection.shutdown()
+        for each in list(where.listener.state.connections):
+            each.shut_down()
         asks[1].write(a_call("on its way"))
         assert await heard(asks[0]) == "on its way"
         async with asyncio.timeout(30):
@@ -462,9 +437,8 @@ def statuses(said: bytes) -> list[int]:
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+)", said)]
 
 
-@parsers
-async def test_behind_half_a_head_nothing_is_a_request_of_its_own(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_behind_half_a_head_nothing_is_a_request_of_its_own():
+    async with listening(parrot()) as where:
         await warm(where)
         whole = a_call("in pieces")
         for sent in ([a_call("one") + HALF], [whole[:-5], whole[-5:] + HALF]):
@@ -473,9 +447,8 @@ async def test_behind_half_a_head_nothing_is_a_request_of_its_own(parser: str):
             assert b"smuggled" not in said
 
 
-@parsers
-async def test_half_a_head_behind_a_request_is_waited_for_no_longer_than_any_other(parser: str):
-    async with listening(parrot(Limits(header=0.2)), parser=parser) as where:
+async def test_half_a_head_behind_a_request_is_waited_for_no_longer_than_any_other():
+    async with listening(parrot(Limits(header=0.2))) as where:
         reader, writer = await where.connect()
         writer.write(a_call("one") + HALF)
         async with asyncio.timeout(30):
@@ -484,9 +457,8 @@ async def test_half_a_head_behind_a_request_is_waited_for_no_longer_than_any_oth
         writer.close()
 
 
-@parsers
-async def test_a_whole_request_behind_another_leaves_no_deadline_behind(parser: str):
-    async with listening(parrot(Limits(header=0.1)), parser=parser) as where:
+async def test_a_whole_request_behind_another_leaves_no_deadline_behind():
+    async with listening(parrot(Limits(header=0.1))) as where:
         reader, writer = await where.connect()
         writer.write(a_call("one", "ponder") + a_call("two"))
         assert [await heard(reader), await heard(reader)] == ["one", "two"]
@@ -497,7 +469,7 @@ async def test_a_whole_request_behind_another_leaves_no_deadline_behind(parser: 
 
 
 async def test_the_body_of_a_request_that_offers_another_protocol_is_no_request():
-    async with listening(parrot(), parser="httptools") as where:
+    async with listening(parrot()) as where:
         await warm(where)
         inner = a_call("smuggled")
         offer = ("connection: upgrade", "upgrade: foo", "content-type: application/json")
@@ -507,21 +479,19 @@ async def test_the_body_of_a_request_that_offers_another_protocol_is_no_request(
             assert b"smuggled" not in said
 
 
-@parsers
-async def test_a_body_that_speaks_of_http_2_is_left_as_it_is(parser: str):
-    async with listening(parrot(), parser=parser) as where:
+async def test_a_body_that_speaks_of_http_2_is_left_as_it_is():
+    async with listening(parrot()) as where:
         refused = request("content-length: 40", "content-type: application/json", path="/nope")
         body = b"a\r\nupgrade: h2c\r\nb".ljust(40, b"x")
         assert statuses(await all_said(where, refused, body, a_call("after"))) == [404, 200]
 
 
-async def test_a_socket_is_not_opened_in_the_middle_of_a_response():
-    async with listening(parrot(), parser="httptools") as where:
-        assert statuses(await all_said(where, a_call("first", "ponder") + request(*UPGRADE, verb="GET"))) == [200]
+async def test_a_socket_is_opened_behind_the_response_that_comes_before_it():
+    async with listening(parrot()) as where:
+        assert statuses(await all_said(where, a_call("first", "ponder") + request(*UPGRADE, verb="GET"))) == [200, 101]
 
 
-@parsers
-async def test_a_client_that_leaves_stops_the_call_it_was_being_answered_whatever_it_sent_behind(parser: str):
+async def test_a_client_that_leaves_stops_the_call_it_was_being_answered_whatever_it_sent_behind():
     server, stopped = parrot(), asyncio.Event()
 
     @server.tool
@@ -538,7 +508,7 @@ async def test_a_client_that_leaves_stops_the_call_it_was_being_answered_whateve
     body = a_call("a", "count").partition(b"\r\n\r\n")[2].replace(wants[20:], wants)
     about = (f"mcp-protocol-version: {VERSION}", "mcp-method: tools/call", "mcp-name: count")
     counting = request(*about, "accept: application/json, text/event-stream", body=body)
-    async with listening(server, parser=parser) as where:
+    async with listening(server) as where:
         reader, writer = await where.connect()
         writer.write(counting + a_call("behind"))
         await reader.readuntil(b'"progress":')
@@ -548,19 +518,19 @@ async def test_a_client_that_leaves_stops_the_call_it_was_being_answered_whateve
 
 
 async def test_who_comes_with_a_known_head_is_still_one_too_many():
-    async with listening(parrot(Limits(connections=2)), parser="httptools") as where:
+    async with listening(parrot(Limits(connections=2))) as where:
         await warm(where)
         others = [await where.connect() for _ in range(2)]
         for number, (_, writer) in enumerate(others):
             writer.write(a_call("hi", "wait"))  # an idle one would give way
-            await until(lambda number=number: len(where.listener.server_state.tasks) == number + 1)
+            await until(lambda number=number: len(where.listener.state.tasks) == number + 1)
         assert b" 503 " in await all_said(where, a_call("hi"))
         for _, writer in others:
             writer.transport.abort()
 
 
 async def test_a_known_head_that_came_by_halves_is_put_together():
-    async with listening(parrot(), parser="httptools") as where:
+    async with listening(parrot()) as where:
         await warm(where)
         reader, writer = await where.connect()
         for cut in (1, 30, 90):
@@ -594,7 +564,7 @@ async def test_a_call_with_a_known_head_that_streams_asks_or_outlives_its_client
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
     about = (f"mcp-protocol-version: {VERSION}", "mcp-method: tools/call", "mcp-name: count")
     counting = request(*about, "accept: application/json, text/event-stream", body=body)
-    async with listening(server, parser="httptools") as where:
+    async with listening(server) as where:
         for _ in range(3):
             reader, writer = await where.connect()
             writer.write(counting)
@@ -608,12 +578,10 @@ async def test_a_call_with_a_known_head_that_streams_asks_or_outlives_its_client
 
 
 async def test_a_head_is_not_parsed_twice(monkeypatch: pytest.MonkeyPatch):
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    parsed: list[int] = []
-    parse = HttpToolsProtocol.on_headers_complete
-    monkeypatch.setattr(HttpToolsProtocol, "on_headers_complete", lambda self: (parsed.append(1), parse(self))[1])  # pyright: ignore
-    async with listening(parrot(), parser="httptools") as where:
+    parsed: list[bytes] = []
+    parse = connection.read_head
+    monkeypatch.setattr(connection, "read_head", lambda raw: (parsed.append(raw), parse(raw))[1])
+    async with listening(parrot()) as where:
         reader, writer = await where.connect()
         for text in ("a", "abc", "a much longer text"):
             writer.write(a_call(text))
@@ -628,7 +596,7 @@ async def test_a_connection_whose_heads_all_differed_learns_one_that_comes_twice
     monkeypatch.setattr(
         RequestHeadCache, "add_head", lambda self, data, scope: (learnt.append(data), learn(self, data, scope))[1]
     )
-    async with listening(parrot(), parser="httptools") as where:
+    async with listening(parrot()) as where:
         reader, writer = await where.connect()
         for number in range(MAX_LEARNED_HEADS + 9):
             writer.write(a_call("odd", "echo", f"x-number: {number}"))
@@ -643,7 +611,7 @@ async def test_a_connection_whose_heads_all_differed_learns_one_that_comes_twice
 
 @pytest.mark.skipif(EAGER, reason="there, work that is done at once has a task all the same")
 async def test_a_call_with_a_known_head_that_does_not_wait_is_answered_without_a_task():
-    async with listening(parrot(), parser="httptools") as where:
+    async with listening(parrot()) as where:
         await warm(where)
         reader, writer = await where.connect()
         for _ in range(2):

@@ -1,0 +1,222 @@
+"""One HTTP request and its response, as ASGI's `receive` and `send`, or in one piece."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import MutableMapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.serve.sockets import BUFFERED_REQUEST_KEY
+
+if TYPE_CHECKING:
+    from defserve.serve.http1.connection import HttpConnection
+    from defserve.serve.http1.known_heads import CachedRequestHead
+    from defserve.serve.sockets import Scope
+
+log = logging.getLogger("defserve")
+
+# A complete response up to this size is written in one piece.
+MAX_WHOLE_BODY_BYTES: Final = 65_536
+_STATUS_LINES: Final = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
+JSON_HEADS: Final = {
+    status: b"%bcontent-type: application/json\r\ncontent-length: " % line for status, line in _STATUS_LINES.items()
+}
+_UNSAFE: Final = re.compile(rb"[\r\n\0]")
+_NO_BODY: Final = frozenset((204, 304))
+
+
+class HttpRequest:
+    """A request and its response, as ASGI's `receive` and `send`. It is a `serve.sockets.BufferedRequest` too."""
+
+    __slots__ = (
+        *("connection", "scope", "head", "body", "has_more", "keeps_alive", "is_head", "is_old"),
+        *("has_started", "is_complete", "is_disconnected", "expects_continue", "is_taken"),
+        *("_event", "_head_bytes", "_left", "_is_chunked"),
+    )
+
+    def __init__(self, connection: HttpConnection, scope: Scope, head: CachedRequestHead | None) -> None:
+        self.connection, self.scope, self.head = connection, scope, head
+        self.body: bytes = b""
+        """What has come of the body, and was not received yet."""
+        self.keeps_alive = True
+        self.has_more = self.is_head = self.is_old = self.expects_continue = self.is_taken = False
+        self.has_started = self.is_complete = self.is_disconnected = False
+        self._event: asyncio.Event | None = None
+        self._head_bytes: bytes | None = None
+        self._left: int | None = None
+        self._is_chunked = False
+
+    async def run(self) -> None:
+        """Run the app, and answer for it if it fails."""
+        state, scope = self.connection.state, self.scope
+        scope[BUFFERED_REQUEST_KEY] = self  # which the app removes
+        try:
+            await state.app(scope, self.receive, self.send)
+        except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                log.error("a request failed", exc_info=error)
+            await self._end_failed()
+            if not isinstance(error, Exception):
+                raise
+            return
+        if not self.is_complete and not self.is_disconnected:
+            log.error("the app returned without a complete response")
+            await self._end_failed()
+
+    async def _end_failed(self) -> None:
+        if self.is_disconnected or self.is_complete:
+            return
+        if self.has_started:
+            self.connection.transport.abort()
+            return
+        self.keeps_alive, self._head_bytes = False, None
+        head = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"21")]
+        await self.send({"type": "http.response.start", "status": 500, "headers": head})
+        await self.send({"type": "http.response.body", "body": b"Internal Server Error"})
+
+    # -- from the connection -----------------------------------------------------------------------------
+
+    def take_part(self, part: bytes, *, has_more: bool) -> None:
+        """A part of the body came."""
+        self.body = self.body + part if self.body else part
+        self.has_more = has_more
+        self.expects_continue = self.expects_continue and not part
+        if part or not has_more:
+            self.wake_app()
+
+    def on_disconnect(self) -> None:
+        """The client is gone: nobody reads the response."""
+        self.is_disconnected, self.body = True, b""
+        self.wake_app()
+
+    def wake_app(self) -> None:
+        """Let `receive` return. Behind the end of the body it returns an empty part again."""
+        if self._event is not None:
+            self._event.set()
+
+    # -- ASGI --------------------------------------------------------------------------------------------
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        if not (self.is_disconnected or self.is_complete):
+            if self._event is None:
+                self._event = asyncio.Event()
+                if not self.is_taken and (self.body or not self.has_more):
+                    self._event.set()
+            connection = self.connection
+            if not self._event.is_set():
+                connection.resume_reading()
+                if self.expects_continue and not self.has_started:
+                    self.expects_continue = False
+                    connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await self._event.wait()
+            self._event.clear()
+        if self.is_disconnected or self.is_complete:
+            return {"type": "http.disconnect"}
+        body, self.body, self.is_taken = self.body, b"", True
+        return {"type": "http.request", "body": body, "more_body": self.has_more}
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        connection, kind = self.connection, message["type"]
+        if connection.is_write_paused:
+            await connection.drain()
+        if self.is_disconnected or self.is_complete:
+            return
+        if self._head_bytes is None and not self.has_started:
+            if kind != "http.response.start":
+                raise RuntimeError(f"the app sent {kind} before http.response.start")
+            self._head_bytes = self._make_head(message["status"], message.get("headers", ()))
+            return
+        if kind != "http.response.body":
+            raise RuntimeError(f"the app sent {kind} in the middle of a response")
+        body, is_last = message.get("body", b""), not message.get("more_body", False)
+        data = self._frame(body, is_last=is_last)
+        if not self.has_started:
+            self.has_started, head, self._head_bytes = True, self._head_bytes, None
+            data = (head or b"") + data
+        if data:
+            connection.transport.write(data)
+        if is_last:
+            self._complete()
+
+    def _make_head(self, status: int, headers: Any) -> bytes:
+        lines, left, chunks = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status], None, True
+        for name, value in headers:
+            if _UNSAFE.search(name) or _UNSAFE.search(value):
+                raise RuntimeError(f"a header of the response has a line break: {name!r}")
+            name = name.lower()
+            if name == b"content-length":
+                left = int(value)
+            elif name == b"connection" and value.lower() == b"close":
+                self.keeps_alive = False
+                continue
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if self.is_head or status in _NO_BODY or status < 200:
+            left, chunks = 0, False
+        elif left is None and self.is_old:
+            self.keeps_alive, chunks = False, False  # HTTP/1.0 knows no chunks; the response ends by closing
+        elif left is None:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        else:
+            chunks = False
+        self._left, self._is_chunked = left, chunks
+        if not self.keeps_alive:
+            lines.append(b"connection: close\r\n")
+        elif self.is_old:
+            lines.append(b"connection: keep-alive\r\n")
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    def _frame(self, body: bytes, *, is_last: bool) -> bytes:
+        if self.is_head:
+            return b""
+        if self._is_chunked:
+            data = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            return data + b"0\r\n\r\n" if is_last else data
+        if self._left is not None:
+            self._left -= len(body)
+            if self._left < 0 or (is_last and self._left):
+                self.connection.transport.abort()
+                raise RuntimeError("the response isn't as long as its content-length says")
+        return body
+
+    def _complete(self) -> None:
+        self.is_complete = True
+        if self._event is not None:
+            self._event.set()
+        self.connection.on_response_complete(self)
+
+    # -- in one piece ------------------------------------------------------------------------------------
+
+    def take_body(self, limit: int) -> bytes | None:
+        """The body, if all of it is there and within `limit`."""
+        body = self.body
+        if self.has_more or not 0 < len(body) <= MAX_WHOLE_BODY_BYTES or len(body) > limit:
+            return None
+        self.body, self.is_taken = b"", True
+        if self._event is not None:
+            self._event.clear()
+        return body
+
+    def respond(self, status: int, body: bytes) -> bool:
+        """Send a complete response of JSON. False: it was not sent; send it by the steps of ASGI."""
+        connection = self.connection
+        if (
+            self.has_started
+            or self.is_disconnected
+            or self._head_bytes is not None
+            or not self.keeps_alive
+            or self.is_old
+            or self.is_head
+            or connection.is_write_paused
+            or len(body) > MAX_WHOLE_BODY_BYTES
+        ):
+            return False
+        connection.transport.write(b"%b%d\r\n\r\n%b" % (JSON_HEADS[status], len(body), body))
+        self.has_started = self.is_complete = True
+        if self._event is not None:
+            self._event.set()
+        connection.on_response_complete(self)
+        return True
