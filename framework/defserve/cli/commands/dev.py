@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import strftime
@@ -100,9 +99,8 @@ def run_dev(argv: list[str]) -> int:
 
 
 def _is_address_free(argv: list[str]) -> bool:
-    """Whether nobody said where to serve, and there is what it takes to serve elsewhere than on stdio."""
-    is_said = any(word == "--on" or word.startswith("--on=") for word in argv)
-    return not is_said and find_spec("uvicorn") is not None
+    """Whether nobody said where to serve."""
+    return not any(word == "--on" or word.startswith("--on=") for word in argv)
 
 
 def choose_address() -> str:

@@ -24,7 +24,6 @@ _REQUEST: Final = re.compile(
     rb"(?P<method>%b) (?P<target>[\x21\x22\x24-\x7e]+) HTTP/(?P<version>\d\.\d)\r\n(?P<fields>(?:%b:%b\r\n)*)\r\n"
     % (_TOKEN, _TOKEN, _VALUE)
 )
-_FIELD: Final = re.compile(rb"(%b):[ \t]*(%b?)[ \t]*\r\n" % (_TOKEN, _VALUE))
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e]*)?\r\n")
 _TRAILERS: Final = re.compile(rb"(?:%b:%b\r\n)*\r\n" % (_TOKEN, _VALUE))
 _NO_HEAD: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]")
@@ -97,9 +96,11 @@ def read_head(raw: bytes) -> RequestHead:
     method, target, version, fields = found.groups()
     if version not in (b"1.1", b"1.0"):
         raise BadRequest(f"HTTP/{version.decode()} is not served; use HTTP/1.1", 505)
-    headers = [(name.lower(), value) for name, value in _FIELD.findall(fields)]
-    by_name = dict[bytes, bytes]()
-    for name, value in headers:
+    headers, by_name = list[tuple[bytes, bytes]](), dict[bytes, bytes]()
+    for line in fields.split(b"\r\n")[:-1]:
+        name, _, value = line.partition(b":")
+        name, value = name.lower(), value.strip(b" \t")
+        headers.append((name, value))
         if name in by_name:
             if name in _ONLY_ONCE:
                 raise BadRequest(f"the header {name.decode()} comes twice")
