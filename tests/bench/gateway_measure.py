@@ -58,9 +58,9 @@ def measure_fan_out(run: Run) -> None:
     seconds = run.plan.http_burst
     traffic = Traffic(int(10_000 * seconds), int(200_000 * seconds), int(400 * seconds))
     for crowd in CROWDS:
-        for turn in range(run.plan.http_rounds):
+        for turn in range(run.plan.service_rounds):
             for contender in CONTENDERS:
-                run.say(f"gateway, {crowd} participants, {turn + 1}/{run.plan.http_rounds}: {contender.name}")
+                run.say(f"gateway, {crowd} participants, {turn + 1}/{run.plan.service_rounds}: {contender.name}")
                 _measure(run, contender, crowd, traffic)
 
 

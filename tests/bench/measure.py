@@ -58,6 +58,8 @@ class Plan(NamedTuple):
     burst: float
     http_rounds: int
     http_burst: float
+    service_rounds: int
+    """Of proxies, gateways and workers, which start once."""
     stream_rounds: int
     chunks: int
     state_rounds: int
@@ -73,6 +75,7 @@ FULL = Plan(
     burst=0.25,
     http_rounds=2,
     http_burst=0.5,
+    service_rounds=8,
     stream_rounds=3,
     chunks=100_000,
     state_rounds=5,
@@ -87,6 +90,7 @@ QUICK = Plan(
     burst=0.1,
     http_rounds=3,
     http_burst=0.25,
+    service_rounds=3,
     stream_rounds=1,
     chunks=5_000,
     state_rounds=1,
@@ -109,7 +113,7 @@ Measurement = Callable[[Run], None]
 
 
 def with_fresh_processes(measure: Measurement) -> Measurement:
-    """The measurement once for each of the plan's starts: where a process's memory lies moves its figures by a fifth."""
+    """The measurement, once for each of the plan's starts: a process's memory layout moves its figures by a fifth."""
 
     @wraps(measure)
     def measure_each_start(run: Run) -> None:

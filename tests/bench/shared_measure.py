@@ -77,8 +77,8 @@ def measure_shared_calls(run: Run) -> None:
         return
     with ExitStack() as stack:
         driven = [_ready(stack, run, count) for count in (0, 1, 2)]
-        for turn in range(run.plan.http_rounds):
-            run.say(f"workers-shared {turn + 1}/{run.plan.http_rounds}")
+        for turn in range(run.plan.service_rounds):
+            run.say(f"workers-shared {turn + 1}/{run.plan.service_rounds}")
             for each in in_turn(driven, turn):
                 for name, request in CALLS.items():
                     _one_round(run, each, name, request)

@@ -32,8 +32,8 @@ def measure_workers(run: Run) -> None:
     """
     with ExitStack() as stack:
         drivers = [_ready(stack, name, count, run) for name in SCRIPTS for count in COUNTS]
-        for turn in range(run.plan.http_rounds):
-            run.say(f"workers {turn + 1}/{run.plan.http_rounds}")
+        for turn in range(run.plan.service_rounds):
+            run.say(f"workers {turn + 1}/{run.plan.service_rounds}")
             for server, connections, name, count in in_turn(drivers, turn):
                 _one_round(run, server, connections, f"{count} process{'es' if count > 1 else ''}", name)
 

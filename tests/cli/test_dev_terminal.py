@@ -12,7 +12,6 @@ from socket import socket
 import pytest
 
 pytest.importorskip("pty")
-pytest.importorskip("uvicorn")
 
 from tests.cli.terminals import at_terminal
 from tests.rows import for_each_row

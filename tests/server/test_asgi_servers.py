@@ -75,11 +75,13 @@ def _is_open(port: int) -> bool:
 async def test_a_server_of_somebody_else_serves_both_eras(name: str, tmp_path: Path):
     with hosted(name, tmp_path) as url:
         for era in ERAS:
-            steps = list[float]()
-            async with RemoteServer(url).connect(era, timeout=20) as client:
-                assert await client.call("add", a=1, b=2) == 3
-                done = await client.call_raw(
-                    "count", {"to": 3}, on_progress=lambda progress, *more: steps.append(progress)
-                )
-                assert done["content"][0]["text"] == "3"
-                assert steps == [0, 1, 2]
+            await _call_and_follow(url, era)
+
+
+async def _call_and_follow(url: str, era: str) -> None:
+    steps = list[float]()
+    async with RemoteServer(url).connect(era, timeout=20) as client:
+        assert await client.call("add", a=1, b=2) == 3
+        done = await client.call_raw("count", {"to": 3}, on_progress=lambda progress, *_: steps.append(progress))
+        assert done["content"][0]["text"] == "3"
+        assert steps == [0, 1, 2]

@@ -35,10 +35,10 @@ def measure_calls(run: Run) -> None:
         for driver in drivers:
             for era in driver.road.tools:
                 driver.warm_up(era, run.plan.http_burst / 2)
-        for turn in range(run.plan.http_rounds):
+        for turn in range(run.plan.service_rounds):
             for kind in KINDS:
                 for era in ERAS:
-                    run.say(f"proxy to {kind}, {era}, {turn + 1}/{run.plan.http_rounds}")
+                    run.say(f"proxy to {kind}, {era}, {turn + 1}/{run.plan.service_rounds}")
                     able = [each for each in drivers if each.road.kind == kind and era in each.road.tools]
                     for window in AT_ONCE:
                         _one_round(run, in_turn(able, turn), era, window)
@@ -61,8 +61,8 @@ def measure_many(run: Run) -> None:
             run.results.add(f"proxy-memory/{MANY} servers at addresses", SUBJECT, kernel.resident() * MEGABYTE)
         with ExitStack() as stack:
             local = [_mounting(stack, run, count, url_of(backend)) for count in (0, MANY)]
-            for turn in range(run.plan.http_rounds):
-                run.say(f"proxy beside {MANY} servers {turn + 1}/{run.plan.http_rounds}")
+            for turn in range(run.plan.service_rounds):
+                run.say(f"proxy beside {MANY} servers {turn + 1}/{run.plan.service_rounds}")
                 for count, driver in in_turn(local, turn):
                     cpu, _ = driver.burst("session", 1, run.plan.http_burst)
                     run.results.add(f"proxy-local/{count} servers", SUBJECT, cpu)
@@ -79,8 +79,8 @@ def measure_hanging(run: Run) -> None:
         for number, connection in enumerate(others):
             connection.request = call(server, f"{names[1 + number % (SERVERS - 1)]}_add", ADDENDS, None)
         drive(server, others, run.plan.http_burst)
-        for turn in range(run.plan.http_rounds):
-            run.say(f"proxy beside a server that hangs {turn + 1}/{run.plan.http_rounds}")
+        for turn in range(run.plan.service_rounds):
+            run.say(f"proxy beside a server that hangs {turn + 1}/{run.plan.service_rounds}")
             alone = drive(server, others, run.plan.http_burst)
             with connected(server, CALLS_OF_A_SERVER) as hanging:
                 for number, connection in enumerate(hanging):
