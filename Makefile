@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack search peers migrations soak e2e apps docs site-check release-check clean
+.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations soak e2e apps docs site-check release-check clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -129,6 +129,9 @@ search: $(READY)  ## how well each strategy finds tools, on the corpus (ARGS="--
 
 attack: $(READY)  ## attack servers on loopback, over raw sockets; fails if one attack is not held (ARGS="--only smuggling")
 	@$(BIN)/python -m tests.attack $(ARGS)
+
+differential: $(READY)  ## the same bytes to our HTTP server, uvicorn, nginx and Node: each difference is explained (ARGS="--streams 2000")
+	@$(BIN)/python -m tests.differential $(ARGS)
 
 peers: $(READY)  ## other people's clients, hosts, bridges and servers, on loopback (ARGS="--only claude", "--write" for the page)
 	@$(BIN)/python -m tests.peers $(ARGS)

@@ -156,7 +156,7 @@ async def test_many_small_chunks_are_a_body_as_any_other():
 
 @pytest.mark.parametrize(
     "trailer",
-    ["host: evil.example", "origin: http://evil.example", "authorization: Bearer x", "mcp-name: wait"],
+    ["origin: http://evil.example", "authorization: Bearer x", "mcp-name: wait"],
 )
 async def test_a_trailer_is_no_header(trailer: str):
     scopes = list[Any]()

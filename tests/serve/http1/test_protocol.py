@@ -479,6 +479,14 @@ async def test_the_body_of_a_request_that_offers_another_protocol_is_no_request(
             assert b"smuggled" not in said
 
 
+async def test_what_comes_behind_an_offer_of_another_protocol_before_its_answer_is_no_request():
+    async with listening(parrot()) as where:
+        offer = a_call("first", "echo", "connection: upgrade", "upgrade: h2c")
+        said = await all_said(where, offer + a_call("behind"))
+        assert statuses(said) == [200]
+        assert b"behind" not in said
+
+
 async def test_a_body_that_speaks_of_http_2_is_left_as_it_is():
     async with listening(parrot()) as where:
         refused = request("content-length: 40", "content-type: application/json", path="/nope")

@@ -306,6 +306,7 @@ class HttpConnection(StallGuard):
         request = HttpRequest(self, self._complete_scope(scope), None)
         request.keeps_alive = head.keeps_alive and not self._is_closing
         request.is_head, request.is_old = head.method == "HEAD", head.version == "1.0"
+        request.ignores_upgrade = bool(head.upgrade)
         self.request = request
         if not body.is_complete:
             self._body, request.has_more = body, True
@@ -396,7 +397,8 @@ class HttpConnection(StallGuard):
         self.request = None
         if self._is_over:
             return
-        if not request.keeps_alive or self._is_closing:
+        # Behind a request to upgrade, others may have read the bytes of another protocol: they are no request here.
+        if not request.keeps_alive or self._is_closing or (request.ignores_upgrade and self._buffer):
             self.close_after_response()
             return
         if self._body is not None:

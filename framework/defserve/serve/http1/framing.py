@@ -20,9 +20,11 @@ MAX_LENGTH_DIGITS: Final = 18
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _VALUE: Final = rb"[\t\x20-\x7e\x80-\xff]*"
+# A path, an absolute URI, or `*`. What CONNECT asks for is none of them.
+_TARGET: Final = rb"(?:/|https?://|\*(?= ))[\x21\x22\x24-\x7e]*"
 _REQUEST: Final = re.compile(
-    rb"(?P<method>%b) (?P<target>[\x21\x22\x24-\x7e]+) HTTP/(?P<version>\d\.\d)\r\n(?P<fields>(?:%b:%b\r\n)*)\r\n"
-    % (_TOKEN, _TOKEN, _VALUE)
+    rb"(?P<method>%b) (?P<target>%b) HTTP/(?P<version>\d\.\d)\r\n(?P<fields>(?:%b:%b\r\n)*)\r\n"
+    % (_TOKEN, _TARGET, _TOKEN, _VALUE)
 )
 _CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e]*)?\r\n")
 _TRAILERS: Final = re.compile(rb"(?:%b:%b\r\n)*\r\n" % (_TOKEN, _VALUE))
@@ -230,6 +232,9 @@ class ChunkedBody:
             return None
         if _TRAILERS.fullmatch(data, at, end) is None:
             raise BadRequest("the trailers of the request are not header fields")
+        names = {line.partition(b":")[0].lower() for line in data[at:end].split(b"\r\n")}
+        if not _ONLY_ONCE.isdisjoint(names):
+            raise BadRequest("a header that says how a request is read must not be a trailer")
         self.is_complete = True
         return end
 

@@ -33,7 +33,7 @@ class HttpRequest:
 
     __slots__ = (
         *("connection", "scope", "head", "body", "has_more", "keeps_alive", "is_head", "is_old"),
-        *("has_started", "is_complete", "is_disconnected", "expects_continue", "is_taken"),
+        *("has_started", "is_complete", "is_disconnected", "expects_continue", "ignores_upgrade", "is_taken"),
         *("_event", "_head_bytes", "_left", "_is_chunked"),
     )
 
@@ -42,7 +42,8 @@ class HttpRequest:
         self.body: bytes = b""
         """What has come of the body, and was not received yet."""
         self.keeps_alive = True
-        self.has_more = self.is_head = self.is_old = self.expects_continue = self.is_taken = False
+        self.has_more = self.is_head = self.is_old = self.is_taken = False
+        self.expects_continue = self.ignores_upgrade = False
         self.has_started = self.is_complete = self.is_disconnected = False
         self._event: asyncio.Event | None = None
         self._head_bytes: bytes | None = None
