@@ -7,7 +7,8 @@ Nothing is pinned to a core: client and server want one each. A scalar result tr
 from defserve, with structured content beside it from the peers: those are their defaults.
 
 Over HTTP the yardstick is a bare ASGI app with the JSON work of the call on the same uvicorn options (httptools and
-uvloop). 32 keep-alive connections have one call each under way; in the handshake era each has a session of its own.
+uvloop), and the floor a raw `asyncio.Protocol` that does the same without ASGI. 32 keep-alive connections have one call
+each under way; in the handshake era each has a session of its own.
 The peers run twice, as they are by default (answers are event streams) and with plain JSON answers.
 
 `--against REV` (`make bench ARGS="--against main"`) compares this checkout with another commit instead, in one run.

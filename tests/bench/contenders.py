@@ -47,6 +47,7 @@ DEFSERVE = Contender("defserve", SERVERS / "defserve_server.py", ("async", "sync
 
 CONTENDERS = (FLOOR, SDK, FASTMCP, TYPESCRIPT, DEFSERVE)
 HTTP_CONTENDERS = (
+    HttpContender("raw", SERVERS / "raw_http.py"),
     HttpContender("bare", SERVERS / "bare_http.py"),
     HttpContender("sdk", SERVERS / "sdk_http.py"),
     HttpContender("sdk json", SERVERS / "sdk_http.py", ("json",)),
