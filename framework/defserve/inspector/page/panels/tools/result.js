@@ -9,6 +9,7 @@ import { Icon } from "../../parts/icons.js";
 import { Json } from "../../parts/json.js";
 import { Empty, ErrorNote, Note } from "../../parts/notes.js";
 import { Pane } from "../../parts/panes.js";
+import { Waterfall } from "../../parts/waterfall.js";
 import { saveTest } from "./form.js";
 import { callInView, cancel, follow, store } from "./state.js";
 
@@ -209,6 +210,7 @@ function Shown({ call, tool, onRepeat }) {
       <//>`
     }
     <${Parts} call=${call} schema=${tool?.output} />
+    ${call.waterfall && html`<${Waterfall} of=${call.waterfall} />`}
     ${
       whole &&
       html`<div class="part">
