@@ -356,6 +356,7 @@ export function MessageDrawer({ seq, onClose, onShow }) {
   // The call that a message belongs to, if it has a state.
   const call = [found, found?.other].find(each => each?.kind === "request" && each.checkpoint);
   const trace = found?.trace ?? found?.other?.trace;
+  const shortId = String(found?.id).slice(0, 8);
   const waterfall = found?.waterfall ?? found?.other?.waterfall;
   const missing = (tab === "state" && !call) || (tab === "waterfall" && !waterfall);
   const shown = found && missing ? "pair" : tab;
@@ -376,9 +377,7 @@ export function MessageDrawer({ seq, onClose, onShow }) {
       }
       ${
         found?.id !== undefined &&
-        html`<${Copy} text=${() => String(found.id)} label=${`Copy the id ${found.id}`} class="w-wide"
-          >id ${cut(String(found.id), 9)}<//
-        >`
+        html`<${Copy} text=${() => String(found.id)} label=${`Copy the id ${shortId}`} class="w-wide">id ${shortId}<//>`
       }
       ${
         found?.method === "tools/call" &&
