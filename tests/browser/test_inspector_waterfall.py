@@ -76,8 +76,8 @@ def call(browser: Browser, address: str, tool: str) -> None:
 def test_a_call_shows_its_stages_in_order_and_keeps_them(browser: Browser, address: str):
     call(browser, address, "find_orders")
     shown: list[str] = browser.page(STAGES)
-    wanted = ["to the server", "count_calls", "arguments", "open_database: set-up", "read_settings", "find_orders"]
-    wanted += ["open_database: tear-down", "packing the result", "writing the reply", "back to the inspector"]
+    wanted = ["to the server", "count_calls", "arguments", "set-up: open_database", "read_settings", "find_orders"]
+    wanted += ["tear-down: open_database", "packing the result", "writing the reply", "back from the server"]
     places = [next(at for at, title in enumerate(shown) if each in title) for each in wanted]
     assert places == sorted(places), shown
     # Set-up is inside nothing else of this kind; what it needs is inside it.

@@ -33,8 +33,7 @@ from defserve.serve.asyncio_engine import AsyncioEngine
 
 TIMED_METHOD: Final = "tools/call"
 MIN_OWN_MS: Final = 0.05
-"""Waits, and what an extension does around a call, are shown if they took as long."""
-MINOR_KINDS: Final = ("wait", "around")
+"""A minor span, such as a wait, is shown if it took as long by itself."""
 
 CURRENT: ContextVar[Span | None] = ContextVar("defserve.inspector.span", default=None)
 """The innermost span that runs. None outside of a call that is measured."""
@@ -96,7 +95,7 @@ class TimedCall:
 
     def add_span(self, kind: str, title: str, began: float, ended: float, *, is_failed: bool = False) -> None:
         """Add what was measured elsewhere."""
-        span = Span(kind, title, self, self.root)
+        span = Span(kind, title, self, self.root, is_minor=kind == "wait")
         span.began, span.ended, span.is_failed = began, ended, is_failed
         self.spans.append(span)
 
@@ -108,7 +107,7 @@ class TimedCall:
                 span.ended, span.is_failed = ended, True
             if is_suspended:
                 span.is_failed = False
-        hidden = {span for span in self.spans if span.is_minor and span.get_own_ms(self.spans) < MIN_OWN_MS}
+        hidden = {span for span in self.spans if span.can_hide and span.get_own_ms(self.spans) < MIN_OWN_MS}
         stages = [
             Stage(
                 span.kind,
@@ -127,10 +126,12 @@ class TimedCall:
 class Span:
     """The time of one stage, from `with` to the end of its block. The spans that begin meanwhile are inside it."""
 
-    __slots__ = ("kind", "title", "began", "ended", "is_failed", "_call", "_parent")
+    __slots__ = ("kind", "title", "began", "ended", "is_failed", "_call", "_parent", "_is_minor")
 
-    def __init__(self, kind: str, title: str, call: TimedCall, parent: Span | None = None) -> None:
-        self.kind, self.title, self._call, self._parent = kind, title, call, parent
+    def __init__(
+        self, kind: str, title: str, call: TimedCall, parent: Span | None = None, *, is_minor: bool = False
+    ) -> None:
+        self.kind, self.title, self._call, self._parent, self._is_minor = kind, title, call, parent, is_minor
         self.began, self.is_failed = perf_counter(), False
         self.ended: float | None = None
 
@@ -147,20 +148,20 @@ class Span:
         if error is not None and error is not self._call.error:
             self._call.error, self.is_failed = error, True
 
-    def open_child(self, kind: str, title: str) -> Span | None:
+    def open_child(self, kind: str, title: str, is_minor: bool) -> Span | None:
         """A span inside this one, which begins now; None if there is no room for more."""
         call = self._call
         if len(call.spans) >= MAX_STAGES:
             call.left_out += 1
             return None
-        span = Span(kind, title, call, self)
+        span = Span(kind, title, call, self, is_minor=is_minor)
         call.spans.append(span)
         return span
 
     @property
-    def is_minor(self) -> bool:
+    def can_hide(self) -> bool:
         """Whether it is only worth a look if it took some time."""
-        return self.kind in MINOR_KINDS and not self.is_failed
+        return self._is_minor and not self.is_failed
 
     def get_own_ms(self, spans: Sequence[Span]) -> float:
         """Its time without that of the spans inside it."""
@@ -176,14 +177,14 @@ class Span:
         return depth
 
 
-def open_span(kind: str, title: str) -> Span | None:
+def open_span(kind: str, title: str, *, is_minor: bool = False) -> Span | None:
     """A span that begins now; None if nothing is measured here."""
-    return current.open_child(kind, title) if (current := CURRENT.get()) is not None else None
+    return current.open_child(kind, title, is_minor) if (current := CURRENT.get()) is not None else None
 
 
-async def measure(kind: str, title: str, work: Awaitable[Any]) -> Any:
+async def measure(kind: str, title: str, work: Awaitable[Any], *, is_minor: bool = False) -> Any:
     """Await something, as a stage if a call is measured."""
-    if (span := open_span(kind, title)) is None:
+    if (span := open_span(kind, title, is_minor=is_minor)) is None:
         return await work
     with span:
         return await work
@@ -215,7 +216,7 @@ def probe_start(timer: CallTimer, original: Method) -> Method:
     def start_call(self: AsyncioEngine, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         if call.method == TIMED_METHOD:
             timed, timed.began = (timed := call.local(TimedCall)), timer.arrived
-            timed.add_span("wait", "waiting for the event loop", timer.arrived, timer.fed)
+            timed.add_span("wait", "wait: event loop", timer.arrived, timer.fed)
             timed.add_span("check", "reading the request", timer.fed, perf_counter())
             work = run_measured(timed, work)
         original(self, call, work)
@@ -230,7 +231,7 @@ def probe_queue_entry(timer: CallTimer, original: Method) -> Method:
             timed = call.local(TimedCall)
 
             def end_wait(_: object) -> None:
-                timed.add_span("wait", "waiting for room", began, perf_counter())
+                timed.add_span("wait", "wait: room in the queue", began, perf_counter())
 
             place.left.add_done_callback(end_wait)
         return place
@@ -244,10 +245,10 @@ def probe_wrapping(timer: CallTimer, original: Method) -> Method:
     def wrap_handler(self: Composition, wrapper: Wrapper, following: Handler) -> Handler:
         owner = getattr(wrapper, "__self__", None)
         is_ours = isinstance(owner, Extension)
-        kind, name = ("around", owner.name) if is_ours else ("function", get_name(wrapper))
+        title = f"middleware {owner.name if is_ours else get_name(wrapper)}"
 
         async def wrap(call: Call, params: Params, next: Next) -> Any:
-            return await measure(kind, f"middleware {name}", wrapper(call, params, next))
+            return await measure("around", title, wrapper(call, params, next), is_minor=is_ours)
 
         return original(self, wrap, following)
 
@@ -305,10 +306,10 @@ class TimedContext:
         self._context, self._name = context, name
 
     async def __aenter__(self) -> Any:
-        return await measure("around", f"{self._name}: before", self._context.__aenter__())
+        return await measure("around", f"before: {self._name}", self._context.__aenter__(), is_minor=True)
 
     async def __aexit__(self, *exception: Any) -> Any:
-        return await measure("around", f"{self._name}: after", self._context.__aexit__(*exception))
+        return await measure("around", f"after: {self._name}", self._context.__aexit__(*exception), is_minor=True)
 
 
 def make_step_probe(kind: str, title: str) -> Probe:
@@ -370,7 +371,7 @@ def probe_dependency(timer: CallTimer, original: Method) -> Method:
             return known[self.function]
         name = get_name(self.function)
         bare = stack.bare if isinstance(stack, TimedStack) else stack
-        title = f"{name}: set-up" if "generator" in self.flow else name
+        title = f"set-up: {name}" if "generator" in self.flow else name
         return await measure("dependency", title, original(self, call, TimedStack(bare, name), known))
 
     return resolve_value
@@ -384,7 +385,7 @@ class TimedStack:
 
     def push_async_exit(self, close: Callable[..., Awaitable[Any]]) -> None:
         async def close_timed(*exception: Any) -> Any:
-            return await measure("dependency", f"{self._name}: tear-down", close(*exception))
+            return await measure("dependency", f"tear-down: {self._name}", close(*exception))
 
         self.bare.push_async_exit(close_timed)
 
@@ -393,7 +394,7 @@ def probe_thread(timer: CallTimer, original: Method) -> Method:
     """A worker thread may be free, or not."""
 
     def in_thread(self: AsyncioEngine, function: Callable[[], Any]) -> Awaitable[Any]:
-        if (span := open_span("wait", "waiting for a thread")) is None:
+        if (span := open_span("wait", "wait: thread", is_minor=True)) is None:
             return original(self, function)
 
         def begin() -> Any:
@@ -412,7 +413,7 @@ def probe_reply(timer: CallTimer, original: Method) -> Method:
         timed = call.peek(TimedCall) if not (call.settled or call.cancelled) else None
         began = perf_counter()
         if timed is not None and timed.worked:
-            timed.add_span("wait", "letting its notifications leave first", timed.worked, began)
+            timed.add_span("wait", "wait: notifications go first", timed.worked, began)
         original(self, call, outcome)
         if timed is not None:
             timed.add_span("pack", "writing the reply", began, perf_counter())
@@ -441,7 +442,7 @@ PROBES: Final[Sequence[tuple[type, str, Probe]]] = (
     (Dependency, "resolve_value", probe_dependency),
     (Function, "run", probe_function),
     (AsyncioEngine, "in_thread", probe_thread),
-    (Call, "wait_for_answer", make_step_probe("wait", "waiting for an answer")),
+    (Call, "wait_for_answer", make_step_probe("wait", "wait: answer of the client")),
     (Tool, "result", make_function_probe("pack", "packing the result")),
     (Session, "settle", probe_reply),
     (Session, "fail", probe_reply),

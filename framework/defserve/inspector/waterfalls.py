@@ -152,13 +152,19 @@ def place_in_round_trip(measured: ServerWaterfall, sent: float, ms: float) -> Wa
     stages = [
         Stage("outside", "to the server", 0, 0.0, before),
         *(stage._replace(start=stage.start + before) for stage in inner.stages),
-        Stage("outside", "back to the inspector", 0, before + inner.ms, max(0.0, whole - before - inner.ms)),
+        Stage("outside", "back from the server", 0, before + inner.ms, max(0.0, whole - before - inner.ms)),
     ]
     return make_waterfall(whole, stages, left_out=inner.left_out, note=inner.note)
 
 
 def measure_round_trip(
-    ms: float, *, head: float | None, first: float | None, server_timing: str, is_failed: bool, note: str
+    ms: float,
+    *,
+    is_failed: bool,
+    note: str,
+    head: float | None = None,
+    first: float | None = None,
+    server_timing: str = "",
 ) -> Waterfall:
     """What can be seen of a call from here: when the head of the response and the first part came, and the end.
 

@@ -39,10 +39,10 @@ function Row({ stages, at, whole }) {
   const stage = stages[at];
   const beside = besideOf(stages, at);
   return html`<tr>
-    <th scope="row" title=${stage.title}>
-      <span class="cut stage" style=${{ paddingLeft: `${stage.depth * INDENT}px` }}
+    <th scope="row">
+      <span class="stage" style=${{ paddingLeft: `${stage.depth * INDENT}px` }}
         >${stage.depth > 0 && html`<span class="vh">${`Level ${stage.depth + 1}: `}</span>`}
-        <span class=${`grow cut${stage.failed ? " bad" : ""}`}>${stage.title}</span>
+        <span class=${`grow${stage.failed ? " bad" : ""}`}>${stage.title}</span>
         ${
           beside &&
           html`<span class="faint" title=${`at the same time as ${beside.title}`} aria-hidden="true">∥</span
