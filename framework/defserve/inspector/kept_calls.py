@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from defserve.client.client import Client
 from defserve.client.mgp.streaming import ChunkOrder
 from defserve.client.replies import object_or_empty
 from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import INTERNAL_ERROR
 from defserve.errors import PeerError
 from defserve.inspector.protocol import BadMessage, Json, describe_wire_error
 from defserve.inspector.waterfalls import (
@@ -73,6 +75,21 @@ class KeptCalls:
         call.task = self._tasks.start(self._run(call), name=f"defserve.inspector call {tool}")
         call.task.add_done_callback(lambda _: self._finish(call))
         return call
+
+    def restore_calls(self) -> None:
+        """Take the newest calls of a saved session, as its messages have them."""
+        recorder = self._inspection.recorder
+        requests = (each for each in reversed(recorder.slice(0, recorder.count)) if each.is_answered_call)
+        for request in reversed(list(islice(requests, MAX_CALLS))):
+            params = object_or_empty(recorder.parse_body(request.seq).get("params"))
+            answer = recorder.parse_body(request.of) if request.of is not None else {}
+            if isinstance(tool := params.get("name"), str) and ("result" in answer or "error" in answer):
+                self._last += 1
+                call = KeptCall(self._last, request.era, tool, object_or_empty(params.get("arguments")))
+                call.restore_outcome(request, answer)
+                if (waterfall := recorder.get_waterfall(request.seq)) is not None:
+                    call.outcome["waterfall"] = waterfall
+                self._calls[self._last] = call
 
     def __getitem__(self, number: int) -> KeptCall:
         """Raises BadMessage for a call that is no longer kept."""
@@ -212,6 +229,23 @@ class KeptCall:
             result = outcome["result"]
             self.outcome |= {"tokens": count_result_tokens(result), "brief": summarize_result(result)}
             self._size += estimate_value_bytes(result)
+
+    def restore_outcome(self, request: RecordedMessage, answer: Json) -> None:
+        """End it as its answer in a saved session says."""
+        self.began, self.request = request.time, str(request.id)
+        if "result" in answer:
+            result = answer["result"]
+            self.end("failed" if object_or_empty(result).get("isError") is True else "done", result=result)
+        else:
+            error = object_or_empty(answer["error"])
+            code = error.get("code")
+            self.failure = PeerError(
+                str(error.get("message")),
+                code=code if isinstance(code, int) else INTERNAL_ERROR,
+                data=error.get("data"),
+            )
+            self.end("failed", error=describe_wire_error(self.failure))
+        self.outcome["ms"] = request.ms
 
     def tell(self) -> None:
         """There is something new for those who follow."""

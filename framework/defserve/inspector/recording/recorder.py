@@ -101,6 +101,12 @@ class RecordedMessage:
         is_ours = self.direction == ("received" if self.kind == "answer" else "sent")
         return (is_ours and self.method in OWN_METHODS) or self.method == ACKNOWLEDGED
 
+    @property
+    def is_answered_call(self) -> bool:
+        """Whether it is a call of ours that was answered. One that was asked something goes on in another."""
+        is_call = self.kind == "request" and self.method == "tools/call" and self.direction == "sent"
+        return is_call and self.of is not None and self.note == ""
+
     def to_wire(self) -> Json:
         """The entry for the page."""
         return {name: value for name in self.__slots__ if (value := getattr(self, name)) not in (None, "")}
@@ -195,6 +201,11 @@ class Recorder:
             with suppress(ValueError, OSError):
                 self._waterfalls.store_body(seq, to_json(waterfall.to_wire()))
 
+    def get_waterfall(self, seq: int) -> Json | None:
+        """The stages of a call, by its request, for the page."""
+        kept = self._waterfalls.get(seq)
+        return from_json(kept) if kept is not None else None
+
     def get_exchange(self, seq: int) -> RecordedExchange | None:
         """The HTTP exchange that carried a message, with its secrets."""
         kept = self._exchanges.get(seq)
@@ -230,8 +241,8 @@ class Recorder:
             shown["body"] = mask_message(body)
             if len(body) < entry.size:
                 shown["cut"] = len(body)
-        if (kept := self._waterfalls.get(seq)) is not None:
-            shown["waterfall"] = from_json(kept)
+        if (waterfall := self.get_waterfall(seq)) is not None:
+            shown["waterfall"] = waterfall
         if (exchange := self.get_exchange(seq)) is not None:
             shown["exchange"] = {
                 **exchange._asdict(),

@@ -17,7 +17,7 @@ import { Latency } from "./latency.js";
 import { running, schemaOf, setValue, startOf, store, valueOf } from "./state.js";
 
 const LONGEST_ABOUT = 8000;
-const SAVED = "This is a saved session: there is no server to call";
+export const SAVED = "This is a saved session: there is no server to call";
 const DECIDED = {
   approved: ["ok", "check", "granted"],
   denied: ["bad", "close", "denied"],

@@ -10,7 +10,7 @@ import { Json } from "../../parts/json.js";
 import { Empty, ErrorNote, Note } from "../../parts/notes.js";
 import { Pane } from "../../parts/panes.js";
 import { Waterfall } from "../../parts/waterfall.js";
-import { saveTest } from "./form.js";
+import { SAVED, saveTest } from "./form.js";
 import { callInView, cancel, follow, store } from "./state.js";
 
 const LONGEST_TAB = 48;
@@ -280,6 +280,7 @@ const TabWords = ({ call }) => {
 export function ToolResult({ tool, name, onRepeat, head }) {
   const state = useStore(store);
   const { calls } = state;
+  const isSaved = useStore(app, each => !!each.target?.saved);
   const [comparing, setComparing] = useState(false);
   const call = callInView(state, name);
   const other = call && calls.find(each => each.tool === call.tool && each.n < call.n && each.state !== "running");
@@ -320,7 +321,7 @@ export function ToolResult({ tool, name, onRepeat, head }) {
               }
             </div>
             <div class="bar no-m">
-              <${Button} icon="repeat" keys="R" onClick=${onRepeat}>Repeat<//
+              <${Button} icon="repeat" keys="R" reason=${isSaved ? SAVED : null} onClick=${onRepeat}>Repeat<//
               ><${Button} icon="save" onClick=${() => saveTest(call)} disabled=${call.state === "running"}
                 >Save as test<//
               ><span class="grow"></span><${Button} plain icon="wire" onClick=${onWire}>Show on the wire<//>
@@ -330,7 +331,7 @@ export function ToolResult({ tool, name, onRepeat, head }) {
               state.refused
                 ? html`<${ErrorNote} error=${state.refused} />`
                 : html`<${Empty} icon="play" title=${name && calls.length ? `No calls of ${name} yet` : "No calls yet"}
-                    >Fill in the form and call the tool. What it gives appears here.<//
+                    >${isSaved ? SAVED : "Fill in the form and call the tool. What it gives appears here."}<//
                   >`
             }
           </div>`
