@@ -9,7 +9,6 @@ import { Icon } from "../../parts/icons.js";
 import { Json } from "../../parts/json.js";
 import { Empty, ErrorNote, Note } from "../../parts/notes.js";
 import { Pane } from "../../parts/panes.js";
-import { Waterfall } from "../../parts/waterfall.js";
 import { SAVED, saveTest } from "./form.js";
 import { callInView, cancel, follow, store } from "./state.js";
 
@@ -176,6 +175,15 @@ function Asked({ era }) {
   return html`<${Note} tone="warn" icon="question" fact="The server asks something." actions=${html`${buttons}${open}`}>
     ${question.message ?? "It wants an answer of your model."}${failed && html`<p class="bad">${failed}</p>`}<//
   >`;
+}
+
+// There is none before the first call has ended, so what draws it is loaded then.
+function Waterfall({ of }) {
+  const [Drawn, setDrawn] = useState(null);
+  useEffect(() => {
+    import("../../parts/waterfall.js").then(({ Waterfall: part }) => setDrawn(() => part));
+  }, []);
+  return Drawn && html`<${Drawn} of=${of} />`;
 }
 
 function Shown({ call, tool, onRepeat }) {
