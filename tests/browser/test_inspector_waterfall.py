@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from defserve.inspector.session_files import make_session_target, open_session
+
 from .accessibility import serious
-from .inspecting import FITS, Look, inspector_process
+from .inspecting import FITS, Look, inspector_in, inspector_process
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -126,3 +129,74 @@ def test_it_fits_every_window_and_theme_and_axe_finds_nothing(browser: Browser, 
                 assert browser.page(inside), (width, scheme)
                 assert serious(browser) == [], (width, scheme)
                 Look(browser, width, scheme).picture(f"waterfall-{tool}")
+
+
+NASTY = "<img src=x onerror=alert(1)>"
+STAGES_OF_FILE = (
+    {"kind": "outside", "title": "to the server", "depth": 0, "start": 0, "ms": 1},
+    {"kind": "function", "title": NASTY, "depth": 12, "start": 1, "ms": 6, "failed": True},
+    {"kind": "function", "title": "beside it", "depth": 12, "start": 2, "ms": 6},
+)
+MESSAGE = {"time": 1_700_000_000, "era": "stateless", "size": 9, "method": "tools/call", "id": 1}
+RECORDS: tuple[Any, ...] = (
+    {"defsession": {"version": 1, "maker": "defserve", "time": 1_700_000_000, "address": "it.py", "words": ["it.py"]}},
+    {
+        "definitions": {
+            "era": "stateless",
+            "initialize": {
+                "protocolVersion": "2026-07-28",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "it"},
+            },
+            "tools": [{"name": "add", "inputSchema": {"type": "object"}}],
+        }
+    },
+    {
+        "message": {
+            **MESSAGE,
+            "seq": 0,
+            "direction": "sent",
+            "kind": "request",
+            "about": "add",
+            "body": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {}}},
+            "ms": 10,
+            "waterfall": {"ms": 10, "between": 2, "stages": STAGES_OF_FILE, "left_out": 3, "note": NASTY},
+        }
+    },
+    {
+        "message": {
+            **MESSAGE,
+            "seq": 1,
+            "direction": "received",
+            "kind": "answer",
+            "of": 0,
+            "ms": 10,
+            "body": {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "3"}]}},
+        }
+    },
+    {"end": True},
+)
+
+
+def test_a_session_file_of_a_stranger_shows_its_waterfall_as_text_and_calls_nothing(browser: Browser, tmp_path: Path):
+    path = tmp_path / "it.defsession"
+    path.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    session = open_session(path)
+    try:
+        with inspector_in(browser, make_session_target(session)) as inspector:
+            browser.look(1440, 900)
+            browser.open(f"{inspector.url}#tools/add")
+            assert browser.page(f"{ROWS}.length === 4")
+            shown: list[str] = browser.page(STAGES)
+            assert any(NASTY in each for each in shown) and browser.page("!document.querySelector('.t-res img')")
+            # Two stages at a time are drawn beside each other, and told so.
+            assert browser.page("document.querySelector('.waterfall').textContent.includes('at the same time as <img')")
+            assert "3 more stages" in browser.page("document.querySelector('.t-res').innerText")
+            button = "[...document.querySelectorAll('.t-form .bar button')].find(each => /^Call/.test(each.innerText))"
+            assert browser.page(f"{button}.disabled && {button}.title.includes('saved session')")
+            browser.key("Control+Enter")
+            browser.key("r")
+            assert browser.page("document.querySelectorAll('.t-res .no-m [role=tab]').length === 1")
+            assert serious(browser) == []
+    finally:
+        session.recorder.close()

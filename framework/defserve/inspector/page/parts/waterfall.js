@@ -5,6 +5,7 @@ import { Part } from "./content.js";
 
 const INDENT = 10; // pixels
 const LEAST_WIDTH = 0.6; // of 100: what took no time is still seen
+const LEAST_FAILED = 2;
 const LEAST_BETWEEN = 0.01; // a share of the whole
 const TICKS = [25, 50, 75];
 
@@ -22,7 +23,7 @@ const besideOf = (stages, at) => {
 
 const Bar = ({ stage, whole }) => {
   const scale = value => (whole > 0 ? (value / whole) * 100 : 0);
-  const width = Math.min(100, Math.max(LEAST_WIDTH, scale(stage.ms)));
+  const width = Math.min(100, Math.max(stage.failed ? LEAST_FAILED : LEAST_WIDTH, scale(stage.ms)));
   return html`<svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
     ${TICKS.map(x => html`<line key=${x} x1=${x} x2=${x} y1="0" y2="10" />`)}
     <rect
