@@ -268,7 +268,7 @@ class Composition:
         return WrappedMethod(folded, False, name in self._vital, name in self._urgent)
 
     def wrap_handler(self, wrapper: Wrapper, following: Handler) -> Handler:
-        """A handler inside one wrapper. Tables are made of it once, so a subclass may add to it at no cost."""
+        """A handler inside one wrapper. Called when a table is made, never during a call."""
 
         def call_wrapper(call: Call, params: Params) -> Any:
             return wrapper(call, params, following)

@@ -12,7 +12,7 @@ the span that runs around it (`CURRENT`), which tasks and threads inherit with t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from contextvars import ContextVar
 from time import perf_counter
 from types import TracebackType
@@ -32,6 +32,8 @@ from defserve.protocols.mcp.tools import Tool, Tools
 from defserve.serve.asyncio_engine import AsyncioEngine
 
 TIMED_METHOD: Final = "tools/call"
+MAX_SPANS: Final = MAX_STAGES - 10
+"""The others are for what is around all of these, such as the way to the server."""
 MIN_OWN_MS: Final = 0.05
 """A minor span, such as a wait, is shown if it took as long by itself."""
 
@@ -57,7 +59,7 @@ def stamp_message(data: bytes, arrived: float) -> StampedMessage:
 
 
 class CallTimer:
-    """While the block runs, `report` gets the waterfall of each call of a tool, just before its reply is sent.
+    """While the block runs, `report` gets the waterfall of each call of a tool, as soon as its reply is made.
 
     Enter it before the server is composed. One runs in a process at a time.
     """
@@ -101,7 +103,7 @@ class TimedCall:
 
     def finish(self, is_suspended: bool) -> ServerWaterfall:
         """The waterfall. What still runs has failed: nobody waits for it. A call that asks something has not."""
-        ended = perf_counter()
+        ended, self.error = perf_counter(), None  # its traceback would keep the arguments of the call
         for span in self.spans:
             if span.ended is None:
                 span.ended, span.is_failed = ended, True
@@ -151,7 +153,7 @@ class Span:
     def open_child(self, kind: str, title: str, is_minor: bool) -> Span | None:
         """A span inside this one, which begins now; None if there is no room for more."""
         call = self._call
-        if len(call.spans) >= MAX_STAGES:
+        if len(call.spans) >= MAX_SPANS:
             call.left_out += 1
             return None
         span = Span(kind, title, call, self, is_minor=is_minor)
@@ -215,7 +217,8 @@ def probe_start(timer: CallTimer, original: Method) -> Method:
 
     def start_call(self: AsyncioEngine, call: Call, work: Coroutine[Any, Any, Any]) -> None:
         if call.method == TIMED_METHOD:
-            timed, timed.began = (timed := call.local(TimedCall)), timer.arrived
+            timed = call.local(TimedCall)
+            timed.began = timer.arrived
             timed.add_span("wait", "wait: event loop", timer.arrived, timer.fed)
             timed.add_span("check", "reading the request", timer.fed, perf_counter())
             work = run_measured(timed, work)
@@ -417,7 +420,8 @@ def probe_reply(timer: CallTimer, original: Method) -> Method:
         original(self, call, outcome)
         if timed is not None:
             timed.add_span("pack", "writing the reply", began, perf_counter())
-            timer.report(call, timed.finish(call.suspension is not None))
+            with suppress(Exception):  # the call is answered, whatever becomes of its figures
+                timer.report(call, timed.finish(call.suspension is not None))
 
     return end_call
 
