@@ -150,6 +150,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "inspector/target_process.py:_lines": ("lines on stderr", "256 KB"),
     "inspector/target_process.py:_unread": ("messages of the server", "64 MB, then the process waits"),
     "inspector/target_process.py:tracebacks": ("tracebacks of the server", "16 MB"),
+    "inspector/target_process.py:waterfalls": ("stages of its calls", "50 of 200 stages, 16 MB"),
     "server/page.py:read_page_script": (OURS, "one script"),
     "base/redaction.py:_has_secret_word": ("names of arguments", "1024 names of 64 bytes"),
     "base/redaction.py:_redact_name": ("names of arguments", "1024 names of 64 bytes"),

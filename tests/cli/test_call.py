@@ -463,3 +463,49 @@ def test_a_missing_argument_shows_what_the_tool_takes(defserve: Run):
     code, _, err = defserve("call", CALCULATOR, "add")
     assert code == 5
     assert err == "error: a: missing\n  fix: give what it takes: add(a: integer, b: integer = 2)\n"
+
+
+TIMED = """
+from typing import Annotated
+from defserve import Depends, Server, ToolError
+server = Server("timed")
+
+async def open_database():
+    yield "db"
+
+@server.tool
+async def find(word: str, db: Annotated[str, Depends(open_database)]) -> str:
+    return word
+
+@server.tool
+async def fail() -> str:
+    raise ToolError("no such luck")
+"""
+
+
+def test_timing_prints_the_stages_beside_the_result(defserve: Run, folder: Path):
+    (folder / "timed.py").write_text(TIMED)
+    code, out, err = defserve("call", "timed.py", "find", "word=a", "--timing")
+    assert (code, out) == (0, "a\n")
+    head, *rows = err.strip().splitlines()
+    assert head.split() == ["stage", "time", "share"]
+    order = ("arguments", "set-up: open_database", "find", "tear-down: open_database", "packing the result", "in all")
+    assert [name for row in rows if (name := row.strip().partition("  ")[0]) in order] == list(order)
+    # Plain: aligned, and without colour or drawing.
+    assert err.isascii() and "\x1b" not in err
+    assert len({row.index(" ms") for row in rows}) == 1
+    assert all("#" in row for row in rows if not row.startswith(("between", "in all")))
+
+
+def test_timing_shows_where_a_call_failed_and_its_error_comes_last(defserve: Run, folder: Path):
+    (folder / "timed.py").write_text(TIMED)
+    code, out, err = defserve("call", "timed.py", "fail", "--timing")
+    assert (code, out) == (5, "")
+    assert [row.split()[0] for row in err.splitlines() if row.endswith(" failed")] == ["fail"]
+    assert err.splitlines()[-1] == "error: no such luck"
+
+
+def test_timing_of_a_server_in_another_process_is_the_round_trip_and_says_why(defserve: Run):
+    code, out, err = defserve("call", "add", "a=1", "b=2", "--timing", "--", sys.executable, CALCULATOR)
+    assert (code, out) == (0, "3\n")
+    assert "sending, and waiting for the server" in err and "in another process" in err

@@ -25,6 +25,8 @@ GOLDEN: Final = Path(__file__).parent / "golden" / "messages.json"
 CHANGING: Final = {
     "ms": 1.5,
     "first": 1.0,
+    "start": 0.5,
+    "between": 0.0,
     "began": 1_700_000_000.0,
     "now": 1_700_000_001.0,
     "request": "the-id",

@@ -7,13 +7,14 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from defserve import Server, safe
-from defserve.errors import PeerError, UsageError
+from defserve.errors import DefserveError, PeerError, UsageError
 from defserve.inspector import session_files
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.recording.masking import mask_value
@@ -88,6 +89,21 @@ async def test_a_saved_session_shows_the_same_messages_tools_and_times(
         assert shown["other"]["body"]["result"]["structuredContent"]["price"] == 3
         assert saved.latencies.describe_era(era)["tools"][0]["tool"] == "price"
         assert saved.hello()["target"]["saved"]["name"] == "it.defsession"
+
+
+async def test_a_saved_session_has_the_calls_with_their_results_and_waterfalls(inspect: Inspect, do: Run, opened: Any):
+    async with inspect(shop(), "stateless") as inspection:
+        done = await do(inspection, "tools.call", tool="price", arguments={"item": "tea"})
+        with suppress(DefserveError):
+            await do(inspection, "tools.call", [], tool="price", arguments={"item": 1})
+        text = await save(do, inspection)
+    async with Inspection(make_session_target(opened(text))) as saved:
+        failed, kept = (await do(saved, "tools.calls"))["calls"]
+        assert (kept["tool"], kept["arguments"], kept["state"]) == ("price", {"item": "tea"}, "done")
+        assert (failed["arguments"], failed["state"]) == ({"item": 1}, "failed")
+        again = await do(saved, "tools.follow", call=kept["number"])
+        assert again["result"]["structuredContent"] == mask_value(done["result"]["structuredContent"])
+        assert again["waterfall"] == done["waterfall"]
 
 
 async def test_no_secret_is_written(inspect: Inspect, do: Run):
@@ -174,6 +190,7 @@ CALL: Json = {
     "size": 2,
     "body": {"method": "tools/call"},
 }
+STAGE: Json = {"kind": "function", "title": "add", "depth": 0, "start": 0, "ms": 1}
 LISTED: Json = {"era": "stateless", "initialize": {"protocolVersion": "2026-07-28", "capabilities": {"tools": {}}}}
 
 
@@ -230,6 +247,17 @@ REFUSED: dict[str, tuple[bytes | str, str, str]] = {
     "a wrong id": (whole(message(id=[1])), "'id'", ""),
     "a wrong size": (whole(message(size=-1)), "'size'", ""),
     "a long method": (whole(message(method="m" * 10_000)), "'method'", ""),
+    "a waterfall that is none": (whole(message(waterfall="slow")), "a list of stages", ""),
+    "a waterfall of too many stages": (whole(message(waterfall={"ms": 1, "stages": [STAGE] * 201})), "200 stages", ""),
+    "a stage of no kind": (whole(message(waterfall={"ms": 1, "stages": [STAGE | {"kind": "x y"}]})), "one of", ""),
+    "a stage with a long title": (
+        whole(message(waterfall={"ms": 1, "stages": [STAGE | {"title": "t" * 81}]})),
+        "80 characters",
+        "",
+    ),
+    "a stage after its call": (whole(message(waterfall={"ms": 1, "stages": [STAGE | {"ms": 5}]})), "ends after", ""),
+    "a stage that is endless": (whole(message(waterfall={"ms": 1, "stages": [STAGE | {"ms": 1e300}]})), "'ms'", ""),
+    "an exchange after all times": (whole(message(exchange={"at": 1e18})), "'at'", ""),
     "headers that are none": (whole(message(exchange={"headers": {"a": 1}})), "'headers'", ""),
     "tools that are none": (whole({"definitions": LISTED | {"tools": ["add"]}}), "'tools'", ""),
     "a server without a name": (
@@ -339,11 +367,16 @@ async def test_scripts_and_hidden_characters_stay_text(opened: Any, do: Run):
     session = opened(
         whole(
             {"definitions": LISTED | {"tools": [{"name": nasty, "inputSchema": {}}]}},
-            message(about=nasty, body={"params": {"name": nasty}}),
+            message(
+                about=nasty,
+                body={"params": {"name": nasty}},
+                waterfall={"ms": 1, "stages": [STAGE | {"title": nasty}], "note": nasty},
+            ),
         )
     )
     async with Inspection(make_session_target(session)) as saved:
         assert (await do(saved, "tools.list", era="stateless"))["tools"][0]["name"] == nasty
         shown = await do(saved, "wire.message", seq=0)
+        assert shown["waterfall"]["stages"][0]["title"] == nasty
         # As it is for a server: the page escapes texts, and what is masked is escaped here already.
         assert "\x1b" not in json.dumps(shown["body"], ensure_ascii=False)

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from argparse import Namespace
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ import pytest
 
 from defserve.cli.inspector_launch import make_inspector_target
 from defserve.cli.target import ServerTarget
-from defserve.errors import PeerGone, UsageError
+from defserve.errors import DefserveError, PeerGone, UsageError
 from defserve.inspector import target_process
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.target_process import describe_exit_code
+from defserve.inspector.waterfalls import NOT_MEASURED
 from tests.inspector.conftest import Run
 from tests.waiting import until
 
@@ -225,3 +226,74 @@ def test_exit_codes_are_told_in_words():
         "closed its output",
     ]
     assert describe_exit_code(-250) == "was killed by signal 250" or sys.platform == "win32"
+
+
+SLOW = f"""{HEAD}
+from typing import Annotated
+from defserve import Depends
+
+
+async def open_database():
+    yield "db"
+
+
+@server.tool
+async def find(word: str, db: Annotated[str, Depends(open_database)]) -> str:
+    return word
+
+
+@server.tool
+async def fail() -> str:
+    raise ValueError("no")
+"""
+
+
+async def test_a_call_has_the_stages_that_its_process_measured_inside_of_the_round_trip(tmp_path: Path, do: Run):
+    async with inspect(tmp_path / "slow.py", SLOW) as inspection:
+        for era in ("stateless", "handshake"):
+            done = await do(inspection, "tools.call", era=era, tool="find", arguments={"word": "a"})
+            waterfall = done["waterfall"]
+            titles = [stage["title"] for stage in waterfall["stages"]]
+            assert (titles[0], titles[-1]) == ("to the server", "back from the server")
+            inside = ("arguments", "set-up: open_database", "find", "tear-down: open_database", "packing the result")
+            assert [title for title in titles if title in inside] == list(inside)
+            assert waterfall["ms"] == pytest.approx(done["ms"], abs=0.1) and "note" not in waterfall
+
+
+async def test_a_call_that_fails_shows_where(tmp_path: Path, do: Run):
+    async with inspect(tmp_path / "slow.py", SLOW) as inspection:
+        for tool, arguments, stage in (("fail", {}, "fail"), ("find", {"word": 1}, "arguments")):
+            parts = list[Any]()
+            done: Any = {}
+            with suppress(DefserveError):
+                done = await do(inspection, "tools.call", parts, tool=tool, arguments=arguments)
+            waterfall = done.get("waterfall") or parts[-1]["waterfall"]
+            assert [each["title"] for each in waterfall["stages"] if each.get("failed")] == [stage]
+
+
+async def test_the_waterfall_stays_with_the_call_and_its_request(tmp_path: Path, do: Run):
+    async with inspect(tmp_path / "slow.py", SLOW) as inspection:
+        done = await do(inspection, "tools.call", tool="find", arguments={"word": "a"})
+        again = await do(inspection, "tools.follow", call=1)
+        request = inspection.recorder.find_request(done["request"])
+        assert request is not None
+        shown = inspection.recorder.describe_message(request.seq)
+        assert shown is not None and shown["waterfall"] == again["waterfall"] == done["waterfall"]
+        # Nothing of it went over the protocol.
+        answer = inspection.recorder.body(request.of or 0) or b""
+        assert b"packing the result" not in answer and b"waterfall" not in answer
+
+
+async def test_a_process_that_reports_nonsense_as_stages_is_not_believed(tmp_path: Path, do: Run):
+    source = f"""{HEAD}
+
+@server.tool
+def lie() -> str:
+    from defserve.inspector import call_timer
+    from defserve.inspector.waterfalls import Waterfall
+    Waterfall.to_wire = lambda self: {{"ms": "x", "stages": [1] * 9}}
+    return "done"
+"""
+    async with inspect(tmp_path / "liar.py", source) as inspection:
+        done = await do(inspection, "tools.call", tool="lie", arguments={})
+        assert done["state"] == "done" and done["waterfall"]["note"] == NOT_MEASURED

@@ -262,10 +262,18 @@ class Composition:
             return WrappedMethod(handler, not is_coroutine_function(handler), name in self._vital, name in self._urgent)
         folded = handler if is_coroutine_function(handler) else _as_coroutine(handler)
         for wrapper in reversed(wrappers):
-            folded = _wrap(wrapper, folded)
+            folded = self.wrap_handler(wrapper, folded)
         if name in self._listing:
             folded = _add_timeout(folded, name, self.limits.discovery)
         return WrappedMethod(folded, False, name in self._vital, name in self._urgent)
+
+    def wrap_handler(self, wrapper: Wrapper, following: Handler) -> Handler:
+        """A handler inside one wrapper. Called when a table is made, never during a call."""
+
+        def call_wrapper(call: Call, params: Params) -> Any:
+            return wrapper(call, params, following)
+
+        return call_wrapper
 
     def _before_opening(self) -> NegotiatedTerms:
         methods = {
@@ -300,13 +308,6 @@ def _listeners(extensions: Sequence[Extension], *, before_opening: bool = False)
             if not before_opening or name in extension.opens_with:
                 found[name] = (*found.get(name, ()), listener)
     return found
-
-
-def _wrap(wrapper: Wrapper, following: Handler) -> Handler:
-    def call_wrapper(call: Call, params: Params) -> Any:
-        return wrapper(call, params, following)
-
-    return call_wrapper
 
 
 def _add_timeout(following: Handler, method: str, seconds: float) -> Handler:

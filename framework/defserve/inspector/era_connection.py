@@ -6,6 +6,7 @@ A conversation is opened when it is first used, and again when the server comes 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
@@ -413,7 +414,12 @@ class ObservedExchanges(ObservedLink):
             self._recorder.attach(
                 seq,
                 RecordedExchange(
-                    exchange.method, exchange.address, exchange.headers, response.status, dict(response.headers)
+                    exchange.method,
+                    exchange.address,
+                    exchange.headers,
+                    response.status,
+                    dict(response.headers),
+                    time.time(),
                 ),
             )
 

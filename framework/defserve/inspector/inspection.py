@@ -101,6 +101,8 @@ class Inspection:
         self.views, self.apps = ViewDocumentServer(), ShownApps()
         self.watches, self.skills = Watches(), HeldSkills()
         self.tasks, self.calls = FollowedTasks(self), KeptCalls(self)
+        if target.saved is not None:
+            self.calls.restore_calls()
         self.first_listings: dict[str, FirstListing] = {}
         """What was listed first in each era, for Compare."""
         self.granted: dict[str, bool] = {}

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
@@ -20,11 +21,20 @@ from defserve.client.client import Client
 from defserve.client.mgp.streaming import ChunkOrder
 from defserve.client.replies import object_or_empty
 from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import INTERNAL_ERROR
 from defserve.errors import PeerError
 from defserve.inspector.protocol import BadMessage, Json, describe_wire_error
+from defserve.inspector.waterfalls import (
+    ELSEWHERE,
+    NOT_MEASURED,
+    Waterfall,
+    measure_round_trip,
+    place_in_round_trip,
+)
 
 if TYPE_CHECKING:
     from defserve.inspector.inspection import Inspection
+    from defserve.inspector.recording.recorder import RecordedMessage
 
 MAX_CALLS: Final = 20
 MAX_RUNNING_CALLS: Final = 100
@@ -66,6 +76,21 @@ class KeptCalls:
         call.task.add_done_callback(lambda _: self._finish(call))
         return call
 
+    def restore_calls(self) -> None:
+        """Take the newest calls of a saved session, as its messages have them."""
+        recorder = self._inspection.recorder
+        requests = (each for each in reversed(recorder.slice(0, recorder.count)) if each.is_answered_call)
+        for request in reversed(list(islice(requests, MAX_CALLS))):
+            params = object_or_empty(recorder.parse_body(request.seq).get("params"))
+            answer = recorder.parse_body(request.of) if request.of is not None else {}
+            if isinstance(tool := params.get("name"), str) and ("result" in answer or "error" in answer):
+                self._last += 1
+                call = KeptCall(self._last, request.era, tool, object_or_empty(params.get("arguments")))
+                call.restore_outcome(request, answer)
+                if (waterfall := recorder.get_waterfall(request.seq)) is not None:
+                    call.outcome["waterfall"] = waterfall
+                self._calls[self._last] = call
+
     def __getitem__(self, number: int) -> KeptCall:
         """Raises BadMessage for a call that is no longer kept."""
         if (call := self._calls.get(number)) is None:
@@ -97,6 +122,29 @@ class KeptCalls:
         except Exception as error:
             call.failure = error
             call.end("failed", error=describe_wire_error(error))
+        self._add_waterfall(call)
+
+    def _add_waterfall(self, call: KeptCall) -> None:
+        """Say where the time of a call went: beside its outcome, and at its request in the timeline."""
+        recorder = self._inspection.recorder
+        if (request := recorder.find_request(call.request)) is not None:
+            waterfall = self._measure(call, request)
+            call.outcome["waterfall"] = waterfall.to_wire()
+            recorder.attach_waterfall(request.seq, waterfall)
+
+    def _measure(self, call: KeptCall, request: RecordedMessage) -> Waterfall:
+        process = self._inspection.target.process
+        if process is not None and (measured := process.find_waterfall(call.request)) is not None:
+            return place_in_round_trip(measured, call.sent, call.took_ms)
+        exchange = self._inspection.recorder.get_exchange(request.seq)
+        return measure_round_trip(
+            call.took_ms,
+            head=(exchange.at - request.time) * 1000 if exchange is not None and exchange.at else None,
+            first=call.first,
+            server_timing=exchange.answered.get("server-timing", "") if exchange is not None else "",
+            is_failed=call.state == "failed",
+            note=ELSEWHERE if process is None else NOT_MEASURED,
+        )
 
     def _finish(self, call: KeptCall) -> None:
         """Tell those who follow a call that it has ended, and drop the oldest calls if there are too many."""
@@ -112,7 +160,10 @@ class KeptCalls:
 
 
 class KeptCall:
-    """One call. `outcome` is empty while it runs; then it has the `result` or the `error`, and how long it took."""
+    """One call. `outcome` is empty while it runs; then it has the `result` or the `error`, and how long it took.
+
+    It was `sent` then, by the `perf_counter`, and took `took_ms`. The `waterfall` in its outcome says what for.
+    """
 
     def __init__(self, number: int, era: str, tool: str, arguments: Json) -> None:
         self.number, self.era, self.tool, self.arguments = number, era, tool, arguments
@@ -122,7 +173,8 @@ class KeptCall:
         self.task: asyncio.Task[None] | None = None
         self.request, self.first = "", None
         self.began = time.time()
-        self._start = time.perf_counter()
+        self.sent = time.perf_counter()
+        self.took_ms = 0.0
         self._lines: RecentItems[Json] = RecentItems(MAX_LINES, MAX_LINES_BYTES)
         self._parts: RecentItems[Any] = RecentItems(MAX_PARTS, MAX_PARTS_BYTES)
         self._line_count = self._part_count = 0
@@ -142,7 +194,7 @@ class KeptCall:
     @property
     def ms(self) -> float:
         """Milliseconds since it was sent."""
-        return round((time.perf_counter() - self._start) * 1000, 1)
+        return round((time.perf_counter() - self.sent) * 1000, 1)
 
     def to_wire(self) -> Json:
         """The call for the page, without its parts."""
@@ -152,7 +204,7 @@ class KeptCall:
 
     def restart_clock(self) -> None:
         """A question that was asked before the call was sent is not part of its time."""
-        self._start = time.perf_counter()
+        self.sent = time.perf_counter()
 
     def add_progress(self, progress: float, total: float | None, message: str | None) -> None:
         self._progress = {"progress": progress, "total": total, "message": message, "ms": self._begin_part()}
@@ -171,12 +223,29 @@ class KeptCall:
         self.tell()
 
     def end(self, state: CallState, **outcome: Any) -> None:
-        self.state = state
+        self.state, self.took_ms = state, (time.perf_counter() - self.sent) * 1000
         self.outcome = {"ms": self.ms, "first": self.first, "era": self.era, "request": self.request, **outcome}
         if "result" in outcome:
             result = outcome["result"]
             self.outcome |= {"tokens": count_result_tokens(result), "brief": summarize_result(result)}
             self._size += estimate_value_bytes(result)
+
+    def restore_outcome(self, request: RecordedMessage, answer: Json) -> None:
+        """End it as its answer in a saved session says."""
+        self.began, self.request = request.time, str(request.id)
+        if "result" in answer:
+            result = answer["result"]
+            self.end("failed" if object_or_empty(result).get("isError") is True else "done", result=result)
+        else:
+            error = object_or_empty(answer["error"])
+            code = error.get("code")
+            self.failure = PeerError(
+                str(error.get("message")),
+                code=code if isinstance(code, int) else INTERNAL_ERROR,
+                data=error.get("data"),
+            )
+            self.end("failed", error=describe_wire_error(self.failure))
+        self.outcome["ms"] = request.ms
 
     def tell(self) -> None:
         """There is something new for those who follow."""

@@ -42,6 +42,7 @@ from defserve.inspector.recording.recorder import (
 )
 from defserve.inspector.recording.timeline import Latencies
 from defserve.inspector.state_trees import KnownCheckpoint, SavedTree
+from defserve.inspector.waterfalls import parse_waterfall
 from defserve.tooling.listing import LISTS, ServerListing
 
 FORMAT_VERSION: Final = 1
@@ -355,6 +356,11 @@ class _Reader:
             given = record["body"]
             body = given.encode(errors="replace") if isinstance(given, str) else to_json(given)
         recorder.restore_message(entry, body[:MAX_BODY] if body is not None else None, _read_exchange(record))
+        if "waterfall" in record:
+            try:
+                recorder.attach_waterfall(entry.seq, parse_waterfall(record["waterfall"]))
+            except ValueError as error:
+                raise _Problem(str(error)) from None
 
     def _take_end(self, record: Any) -> None:
         self._is_ended = True
@@ -370,6 +376,7 @@ def _read_exchange(record: Json) -> RecordedExchange | None:
         read.get_texts("headers"),
         read.get_count("status"),
         read.get_texts("answered"),
+        read.get_time("at") if "at" in read else 0.0,
     )
 
 
@@ -386,6 +393,9 @@ class _Fields:
 
     def __init__(self, record: Json, kind: str) -> None:
         self._record, self._kind = record, kind
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._record
 
     def get_text(self, name: str, most: int) -> str:
         value = self._record.get(name, "")

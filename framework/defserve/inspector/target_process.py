@@ -1,8 +1,8 @@
 """A server file in a process of its own, which may crash, hang or flood its output while the inspector goes on.
 
 One pipe carries every conversation: a line is the number of a channel, a space, and a message. Channel 0 is for what
-the inspector asks about the server itself (`SERVER_QUESTIONS`), and for what the process reports. Whatever the author's
-code prints goes to stderr, of which the last lines are kept to say why it ended.
+the inspector asks about the server itself (`SERVER_QUESTIONS`), and for what the process reports: tracebacks, and the
+stages of calls. Whatever the author's code prints goes to stderr, of which the last lines are kept to say why it ended.
 
 A process that has ended is started again by a person, never by itself: so a server that crashes when it starts does so
 once.
@@ -30,9 +30,11 @@ from defserve.client.links.stdio import ProcessLink
 from defserve.client.replies import CutMessage, object_or_empty
 from defserve.client.targets import is_file_target
 from defserve.errors import DefserveError, PeerGone, UsageError
+from defserve.inspector.call_timer import CallTimer, stamp_message
 from defserve.inspector.inspection import ServerLog
 from defserve.inspector.recording.masking import mask_text
 from defserve.inspector.state_trees import StoredState, make_state_finder
+from defserve.inspector.waterfalls import ServerWaterfall, parse_waterfall
 from defserve.protocols.mcpl.extension import MCPL
 from defserve.protocols.mcpl.state.section import StateSection
 from defserve.protocols.mgp.audit import ReadableAuditLog, find_readable_log
@@ -42,6 +44,7 @@ from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGo
 from defserve.tooling.loading import load_package, load_quietly, print_load_error
 
 if TYPE_CHECKING:
+    from defserve.core.call import Call
     from defserve.server.server import Server
 
 Json: TypeAlias = dict[str, Any]
@@ -49,6 +52,8 @@ Json: TypeAlias = dict[str, Any]
 MAX_LAST_LINES: Final = 40
 MAX_LAST_LINES_BYTES: Final = 256 * 1024
 MAX_TRACEBACKS: Final = 50
+MAX_WATERFALLS: Final = 50
+MAX_ID_LENGTH: Final = 128
 MAX_CHANNEL_BYTES: Final = 64 * 1024 * 1024
 MAX_UNREAD_MESSAGES: Final = 1_000
 """Messages that wait for one conversation. Then the process has to wait."""
@@ -101,6 +106,11 @@ class TargetProcess:
         found = self._run.tracebacks if self._run is not None else ()
         return next((each for id, each in reversed(found) if f"(id {id})" in text), None)
 
+    def find_waterfall(self, request: str) -> ServerWaterfall | None:
+        """The stages of a call that was just answered, as the process has measured them."""
+        found = self._run.waterfalls if self._run is not None else ()
+        return next((each for id, each in reversed(found) if id == request), None)
+
     @property
     def exit(self) -> Json | None:
         """How the process ended: its `code`, the last `lines` that it wrote, and whether it had `started`."""
@@ -133,6 +143,7 @@ class ProcessRun:
         self.ended: PeerGone | None = None
         self.exit: Json | None = None
         self.tracebacks: RecentItems[tuple[str, str]] = RecentItems(MAX_TRACEBACKS)
+        self.waterfalls: RecentItems[tuple[str, ServerWaterfall]] = RecentItems(MAX_WATERFALLS)
         self._target, self._on_exit = target, on_exit
         self._lines: RecentItems[str] = RecentItems(MAX_LAST_LINES, MAX_LAST_LINES_BYTES)
         self._channels: dict[int, Channel] = {}
@@ -233,6 +244,9 @@ class ProcessRun:
             channel.end(PeerGone("the server ended the conversation"))
         elif "traceback" in report:
             self.tracebacks.append((str(report["id"]), mask_text(str(report["traceback"]))))
+        elif "waterfall" in report:
+            with suppress(ValueError):
+                self.waterfalls.append((str(report["request"])[:MAX_ID_LENGTH], _parse_server_waterfall(report)))
         elif (answer := self._answers.get(report.get("answer", 0))) is not None and not answer.done():
             if "error" in report:
                 answer.set_exception(_parse_question_error(report["error"]))
@@ -268,6 +282,11 @@ def describe_exit_code(code: int | None) -> str:
     with suppress(ValueError):
         return f"was killed by {signal.Signals(-code).name}"
     return f"was killed by signal {-code}"
+
+
+def _parse_server_waterfall(report: Json) -> ServerWaterfall:
+    began = report.get("began")
+    return ServerWaterfall(began if isinstance(began, float) else 0.0, parse_waterfall(report["waterfall"]))
 
 
 class Channel:
@@ -454,12 +473,17 @@ class ServedProcess:
             self._tasks.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _take(self, line: bytes) -> None:
+    def report_waterfall(self, call: Call, measured: ServerWaterfall) -> None:
+        """Tell the stages of a call, before its answer."""
+        stages = measured.waterfall.to_wire()
+        self._writer.report({"request": str(call.id)[:MAX_ID_LENGTH], "began": measured.began, "waterfall": stages})
+
+    def _take(self, line: bytes, arrived: float) -> None:
         number, _, message = line.partition(b" ")
         if int(number) == REPORTS:
             self._take_report(from_json(message))
         elif (unread := self._peers.get(int(number))) is not None:
-            unread.put_nowait(message)
+            unread.put_nowait(stamp_message(message, arrived))
 
     def _take_report(self, report: Json) -> None:
         if "open" in report:
@@ -504,14 +528,17 @@ class ServedProcess:
         return True
 
 
-def read_lines(descriptor: int, take: Callable[[bytes], object], ended: Callable[[], object]) -> None:
-    """Call `take` on this loop with each line. After the last one `ended` is called; a loop that hangs is left."""
+def read_lines(descriptor: int, take: Callable[[bytes, float], object], ended: Callable[[], object]) -> None:
+    """Call `take` on this loop with each line and when it came. After the last one `ended` is called.
+
+    A loop that hangs is left.
+    """
     loop = asyncio.get_running_loop()
 
     def read() -> None:
         with os.fdopen(descriptor, "rb") as pipe, suppress(RuntimeError):  # the loop has ended
             for line in pipe:
-                loop.call_soon_threadsafe(take, line[:-1])
+                loop.call_soon_threadsafe(take, line[:-1], time.perf_counter())
             loop.call_soon_threadsafe(ended)
         time.sleep(END_SECONDS)
         os._exit(0)
@@ -539,7 +566,9 @@ def main(argument: str) -> int:
         add_import_folder(os.getcwd())
     try:
         server = (load_package if plan["is_package"] else load_quietly)(target)
-        asyncio.run(ServedProcess(server, PipeWriter(writes)).serve(reads))
+        served = ServedProcess(server, PipeWriter(writes))
+        with CallTimer(served.report_waterfall):
+            asyncio.run(served.serve(reads))
     except UsageError as error:
         print_load_error(error)
         return FAILED_TO_START

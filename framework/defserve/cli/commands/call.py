@@ -9,7 +9,7 @@ import shlex
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.cli.content import (
     format_signature,
@@ -43,6 +43,9 @@ from defserve.core.json_values import is_array
 from defserve.core.messages import METHOD_NOT_FOUND
 from defserve.errors import DefserveError, PeerError, ToolError, UsageError, did_you_mean
 
+if TYPE_CHECKING:
+    from defserve.cli.call_timing import CallMeasurement
+
 EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py search query="two words" tags:='["x", "y"]'
   defserve call server.py search --args '{"query": "two words"}' --json
@@ -51,6 +54,7 @@ EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call weather forecast city=Oslo            a server in .mcp.json
   defserve call server.py add a=1 --validate
   defserve call todo.py clear_items --yes             a dangerous tool, without being asked
+  defserve call server.py add a=1 b=2 --timing        with the time of each stage
 """
 
 UNKNOWN_TOOL: Final = -32602
@@ -78,13 +82,19 @@ def main(argv: list[str]) -> int:
     if loose := next((word for word in words[1:] if word.lstrip().startswith("{")), None):
         raise UsageError(f"{loose!r} is not an argument", fix=f"write --args {shlex.quote(loose)}")
     tool, texts, values = words[0], *parse_argument_words(words[1:], options.args)
-    with (
-        redirect_stdout_to_stderr(),
-        nullcontext() if options.verbose else brief_tracebacks(),
-        ProgressDisplay(f"Calling {tool}") as work,
-    ):
-        result = asyncio.run(call(target, tool, texts, values, options, work))
-    show_stdout(*page(result, tool, options))
+    measurement = _make_measurement() if options.timing else None
+    try:
+        with (
+            redirect_stdout_to_stderr(),
+            nullcontext() if options.verbose else brief_tracebacks(),
+            measurement.measure_server() if measurement is not None else nullcontext(),
+            ProgressDisplay(f"Calling {tool}") as work,
+        ):
+            result = asyncio.run(call(target, tool, texts, values, options, work, measurement))
+        show_stdout(*page(result, tool, options))
+    finally:
+        if measurement is not None:
+            _show_timing(measurement)
     if result.problem is not None:
         raise result.problem
     if found := UNFINISHED.search(json.dumps(result.value)):
@@ -92,6 +102,20 @@ def main(argv: list[str]) -> int:
             f"the result contains {found[0]}, so {tool} did not await it\n  fix: await {found['name']}(…) in the tool"
         )
     return 0
+
+
+def _make_measurement() -> CallMeasurement:
+    from defserve.cli.call_timing import CallMeasurement
+
+    return CallMeasurement()
+
+
+def _show_timing(measurement: CallMeasurement) -> None:
+    """On stderr: stdout has the result, which a program may read."""
+    from defserve.cli.call_timing import render_waterfall
+
+    if measurement.waterfall is not None:
+        show_stderr("", *render_waterfall(measurement.waterfall))
 
 
 def parse_call_options(argv: list[str]) -> Namespace:
@@ -114,6 +138,7 @@ def parse_call_options(argv: list[str]) -> Namespace:
             help="the answer to a question of the tool, as JSON: an object, or the value of its only field; "
             "repeatable, in the order of the questions",
         ),
+        make_flag("--timing", help="show on stderr where the time of the call went, stage by stage"),
         make_flag("--json", help="print the tool's value as JSON, text too"),
         make_flag("--raw", help="print the whole result as JSON"),
     )
@@ -156,6 +181,7 @@ async def call(
     values: dict[str, Any],
     options: Namespace,
     work: ProgressDisplay,
+    measurement: CallMeasurement | None = None,
 ) -> CallResult:
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
     given = PreparedAnswers(options.answer, yes=options.yes, around=work.pause_drawing)
@@ -186,7 +212,8 @@ async def call(
             show_stderr("", f"{tool} was not run")
             raise
         try:
-            return (await _call_tool(client, tool, arguments, options))._replace(problem=given.unanswered)
+            with measurement.measure_call() if measurement is not None else nullcontext():
+                return (await _call_tool(client, tool, arguments, options))._replace(problem=given.unanswered)
         except asyncio.CancelledError:
             show_stderr("", f"stopped: {tool} did not finish")
             raise

@@ -212,7 +212,9 @@ async def write_session_test(inspection: Inspection, request: PageRequest) -> An
     if not is_array(seqs) or not 0 < len(seqs) <= MAX_TESTED_CALLS or not all(type(seq) is int for seq in seqs):
         raise BadMessage(f"'seqs' is a list of up to {MAX_TESTED_CALLS} messages")
     recorder = inspection.recorder
-    entries = [entry for seq in sorted(set(seqs)) if (entry := recorder.entry(seq)) is not None and is_tested(entry)]
+    entries = [
+        entry for seq in sorted(set(seqs)) if (entry := recorder.entry(seq)) is not None and entry.is_answered_call
+    ]
     era = entries[0].era if entries else ""
     calls = [call for entry in entries if entry.era == era and (call := _read_call(recorder, entry)) is not None]
     if not calls:
@@ -220,12 +222,6 @@ async def write_session_test(inspection: Inspection, request: PageRequest) -> An
     text = write_test(inspection.target.words, calls, era)
     named = re.search(r"^def (test_\w{1,60})", text, re.MULTILINE)
     return {"text": text, "name": f"{named.group(1) if named else 'test_session'}.py", "left": len(seqs) - len(calls)}
-
-
-def is_tested(entry: RecordedMessage) -> bool:
-    """Whether a message is a call of ours that was answered. One that was asked something goes on in another."""
-    is_call = entry.kind == "request" and entry.method == "tools/call" and entry.direction == "sent"
-    return is_call and entry.of is not None and entry.note == ""
 
 
 def _read_call(recorder: Recorder, entry: RecordedMessage) -> SavedCall | None:

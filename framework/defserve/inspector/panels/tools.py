@@ -101,6 +101,8 @@ async def cancel_call(inspection: Inspection, request: PageRequest) -> Any:
 async def _follow(call: KeptCall, request: PageRequest) -> Json:
     await call.follow(request.part)
     if call.failure is not None:
+        if "waterfall" in call.outcome:
+            request.part({"waterfall": call.outcome["waterfall"]})
         raise call.failure
     return {"state": call.state, **call.outcome}
 

@@ -21,6 +21,7 @@ from defserve.client.replies import Json, object_or_empty
 from defserve.core.json_values import is_array
 from defserve.core.messages import is_request_id
 from defserve.inspector.recording.masking import mask_headers, mask_message, mask_text, mask_value
+from defserve.inspector.waterfalls import Waterfall
 from defserve.protocols.mcpl.state.ownership import STATE_META_KEY
 
 Direction: TypeAlias = Literal["sent", "received"]
@@ -35,6 +36,7 @@ HEADERS_IN_FILE: Final = 64 * 1024 * 1024
 MAX_NAME_LENGTH: Final = 128
 """Characters of a method, or of an id that is a text. A peer chooses both."""
 MAX_METHODS: Final = 1_000
+MAX_SEARCHED: Final = 50_000
 RECENT: Final = 200
 FIRST_MESSAGES: Final = 100
 RATE_SECONDS: Final = 10.0
@@ -99,19 +101,26 @@ class RecordedMessage:
         is_ours = self.direction == ("received" if self.kind == "answer" else "sent")
         return (is_ours and self.method in OWN_METHODS) or self.method == ACKNOWLEDGED
 
+    @property
+    def is_answered_call(self) -> bool:
+        """Whether it is a call of ours that was answered. One that was asked something goes on in another."""
+        is_call = self.kind == "request" and self.method == "tools/call" and self.direction == "sent"
+        return is_call and self.of is not None and self.note == ""
+
     def to_wire(self) -> Json:
         """The entry for the page."""
         return {name: value for name in self.__slots__ if (value := getattr(self, name)) not in (None, "")}
 
 
 class RecordedExchange(NamedTuple):
-    """The HTTP request that carried a message, and the head of its response."""
+    """The HTTP request that carried a message, and the head of its response, which came `at` that time."""
 
     method: str
     address: str
     headers: Mapping[str, str]
     status: int
     answered: Mapping[str, str]
+    at: float = 0.0
 
 
 class Recorder:
@@ -121,6 +130,7 @@ class Recorder:
         self._bodies, self._most = bodies or Bodies(), most
         self._entries: list[RecordedMessage] = []
         self._exchanges = Bodies(HEADERS_IN_MEMORY, HEADERS_IN_FILE)
+        self._waterfalls = Bodies(HEADERS_IN_MEMORY, HEADERS_IN_FILE)
         self._notices: dict[int, list[float]] = {}
         self._open: dict[tuple[str, Direction, str | int], RecordedMessage] = {}
         self._methods: dict[str, str] = {}
@@ -185,6 +195,27 @@ class Recorder:
             with suppress(ValueError, OSError):
                 self._exchanges.store_body(seq, to_json(exchange))
 
+    def attach_waterfall(self, seq: int, waterfall: Waterfall) -> None:
+        """Add the stages of a call to its request. Never raises."""
+        if seq >= self.first:
+            with suppress(ValueError, OSError):
+                self._waterfalls.store_body(seq, to_json(waterfall.to_wire()))
+
+    def get_waterfall(self, seq: int) -> Json | None:
+        """The stages of a call, by its request, for the page."""
+        kept = self._waterfalls.get(seq)
+        return from_json(kept) if kept is not None else None
+
+    def get_exchange(self, seq: int) -> RecordedExchange | None:
+        """The HTTP exchange that carried a message, with its secrets."""
+        kept = self._exchanges.get(seq)
+        return RecordedExchange(*from_json(kept)) if kept is not None else None
+
+    def find_request(self, id: str) -> RecordedMessage | None:
+        """The newest request of ours with this id, if it is among the newest messages."""
+        newest = reversed(self._entries[-MAX_SEARCHED:])
+        return next((each for each in newest if each.id == id and each.kind == "request"), None)
+
     def slice(self, start: int, stop: int) -> list[RecordedMessage]:
         """The entries with these sequence numbers, as far as they are there."""
         return self._entries[max(start - self.first, 0) : max(stop - self.first, 0)]
@@ -200,7 +231,8 @@ class Recorder:
     def describe_message(self, seq: int) -> Json | None:
         """A message for the page: its entry, its `body` with secrets masked, and its HTTP `exchange`, if it had one.
 
-        None if it is forgotten. `body` is missing if only the entry is left.
+        A call of the page has its `waterfall`. None if the message is forgotten. `body` is missing if only the entry is
+        left.
         """
         if (entry := self.entry(seq)) is None:
             return None
@@ -209,8 +241,9 @@ class Recorder:
             shown["body"] = mask_message(body)
             if len(body) < entry.size:
                 shown["cut"] = len(body)
-        if (kept := self._exchanges.get(seq)) is not None:
-            exchange = RecordedExchange(*from_json(kept))
+        if (waterfall := self.get_waterfall(seq)) is not None:
+            shown["waterfall"] = waterfall
+        if (exchange := self.get_exchange(seq)) is not None:
             shown["exchange"] = {
                 **exchange._asdict(),
                 "address": mask_text(exchange.address),
@@ -253,8 +286,8 @@ class Recorder:
         self.errors, self._cleared = 0, self.count
 
     def close(self) -> None:
-        self._bodies.close()
-        self._exchanges.close()
+        for each in (self._bodies, self._exchanges, self._waterfalls):
+            each.close()
 
     def _pair(self, entry: RecordedMessage, message: Json) -> None:
         if entry.kind == "request" and entry.id is not None:
@@ -296,8 +329,8 @@ class Recorder:
 
     def _drop_oldest(self, number: int) -> None:
         for entry in self._entries[:number]:
-            self._bodies.drop_body(entry.seq)
-            self._exchanges.drop_body(entry.seq)
+            for each in (self._bodies, self._exchanges, self._waterfalls):
+                each.drop_body(entry.seq)
             self._notices.pop(entry.seq, None)
         del self._entries[:number]
         self.first += number

@@ -36,13 +36,13 @@ function Panel() {
     if (!name && !location.hash.includes("/") && tools?.length && wide()) go("tools", tools[0].name);
   }, [name, tools]);
   const onCall = () => {
-    if (!tool) return;
+    if (!tool || app.get().target.saved) return;
     call(name, valueOf(store.get(), tool));
     setView("res");
   };
   const again = () => {
     const last = callInView(store.get(), name);
-    if (!last) return false;
+    if (!last || app.get().target.saved) return false;
     call(last.tool, last.arguments);
     setView("res");
     return true;

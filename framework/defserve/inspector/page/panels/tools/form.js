@@ -2,7 +2,7 @@
 import { html, useEffect, useLayoutEffect, useMemo, useState } from "../../vendor/preact.js";
 import { ask } from "../../socket.js";
 import { cut, number } from "../../format.js";
-import { toast, useStore } from "../../store.js";
+import { app, toast, useStore } from "../../store.js";
 import { Button, Chip, Copy, Tabs } from "../../parts/controls.js";
 import { saveFile } from "../../parts/content.js";
 import { Form } from "../../parts/form/form.js";
@@ -17,6 +17,7 @@ import { Latency } from "./latency.js";
 import { running, schemaOf, setValue, startOf, store, valueOf } from "./state.js";
 
 const LONGEST_ABOUT = 8000;
+export const SAVED = "This is a saved session: there is no server to call";
 const DECIDED = {
   approved: ["ok", "check", "granted"],
   denied: ["bad", "close", "denied"],
@@ -128,6 +129,7 @@ export async function saveTest(call) {
 
 export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab }) {
   const state = useStore(store);
+  const isSaved = useStore(app, each => !!each.target?.saved);
   const value = valueOf(state, tool);
   const schema = schemaOf(tool);
   const lastCall = state.calls.find(call => call.tool === name);
@@ -202,7 +204,7 @@ export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab })
       ><${Copy} text=${saved.command} label="Copy the command" />
     </div>
     <div class="bar">
-      <${Button} primary icon="play" busy=${busy} keys="Ctrl ↵" onClick=${onCall}
+      <${Button} primary icon="play" busy=${busy} keys="Ctrl ↵" reason=${isSaved ? SAVED : null} onClick=${onCall}
         >${touched && found.length ? "Call anyway" : "Call"}<//
       ><${Button} class="no-m" onClick=${() => set(startOf(tool))}>Reset<//><span class="grow"></span>
       <${Menu}

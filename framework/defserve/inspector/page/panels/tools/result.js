@@ -9,7 +9,7 @@ import { Icon } from "../../parts/icons.js";
 import { Json } from "../../parts/json.js";
 import { Empty, ErrorNote, Note } from "../../parts/notes.js";
 import { Pane } from "../../parts/panes.js";
-import { saveTest } from "./form.js";
+import { SAVED, saveTest } from "./form.js";
 import { callInView, cancel, follow, store } from "./state.js";
 
 const LONGEST_TAB = 48;
@@ -177,6 +177,15 @@ function Asked({ era }) {
   >`;
 }
 
+// There is none before the first call has ended, so what draws it is loaded then.
+function Waterfall({ of }) {
+  const [Drawn, setDrawn] = useState(null);
+  useEffect(() => {
+    import("../../parts/waterfall.js").then(({ Waterfall: part }) => setDrawn(() => part));
+  }, []);
+  return Drawn && html`<${Drawn} of=${of} />`;
+}
+
 function Shown({ call, tool, onRepeat }) {
   const failed = call.state === "failed" && failure(call);
   const [raw, setRaw] = useState(false);
@@ -209,6 +218,7 @@ function Shown({ call, tool, onRepeat }) {
       <//>`
     }
     <${Parts} call=${call} schema=${tool?.output} />
+    ${call.waterfall && html`<${Waterfall} of=${call.waterfall} />`}
     ${
       whole &&
       html`<div class="part">
@@ -278,6 +288,7 @@ const TabWords = ({ call }) => {
 export function ToolResult({ tool, name, onRepeat, head }) {
   const state = useStore(store);
   const { calls } = state;
+  const isSaved = useStore(app, each => !!each.target?.saved);
   const [comparing, setComparing] = useState(false);
   const call = callInView(state, name);
   const other = call && calls.find(each => each.tool === call.tool && each.n < call.n && each.state !== "running");
@@ -318,7 +329,7 @@ export function ToolResult({ tool, name, onRepeat, head }) {
               }
             </div>
             <div class="bar no-m">
-              <${Button} icon="repeat" keys="R" onClick=${onRepeat}>Repeat<//
+              <${Button} icon="repeat" keys="R" reason=${isSaved ? SAVED : null} onClick=${onRepeat}>Repeat<//
               ><${Button} icon="save" onClick=${() => saveTest(call)} disabled=${call.state === "running"}
                 >Save as test<//
               ><span class="grow"></span><${Button} plain icon="wire" onClick=${onWire}>Show on the wire<//>
@@ -328,7 +339,7 @@ export function ToolResult({ tool, name, onRepeat, head }) {
               state.refused
                 ? html`<${ErrorNote} error=${state.refused} />`
                 : html`<${Empty} icon="play" title=${name && calls.length ? `No calls of ${name} yet` : "No calls yet"}
-                    >Fill in the form and call the tool. What it gives appears here.<//
+                    >${isSaved ? SAVED : "Fill in the form and call the tool. What it gives appears here."}<//
                   >`
             }
           </div>`

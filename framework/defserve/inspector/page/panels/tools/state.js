@@ -107,11 +107,11 @@ function ended(asked, number) {
 export const cancel = ({ n }) => ask("tools.cancel", { call: n }).catch(() => {});
 
 // Lines and parts are added to the lists that are there: there may be many of them.
-function taken(now, { log = [], content = [], dropped = 0, progress }) {
+function taken(now, { log = [], content = [], dropped = 0, progress, waterfall }) {
   now.log.push(...log);
   now.parts.push(...content);
   const first = now.first ?? log[0]?.ms ?? progress?.ms;
-  return { first, dropped: now.dropped + dropped, ...(progress ? { progress } : {}) };
+  return { first, dropped: now.dropped + dropped, ...(progress && { progress }), ...(waterfall && { waterfall }) };
 }
 
 // The calls that the host has kept. What is here in whole stays.

@@ -6,6 +6,7 @@ import { bytes, clock, cut, duration, number, plural } from "../../format.js";
 import { Button, Chip, Copy, Segments, Tabs } from "../../parts/controls.js";
 import { Json } from "../../parts/json.js";
 import { Empty, ErrorNote, Loading, Note } from "../../parts/notes.js";
+import { Waterfall } from "../../parts/waterfall.js";
 import { useKeys } from "../../keys.js";
 import { ERA } from "./rows.js";
 import { Confirmation } from "./confirmation.js";
@@ -355,10 +356,14 @@ export function MessageDrawer({ seq, onClose, onShow }) {
   // The call that a message belongs to, if it has a state.
   const call = [found, found?.other].find(each => each?.kind === "request" && each.checkpoint);
   const trace = found?.trace ?? found?.other?.trace;
-  const shown = tab === "state" && found && !call ? "pair" : tab;
+  const shortId = String(found?.id).slice(0, 8);
+  const waterfall = found?.waterfall ?? found?.other?.waterfall;
+  const missing = (tab === "state" && !call) || (tab === "waterfall" && !waterfall);
+  const shown = found && missing ? "pair" : tab;
   const tabs = [
     ["message", "Message"],
     ["pair", html`Request and answer`],
+    ...(waterfall ? [["waterfall", "Waterfall"]] : []),
     ...(call ? [["state", "State"]] : []),
     ["eras", html`Both eras ${differences != null && html`<${Chip}>${plural(differences, "difference")}<//>`}`],
     ["headers", "Headers"],
@@ -372,9 +377,7 @@ export function MessageDrawer({ seq, onClose, onShow }) {
       }
       ${
         found?.id !== undefined &&
-        html`<${Copy} text=${() => String(found.id)} label=${`Copy the id ${found.id}`} class="w-wide"
-          >id ${cut(String(found.id), 9)}<//
-        >`
+        html`<${Copy} text=${() => String(found.id)} label=${`Copy the id ${shortId}`} class="w-wide">id ${shortId}<//>`
       }
       ${
         found?.method === "tools/call" &&
@@ -406,13 +409,17 @@ export function MessageDrawer({ seq, onClose, onShow }) {
               ? html`<${PairTab} found=${found} onShow=${onShow} />`
               : shown === "state"
                 ? html`<${StateTab} call=${call} onShow=${onShow} />`
-                : shown === "headers"
-                  ? html`<${HeadersTab} found=${found} />`
-                  : eras?.error
-                    ? html`<div class="body"><${ErrorNote} error=${eras.error} /></div>`
-                    : !eras
-                      ? html`<${Loading} />`
-                      : html`<${ErasTab} answer=${eras} onAgain=${() => again(false)} busy=${busy} />`
+                : shown === "waterfall"
+                  ? html`<div class="body" tabindex="0" role="region" aria-label="Waterfall">
+                      <${Waterfall} of=${waterfall} />
+                    </div>`
+                  : shown === "headers"
+                    ? html`<${HeadersTab} found=${found} />`
+                    : eras?.error
+                      ? html`<div class="body"><${ErrorNote} error=${eras.error} /></div>`
+                      : !eras
+                        ? html`<${Loading} />`
+                        : html`<${ErasTab} answer=${eras} onAgain=${() => again(false)} busy=${busy} />`
     }
     ${
       asking &&
