@@ -71,7 +71,7 @@ async def inspecting(target: InspectionTarget, port: int = 0) -> AsyncGenerator[
 async def run_inspector(target: InspectionTarget, options: WebOptions, ending: asyncio.Future[int]) -> int:
     """Inspect until `ending` has an exit code, and return it. The address is printed on a line of its own."""
     async with inspecting(target, options.port) as running:
-        print("The inspector runs until Ctrl C. Its address, with the token that lets you in:", file=sys.stderr)
+        print("The inspector runs until Ctrl-C. Open this address:", file=sys.stderr)
         print(running.url, flush=True)
         if options.browser:
             await asyncio.to_thread(webbrowser.open, running.ticket_url())
@@ -218,7 +218,8 @@ class Access:
     """The rules of one inspector. `port` is known once it listens."""
 
     def __init__(self, token: str | None = None) -> None:
-        self.token = token or secrets.token_urlsafe(32)
+        # 192 bits: enough, and the address with it stays on one line of a terminal.
+        self.token = token or secrets.token_urlsafe(24)
         self.port = 0
         self._ticket: tuple[str, float] | None = None
         self._page_key = sha256(b"page of " + self.token.encode()).hexdigest()
