@@ -27,8 +27,8 @@ _RECIPE: Final = re.compile(r"^\| \[[^]]+\]\(([\w-]+\.md)\)", re.MULTILINE)
 # Files that pages link to are found from there.
 UNLISTED: Final = ("examples/", "tests/", "docs/")
 
-# A page, or the name of a group with its pages and groups.
-Entry: TypeAlias = "str | dict[str, list[Entry]]"
+# A page, a page with its short name, or the name of a group with its pages and groups.
+Entry: TypeAlias = "str | dict[str, str] | dict[str, list[Entry]]"
 
 
 def settings(pages: Pages) -> str:
@@ -52,12 +52,12 @@ def settings(pages: Pages) -> str:
     return tomlkit.dumps(cast(Any, told))
 
 
-def _named(entry: Entry, pages: Pages) -> Any:
+def _named(entry: Entry, pages: Pages) -> Entry:
     """An entry whose pages have their short names: a title says after its colon what the page is about."""
     if isinstance(entry, str):
         short, colon, _ = title(pages.texts[entry]).partition(": ")
         return {short: entry} if colon else entry
-    return {name: [_named(below, pages) for below in entries] for name, entries in entry.items()}
+    return {name: [_named(below, pages) for below in _inside(entries)] for name, entries in entry.items()}
 
 
 def subjects(cookbook: str) -> list[Entry]:
@@ -87,4 +87,8 @@ def places(entries: list[Entry]) -> Iterator[str]:
             yield entry
         else:
             for below in entry.values():
-                yield from places(below)
+                yield from places(_inside(below))
+
+
+def _inside(entries: str | list[Entry]) -> list[Entry]:
+    return [entries] if isinstance(entries, str) else entries
