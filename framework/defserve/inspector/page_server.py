@@ -218,8 +218,7 @@ class Access:
     """The rules of one inspector. `port` is known once it listens."""
 
     def __init__(self, token: str | None = None) -> None:
-        # 192 bits: enough, and the address with it stays on one line of a terminal.
-        self.token = token or secrets.token_urlsafe(24)
+        self.token = token or secrets.token_urlsafe(32)
         self.port = 0
         self._ticket: tuple[str, float] | None = None
         self._page_key = sha256(b"page of " + self.token.encode()).hexdigest()
