@@ -127,7 +127,7 @@ def test_it_fits_its_window_in_both_themes_and_can_be_read(
 @pytest.mark.parametrize("width", [390, 1440])
 def test_the_page_of_an_api_and_an_error_are_of_the_same_kind(browser: Browser, api: str, scheme: str, width: int):
     browser.look(width, 900, scheme)
-    for path, heading in {"/docs": "greenhouse, its API", "/nothing": "There is nothing here"}.items():
+    for path, heading in {"/docs": "greenhouse API", "/nothing": "There is nothing here"}.items():
         browser.open(api.removesuffix("/mcp") + path)
         assert browser.page("document.querySelector('h1').textContent").startswith(heading)
         browser.page("document.querySelectorAll('details').forEach(one => { one.open = true }) ?? true")

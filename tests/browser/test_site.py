@@ -13,24 +13,33 @@ from tests.site.__main__ import build
 from tests.site.pages import Pages
 from tests.site.places import SITE
 
-from .accessibility import serious
+from .accessibility import EVERY, serious
 from .chromium import Browser
 from .origins import Origin, Reply, anything, origin
 
 pytestmark = pytest.mark.browser
 
-# One of each kind: the first page, tabs and notes, wide tables, pictures, a part of the reference, charts, diagrams.
+# One of each kind: the first page, tabs and notes, wide tables, pictures, the reference, charts, diagrams, recipes, the
+# playground in a page and by itself, and what is shown for an address that leads nowhere.
 KINDS = (
     "index.html",
     "learn/first-server.html",
     "compatibility.html",
     "inspector.html",
+    "reference/index.html",
     "reference/a-server.html",
     "benchmarks.html",
     "permissions.html",
     "protocols.html",
+    "cookbook/index.html",
+    "playground.html",
+    "404.html",
 )
+PLAYGROUND = [f"playground/index.html#{panel}" for panel in ("tools/readings", "wire", "state")]
 LOOKS = [(width, scheme) for width in (390, 768, 1024, 1440) for scheme in ("light", "dark")]
+# What is left of a phone and of a window if everything is twice as large.
+ZOOMED = (195, 720)
+FITS = "document.documentElement.scrollWidth <= innerWidth"
 # The dialog of the search is in a shadow root.
 DIALOG = "[...document.querySelectorAll('*')].find(each => each.shadowRoot?.querySelector('dialog')).shadowRoot"
 
@@ -122,10 +131,53 @@ def test_everybody_can_read_it_and_nobody_else_is_asked(width: int, scheme: str,
     for page in KINDS:
         browser.open(f"{site.url}/{page}")
         assert browser.page("document.body.dataset.mdColorScheme") == {"light": "default", "dark": "slate"}[scheme]
-        assert serious(browser) == [], page
+        # The Copy buttons are made by a script, and then are no landmarks any more.
+        assert browser.page("!document.querySelector('.md-code__nav:not([role])')")
+        assert serious(browser, EVERY) == [], page
         assert browser.complaints() == [], page
-        assert browser.page("document.documentElement.scrollWidth <= innerWidth"), f"{page} is wider than {width}"
+        assert browser.page(FITS), f"{page} is wider than {width}"
         assert [url for url in browser.asked() if not url.startswith((site.url, "data:"))] == [], page
+    for page in PLAYGROUND:
+        browser.open("about:blank")
+        browser.open(f"{site.url}/{page}")
+        assert browser.page("document.querySelector('main')?.innerText.length > 20")
+        assert serious(browser, EVERY) == [], page
+        assert browser.page(FITS), f"{page} is wider than {width}"
+
+
+@pytest.mark.slow
+@for_each_row("width", ZOOMED)
+def test_twice_as_large_it_needs_no_scrolling_to_the_side(width: int, browser: Browser, site: Origin):
+    browser.begin()
+    browser.look(width, 450)
+    for page in (*KINDS, *PLAYGROUND):
+        browser.open("about:blank")
+        browser.open(f"{site.url}/{page}")
+        assert browser.page("document.readyState === 'complete'") and browser.page(FITS), page
+
+
+@pytest.mark.slow
+@for_each_row("width, scheme", LOOKS, every=2)
+def test_everybody_can_use_the_search(width: int, scheme: str, browser: Browser, site: Origin):
+    browser.begin()
+    browser.look(width, 900, scheme)
+    browser.open(f"{site.url}/learn/first-server.html")
+    assert browser.page(f"{DIALOG}.querySelector('input').placeholder === 'Search or ask'")
+    for typed, shown in (("", "true"), ("image", f"{DIALOG}.querySelector('[role=option]')")):
+        browser.key("Control+k")
+        browser.type(typed)
+        assert browser.page(f"!!{shown} && {DIALOG}.querySelector('dialog').open")
+        assert browser.page(f"{DIALOG}.querySelector('dialog').getAnimations({{ subtree: true }}).length === 0")
+        assert serious(browser, EVERY) == [], typed
+        browser.key("Escape")
+
+
+def test_a_page_that_is_missing_offers_the_search(browser: Browser, site: Origin):
+    browser.look(1440, 900)
+    browser.open(f"{site.url}/404.html")
+    assert browser.page(f"!!{DIALOG}.querySelector('input')")
+    browser.press(".missing-search")
+    assert browser.page(f"{DIALOG}.querySelector('dialog').open")
 
 
 def test_the_playground_shows_a_recorded_session_and_refuses_the_rest(browser: Browser, site: Origin):

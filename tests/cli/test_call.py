@@ -132,7 +132,9 @@ def test_arguments_can_be_validated_without_a_call(defserve: Run):
     assert defserve("call", "tests.export.shop", "price", "ticker=ABC", "--validate").out == "valid\n"
     code, _, err = defserve("call", "tests.export.shop", "price", "ticker=abc", "days=0", "--validate")
     assert code == 5
-    assert err == 'error: ticker: must match the pattern ^[A-Z]{1,5}$, got "abc"\ndays: must be at least 1, got 0\n'
+    assert (
+        err == 'error: ticker: must match the pattern ^[A-Z]{1,5}$, got "abc"\n       days: must be at least 1, got 0\n'
+    )
     assert "did you mean 'price'?" in defserve("call", "tests.export.shop", "prices", "--validate").err
 
 

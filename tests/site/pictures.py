@@ -45,7 +45,7 @@ def on_a_page(name: str) -> str:
     drawing, more = drawings()[name].replace("\n", ""), ""
     if name == "terminal":
         text = escape(terminal.transcript(terminal.read_recording())).replace("\n", "&#10;")
-        more = f"<details><summary>The same as text</summary><pre><code>{text}</code></pre></details>"
+        more = f"<details><summary>Read it as text</summary><pre><code>{text}</code></pre></details>"
         drawing = f'<div class="screen">{drawing}</div>'
     return f'\n<div class="drawing {name}">{drawing}{more}</div>\n'
 

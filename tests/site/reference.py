@@ -11,6 +11,9 @@ from .markdown import anchor, headings, shifted
 
 # Its groups are pages of their own; the other modules are small enough.
 ROOM: Final = "defserve"
+# What parts are listed under: those of the module itself, other modules, and the rest by their titles.
+NAMES, MODULES = "Names of defserve", "Modules"
+OTHERS: Final = {"What you are given": MODULES, "The command": "Command line"}
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,11 @@ class Part:
     def name(self) -> str:
         return anchor(self.title.replace(".", "-"))
 
+    @property
+    def group(self) -> str:
+        """What it is listed under."""
+        return MODULES if self.title.startswith(f"{ROOM}.") else OTHERS.get(self.title, NAMES)
+
 
 def parts(whole: str) -> list[Part]:
     """The parts of the reference, in its order."""
@@ -36,15 +44,18 @@ def parts(whole: str) -> list[Part]:
 
 
 def index(found: list[Part]) -> str:
-    """The page that leads to the parts."""
-    names = {part.name: [heading for level, heading, _ in headings(part.text) if level == 2] for part in found}
-    rows = [f"| [{part.title}]({part.name}.md) | {_listed(names[part.name])} |" for part in found]
+    """The page that leads to the parts, and to each name in them."""
     intro = f"Every public name and every command of defserve {VERSION}, made from its docstrings and parsers."
-    return "\n".join(["# Reference", "", intro, "", "| page | names |", "|---|---|", *rows, ""])
+    lines = ["# Reference", "", intro, ""]
+    for group in dict.fromkeys(part.group for part in found):
+        rows = [f"| [{part.title}]({part.name}.md) | {_listed(part)} |" for part in found if part.group == group]
+        lines += [f"## {group}", "", "| Page | Names |", "|---|---|", *rows, ""]
+    return "\n".join(lines)
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+def _listed(part: Part) -> str:
+    names = (heading for level, heading, _ in headings(part.text) if level == 2)
+    return ", ".join(f"[`{name}`]({part.name}.md#{anchor(name)})" for name in names)
 
 
 def _sections(text: str, level: int) -> list[tuple[str, str]]:

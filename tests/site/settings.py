@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 import tomlkit
 
 from defserve.base.version import VERSION
 
-from .markdown import headings
+from .markdown import headings, title
 from .pages import Pages
 from .places import SETTINGS
+from .reference import Part
 
 # Pages that the settings do not list: those whose path begins so, in the group of that name.
 GROUPS: Final = {
     "cookbook/": "Cookbook",
-    "reference/": "Reference",
     "decisions/": "Decisions",
     "": "Guides",
 }
@@ -27,8 +27,8 @@ _RECIPE: Final = re.compile(r"^\| \[[^]]+\]\(([\w-]+\.md)\)", re.MULTILINE)
 # Files that pages link to are found from there.
 UNLISTED: Final = ("examples/", "tests/", "docs/")
 
-# A page, or the name of a group with its pages and groups.
-Entry: TypeAlias = "str | dict[str, list[Entry]]"
+# A page, a page with its short name, or the name of a group with its pages and groups.
+Entry: TypeAlias = "str | dict[str, str] | dict[str, list[Entry]]"
 
 
 def settings(pages: Pages) -> str:
@@ -39,7 +39,8 @@ def settings(pages: Pages) -> str:
     groups: dict[str, list[Entry]] = {name: listed for group in project["nav"] for name, listed in group.items()}
     known = {place for entries in groups.values() for place in places(entries)}
     groups["Cookbook"] += subjects(pages.texts[COOKBOOK])
-    known |= set(places(groups["Cookbook"]))
+    groups["Reference"] += reference(pages.reference)
+    known |= {place for name in ("Cookbook", "Reference") for place in places(groups[name])}
     for place in pages.texts:
         if place not in known and not place.startswith(UNLISTED):
             group = next(name for prefix, name in GROUPS.items() if place.startswith(prefix))
@@ -47,7 +48,16 @@ def settings(pages: Pages) -> str:
     # The reader of a group meets its own first page first.
     for prefix, name in GROUPS.items():
         groups[name].sort(key=lambda entry, first=f"{prefix}index.md": entry != first)
+    project["nav"] = [{name: [_named(entry, pages) for entry in entries]} for name, entries in groups.items()]
     return tomlkit.dumps(cast(Any, told))
+
+
+def _named(entry: Entry, pages: Pages) -> Entry:
+    """An entry whose pages have their short names: a title says after its colon what the page is about."""
+    if isinstance(entry, str):
+        short, colon, _ = title(pages.texts[entry]).partition(": ")
+        return {short: entry} if colon else entry
+    return {name: [_named(below, pages) for below in _inside(entries)] for name, entries in entry.items()}
 
 
 def subjects(cookbook: str) -> list[Entry]:
@@ -62,6 +72,14 @@ def subjects(cookbook: str) -> list[Entry]:
     return [COOKBOOK, *({heading: recipes} for heading, recipes in grouped.items()), "examples/index.md"]
 
 
+def reference(parts: Sequence[Part]) -> list[Entry]:
+    """The parts of the reference, grouped as its first page groups them."""
+    grouped: dict[str, list[Entry]] = {}
+    for part in parts:
+        grouped.setdefault(part.group, []).append(f"reference/{part.name}.md")
+    return [{name: entries} for name, entries in grouped.items()]
+
+
 def places(entries: list[Entry]) -> Iterator[str]:
     """The pages of a group and of the groups in it, in order."""
     for entry in entries:
@@ -69,4 +87,8 @@ def places(entries: list[Entry]) -> Iterator[str]:
             yield entry
         else:
             for below in entry.values():
-                yield from places(below)
+                yield from places(_inside(below))
+
+
+def _inside(entries: str | list[Entry]) -> list[Entry]:
+    return [entries] if isinstance(entries, str) else entries

@@ -27,7 +27,6 @@ RECORDING: Final = DOCS / "pictures" / "terminal.json"
 FIRST_PAGE: Final = DOCS / "index.md"
 PROGRAM: Final = "calc.py"
 COMMANDS: Final = (
-    f"cat {PROGRAM}",
     f"defserve list {PROGRAM}",
     f"defserve call {PROGRAM} add a=1 b=2",
     f"defserve inspect {PROGRAM} --web",
@@ -36,7 +35,7 @@ COMMANDS: Final = (
 SAID_ALL: Final = re.compile(rb"token=\S+\r\n")
 # What is different each time, and what stands for it.
 VARIES: Final = ((re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:6274"), (re.compile(r"token=[\w-]+"), "token=…"))
-COLUMNS: Final = 80
+COLUMNS: Final = 60
 MAX_BYTES: Final = 64 * 1024
 MAX_SECONDS: Final = 60
 
@@ -132,8 +131,8 @@ def read_screen(written: str) -> list[list[tuple[str, str]]]:
 
 SIZE, LINE, CELL = 13, 18, 7.8
 EDGE, HEAD = 16, 34
-WIDTH: Final = 656
-SECONDS: Final = 12.0
+WIDTH: Final = 500
+SECONDS: Final = 8.0
 # What a code of the terminal looks like here.
 LOOKS: Final = {
     "1": "b",
@@ -170,7 +169,7 @@ class Times(NamedTuple):
 
 def draw(steps: Sequence[Step]) -> str:
     rows = sum(2 + len(step["lines"]) for step in steps) - 1
-    height = HEAD + EDGE + rows * LINE + EDGE // 2
+    height = HEAD + EDGE + rows * LINE + EDGE
     body = "\n".join(_draw_steps(steps))
     about = f"A terminal: {', then '.join(step['command'] for step in steps)}"
     dots = "".join(f'<circle cx="{x}" cy="{HEAD // 2}" r="5"/>' for x in (20, 38, 56))
@@ -226,8 +225,8 @@ def _draw_command(command: str, y: int, times: Times) -> Iterator[str]:
     yield f"<style>@keyframes {name}{{to{{transform:translateX({width:.1f}px)}}}}</style>"
     moved = f"animation-name:{name};animation-delay:{times.typed:.2f}s;animation-duration:{times.typing:.2f}s"
     yield f'<g class="type" style="{moved};animation-timing-function:steps({len(command)})">'
-    for width, height, colour in ((WIDTH - begin - 2, LINE, "surface"), (CELL, SIZE + 3, "text-3")):
-        place = f'x="{begin:.1f}" y="{y - SIZE}" width="{width:.1f}" height="{height}"'
+    for covered, height, colour in ((width, LINE, "surface"), (CELL, SIZE + 3, "text-3")):
+        place = f'x="{begin:.1f}" y="{y - SIZE}" width="{covered:.1f}" height="{height}"'
         yield f'<rect {place} fill="var(--{colour})" style="animation-delay:{times.printed:.2f}s"/>'
     yield "</g></g>"
 

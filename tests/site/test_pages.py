@@ -13,7 +13,7 @@ from defserve.base.version import VERSION
 
 from .finding import keywords
 from .html import problems
-from .markdown import anchor, headings, with_links, with_plain_pipes, with_since, with_tabs
+from .markdown import anchor, headings, title, with_links, with_plain_pipes, with_since, with_tabs
 from .models import full, short
 from .pages import Pages
 from .places import DOCS
@@ -51,12 +51,17 @@ def test_guides_and_recipes_are_grouped_as_the_pages_that_lead_to_them_group_the
     for subject in listed["Guides"]:
         ((name, guides),) = subject.items()
         row = re.search(rf"^\| {name} \|(.*)$", pages.texts["index.md"], re.MULTILINE)
-        assert row and re.findall(r"\]\(([\w-]+\.md)\)", row[1]) == guides, name
+        assert row and re.findall(r"\]\(([\w-]+\.md)\)", row[1]) == list(places(guides)), name
     first, *recipes, more = listed["Cookbook"]
     assert (first, more) == ("cookbook/index.md", "examples/index.md")
     subjects = [heading for level, heading, _ in headings(pages.texts["cookbook/index.md"]) if level == 2]
     assert [name for subject in recipes for name in subject] == subjects and len(subjects) > 3
     assert all(inside for subject in recipes for inside in subject.values())
+
+
+def test_the_navigation_has_the_short_names_of_pages(pages: Pages):
+    assert title(pages.texts["security.md"]) == "Security: guards for shell, code, URLs and paths"
+    assert '{Security = "security.md"}' in settings(pages)
 
 
 def test_no_link_leaves_the_site(pages: Pages):

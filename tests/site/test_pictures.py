@@ -65,10 +65,10 @@ def test_a_terminal_says_what_it_does_not_know():
         read_screen("\x1b[2Jgone")
 
 
-def test_it_plays_for_twelve_seconds_in_the_order_of_the_commands():
+def test_it_plays_for_eight_seconds_in_the_order_of_the_commands():
     steps = read_recording()
     moments = [moment for times in schedule(steps) for moment in (times.prompt, times.typed, times.printed)]
-    assert moments == sorted(moments) and moments[-1] < SECONDS == 12
+    assert moments == sorted(moments) and moments[-1] < SECONDS == 8
     assert [step["command"] for step in steps] == list(COMMANDS)
 
 

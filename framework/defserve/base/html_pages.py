@@ -9,6 +9,7 @@ from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from html import escape
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -61,7 +62,15 @@ def make_html_headers(*, script: str = "", form_action: str = "'none'", referrer
 def render_error_page(status: int, text: str) -> bytes:
     """The page that says why a request of a browser failed. It says nothing about the server."""
     heading = ERROR_HEADINGS.get(status, "This did not work")
-    return render_html_page(heading, f"<h1>{heading} <small>{status}</small></h1><p class=lead>{escape(text)}</p>")
+    # The heading says it: "Not found: nothing is served …".
+    first, colon, rest = text.partition(": ")
+    if colon and status in _PHRASES and first.lower() == _PHRASES[status].lower():
+        text = rest[:1].upper() + rest[1:]
+    main = f"<p class=status>{status}</p><h1>{heading}</h1><p class=lead>{escape(text)}</p>"
+    return render_html_page(heading, f"<div class=narrow>{main}</div>")
+
+
+_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 @cache

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 HEADING: Final = re.compile(r"[a-z]++(?: [a-z]++)*+ ?:(?= |$)")
 SIZE: Final = re.compile("[0-9]{1,4}")
+FIX: Final = re.compile(r"( *+)fix:")
+# A command in the examples, up to what is said of it.
+EXAMPLE: Final = re.compile(r"  defserve (?:\S++ )*+ +(?=\S)")
 OPTION: Final = re.compile(r"  -[\w-]*+(?:,? [\w\[\]:…-]++)*+|  [a-z-]++(?=  )")
 
 
@@ -92,11 +95,13 @@ def format_problem(kind: str, text: str) -> list[StyledLine]:
     """`error: what happened` with its `fix:` line. Only the two words are styled; the rest is text from anywhere."""
     first, *rest = text.splitlines() or [""]
     made = [StyledLine((f"{kind}:", "warning" if kind in ("warning", "note") else "error"), f" {first.expandtabs(4)}")]
-    for line in rest:
-        indent, fix, after = line.expandtabs(4).partition("fix:")
-        made.append(
-            StyledLine(indent, ("fix:", "fix"), after) if fix and not indent.strip() else StyledLine(line.expandtabs(4))
-        )
+    lines = [line.expandtabs(4) for line in rest]
+    # Several problems stand below each other. What has indents of its own, such as a traceback, is left as it is.
+    has_indents = any(line.startswith(" ") for line in lines if not FIX.match(line))
+    below = "" if has_indents else " " * len(f"{kind}: ")
+    for line in lines:
+        fix = FIX.match(line)
+        made.append(StyledLine(fix[1], ("fix:", "fix"), line[fix.end() :]) if fix else StyledLine(below, line))
     return made
 
 
@@ -108,6 +113,8 @@ def format_help(text: str) -> Iterator[StyledLine]:
         elif option := OPTION.match(line):
             after = line[option.end() :]
             yield StyledLine((option[0], "option"), after, hang=len(line) - len(after.lstrip()) - 2)
+        elif example := EXAMPLE.match(line):
+            yield StyledLine(line, hang=example.end() - 2)
         else:
             yield StyledLine(line, hang=0)
 

@@ -21,8 +21,11 @@ def show_start_at_terminal(server: Any) -> None:
     def show_address(address: str) -> None:
         show_stderr(*format_server_start(server, address))
 
+    def show_note(line: str) -> None:
+        show_stderr(format_note(line))
+
     if sys.stderr.isatty() and hasattr(server, "show_address"):
-        server.show_address = show_address
+        server.show_address, server.show_note = show_address, show_note
 
 
 def format_server_start(server: Any, address: str) -> Iterator[StyledLine]:
@@ -57,6 +60,14 @@ def format_tools(number: int, tokens: int) -> StyledLine:
 def format_fact(label: str, value: str, note: str = "") -> StyledLine:
     """One fact. It is not wrapped, so that an address can be opened or copied whole."""
     return StyledLine("  ", (f"{label:{LABEL_WIDTH}}", "faint"), (value, "name"), (note, "faint"), hang=None)
+
+
+def format_note(line: str) -> StyledLine:
+    """A line for the operator below the facts: `warning: …`, with lines below it that are indented."""
+    text = line.lstrip()
+    head, colon, rest = text.partition(":")
+    style = "fix" if head == "fix" else "faint" if line != text else "warning"
+    return StyledLine(" " * (2 + len(line) - len(text)), (head + colon, style), rest)
 
 
 def format_time(seconds: float) -> str:

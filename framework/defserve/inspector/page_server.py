@@ -71,7 +71,7 @@ async def inspecting(target: InspectionTarget, port: int = 0) -> AsyncGenerator[
 async def run_inspector(target: InspectionTarget, options: WebOptions, ending: asyncio.Future[int]) -> int:
     """Inspect until `ending` has an exit code, and return it. The address is printed on a line of its own."""
     async with inspecting(target, options.port) as running:
-        print("The inspector runs until Ctrl C. Its address, with the token that lets you in:", file=sys.stderr)
+        print("The inspector runs until Ctrl-C. Open this address:", file=sys.stderr)
         print(running.url, flush=True)
         if options.browser:
             await asyncio.to_thread(webbrowser.open, running.ticket_url())

@@ -46,7 +46,7 @@ REFUSED: Final = "They are not listed here."
 # Whether clients can sign in to a protected server by themselves → how a person gets in.
 SIGN_IN: Final = {
     True: "This server is protected. Connect your client: it opens a page where you sign in.",
-    False: "This server is protected. Clients send a token, which whoever runs this server gives you.",
+    False: "This server is protected. Clients need a token: ask whoever runs this server for one.",
 }
 
 
@@ -334,16 +334,24 @@ def _end(about: About, address: str, *, everywhere: bool) -> str:
     counts = [f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in about.others]
     others = " and ".join(filter(None, (", ".join(counts[:-1]), *counts[-1:])))
     told = f"<p class=end>It also has {others}.</p>" if others else ""
-    api = f"<p class=end>Programs without MCP call its tools by HTTP: {API}.</p>" if about.has_api else ""
-    action = "login" if about.sign_in else "inspect"
-    look = f"<code>defserve {action} {escape(shlex.quote(address))}</code>"
+    api = f"<p class=end>Programs without MCP call its tools over HTTP: see {API}.</p>" if about.has_api else ""
+    purpose, action, more = LOOK_INSIDE[about.sign_in]
+    look = f"<code>defserve {action} {escape(shlex.quote(address))}{more}</code>"
     return (
         f"{told}{api}<p class=end>Speaks MCP {PROTOCOL_VERSIONS[0].name} to {PROTOCOL_VERSIONS[-1].name}.{seen} "
-        f"To {'sign in from a terminal' if about.sign_in else 'look inside'}, run {look}.</p>"
+        f"To {purpose}, run {look}.</p>"
     )
 
 
-API: Final = "<a href=docs>its API</a>"
+# How to get in, as `About` says it → what for, the command, and what stands after the address.
+LOOK_INSIDE: Final = {
+    "": ("look inside", "inspect", ""),
+    SIGN_IN[True]: ("sign in from a terminal", "login", ""),
+    SIGN_IN[False]: ("look inside", "inspect", " --token @FILE"),
+}
+
+
+API: Final = "<a href=docs>the API</a>"
 
 
 # -- How each known client is told of a server at an address: a command, an entry for its settings, or a sentence.

@@ -75,8 +75,8 @@ def render_api_page(document: Mapping[str, Any], address: str) -> bytes:
     listed = f"<div class=list>{''.join(rows)}</div>" if rows else "<p class=end>There are no operations.</p>"
     more = f"<p class=end>{left} more are in the document.</p>" if left else ""
     return render_html_page(
-        f"{title}, its API",
-        f"<h1>{title}, its API <small>{version}</small></h1>"
+        f"{title} API",
+        f"<h1>{title} API <small>{version}</small></h1>"
         "<p class=lead>Each tool is one POST. The body is a JSON object: the arguments by name.</p>"
         f'<div class="copy address"><code>{escape(address)}</code>{COPY}</div>'
         f"<h2>Operations</h2>{listed}{more}"
@@ -104,9 +104,9 @@ def _operation(document: Mapping[str, Any], verb: str, path: str, operation: Map
     name = quote(replace_surrogates(path.rpartition("/tools/")[2]))
     call = _curl(f"{address}/tools/{name}", examples[0] if examples else {})
     return (
-        f"<details><summary><span class=verb>{verb}</span> <code>{escape_line(path, MAX_TITLE)}</code> "
+        f"<details><summary class=op><span class=verb>{verb}</span> <code>{escape_line(path, MAX_TITLE)}</code> "
         f"<span>{escape_line(operation.get('summary'), MAX_SUMMARY)}</span></summary>"
-        f"<div>{f'<dl class=params>{rows}</dl>' if rows else '<p class=end>It takes nothing.</p>'}"
+        f"<div>{f'<dl class=params>{rows}</dl>' if rows else '<p class=end>No parameters.</p>'}"
         f"<div class=copy><pre>{escape(call, quote=False)}</pre>{COPY}</div></div></details>"
     )
 

@@ -97,6 +97,8 @@ class Server(Declarations):
         self.limits = limits or Limits()
         self.show_address: Callable[[str], None] | None = None
         """Called with the network address, once it is served there, instead of printing it."""
+        self.show_note: Callable[[str], None] | None = None
+        """Called with each line that an operator should read at the start, instead of printing it."""
         self.auth: Auth | None = None
         authorization: list[Extension] = []
         if auth is not None:

@@ -36,7 +36,8 @@ def serve_address(server: Server, on: str, token: str | None, token_file: str | 
     from defserve.server.web import run_network_server
 
     address = Address.parse(on, "/mcp")
-    return run_network_server(server.composition, server.mcp, server.auth, address, web, server.show_address)
+    shown = {"show_address": server.show_address, "show_note": server.show_note}
+    return run_network_server(server.composition, server.mcp, server.auth, address, web, **shown)
 
 
 def _on_stdio(server: Server, on: str) -> int:

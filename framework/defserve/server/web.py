@@ -149,14 +149,16 @@ def run_network_server(
     auth: Auth | None,
     address: Address,
     options: WebFields,
+    *,
     show_address: Callable[[str], None] | None = None,
+    show_note: Callable[[str], None] | None = None,
 ) -> int:
     """Serve on the network until a signal or a client ends it. Returns the exit code."""
     provider, network = SessionOpener(composition), make_network_options(options)
     if show_address is not None:
         network = replace(network, show_address=show_address)
     if address.scheme != "unix":
-        network = replace(network, announce=partial(announce_to_operator, composition, auth, _print_line))
+        network = replace(network, announce=partial(announce_to_operator, composition, auth, show_note or _print_line))
     if not options.get("local_token", False):
         return run_listener(
             make_http_app(provider, mcp, auth, options, address), address, network, composition.limits, provider

@@ -95,7 +95,7 @@ async def test_the_page_says_which_scopes_depend_on_the_user_and_the_metadata_na
     async with visiting(scopes=["a"], optional_scopes=[ADMIN], scopes_for=by_admin_list(set())) as visit:
         await visit.register()
         page = (await visit.authorize(scope=ADMIN)).text
-        assert f"<li>{ADMIN}" in page and "if this server gives it to your account" in page
+        assert f"<li>{ADMIN}" in page and "Also, if your account has it" in page
         assert "if this server gives it" not in (await visit.authorize()).text
         metadata = (await visit.http.get("/.well-known/oauth-authorization-server")).json()
         assert metadata["scopes_supported"] == ["a", ADMIN]

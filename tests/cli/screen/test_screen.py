@@ -11,6 +11,7 @@ import pytest
 
 from defserve.cli.screen import can_draw, format_help, format_problem, show_each, show_prompt, show_stderr, show_stdout
 from defserve.cli.screen_blocks import DiffBlock, DocumentBlock, JsonBlock, ScreenBlock, StyledLine, Table
+from defserve.cli.start_screen import format_note
 from tests.cli.goldens import Terminal
 from tests.effort import cpu_within
 from tests.rows import for_each_row
@@ -188,3 +189,30 @@ def test_blocks_are_shown_as_they_come(capsys: pytest.CaptureFixture[str]):
 
     show_each(blocks())
     assert seen == ["one\n"] and capsys.readouterr().out == "two\n"
+
+
+def test_several_problems_stand_below_each_other_and_a_traceback_keeps_its_indents():
+    assert format_problem("error", "a: missing\nb: expected integer\n  fix: give both") == [
+        "error: a: missing",
+        "       b: expected integer",
+        "  fix: give both",
+    ]
+    assert format_problem("error", "it failed\nTraceback:\n  File x") == ["error: it failed", "Traceback:", "  File x"]
+
+
+def test_what_is_said_of_an_example_is_wrapped_below_itself():
+    (line,) = format_help("  defserve call server.py plot --output here  pictures are saved")
+    assert line.hang == len("defserve call server.py plot --output here  ")
+
+
+def test_a_note_at_the_start_of_a_server_is_wrapped_and_its_head_is_coloured():
+    warning, below, fix = map(
+        format_note, ("warning: no keys: none at all", "  would be refused: all", "  fix: make one")
+    )
+    assert (warning, below, fix) == (
+        "  warning: no keys: none at all",
+        "    would be refused: all",
+        "    fix: make one",
+    )
+    styles = [part[1] for line in (warning, below, fix) for part in line.parts if isinstance(part, tuple)]
+    assert styles == ["warning", "faint", "fix"] and warning.hang == 2

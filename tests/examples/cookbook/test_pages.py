@@ -24,7 +24,7 @@ from tests.examples.cookbook.pages import (
 from tests.rows import for_each_row
 
 LONGEST_PROGRAM = 60
-PARTS = ("## The program", "## Run it", "## Why it is written so", "## Pitfalls", "## See also")
+PARTS = ("## The program", "## Run it", "## Why it's written this way", "## Pitfalls", "## See also")
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 TEST = re.compile(r"^```python[^\n]*\n((?:(?!```).)*?^def test_.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#([^)]*))?\)")

@@ -24,14 +24,14 @@ async def opened(app: Any, path: str = "/docs", **headers: str) -> Any:
 async def test_with_an_api_docs_is_its_page_and_without_it_the_page_of_the_server():
     async with living(greenhouse().asgi(rest=True)) as app:
         found = Page((await opened(app)).body.decode())
-        assert found.texts["title"] == ["greenhouse, its API"]
+        assert found.texts["title"] == ["greenhouse API"]
         assert [text for text in found.texts["code"] if text.startswith("/tools/")] == [
             "/tools/list_sensors",
             "/tools/set_target",
             "/tools/clear_bed",
             "/tools/water",
         ]
-        assert "<a href=docs>its API</a>" in (await opened(app, "/")).body.decode()
+        assert "<a href=docs>the API</a>" in (await opened(app, "/")).body.decode()
     async with living(greenhouse().asgi()) as app:
         assert Page((await opened(app)).body.decode()).texts["title"] == ["greenhouse, an MCP server"]
 

@@ -326,10 +326,10 @@ def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, s
         ("The client calls itself", name),
         ("The client's address", escape(client.document) if client.document else "none: anyone can use any name"),
         ("It receives your access at", f"<strong>{escape(describe_redirect(request.redirect))}</strong>"),
-        ("It gets", _list_scopes(always, question.meanings) or "access to this server"),
+        ("It gets", _list_scopes(always, question.meanings) or "Access to this server"),
     ]
     if optional:
-        about = "It also gets, if this server gives it to your account"
+        about = "Also, if your account has it"
         rows.append((about, _list_scopes(optional, question.meanings)))
     listed = "".join(f"<dt>{about}</dt><dd>{text}</dd>" for about, text in rows)
     remember = (
@@ -342,8 +342,9 @@ def consent_page(question: Question, action: str, cookies: Sequence[tuple[str, s
         '<div class="acts"><button class="yes" name="decision" value="allow">Allow</button>'
         '<button name="decision" value="refuse">Refuse</button></div></form>'
     )
-    note = f'<p class="end">You go on to {escape(question.vendor)} to sign in. Allow only what you have started.</p>'
-    return _page(200, "Allow this client?", f'<dl class="facts">{listed}</dl>{form}{note}', cookies)
+    note = f'<p class="end">Next, you sign in with {escape(question.vendor)}. Allow this only if you started it.</p>'
+    heading = f"Allow access to {escape(question.title) or 'this server'}?"
+    return _page(200, heading, f'<dl class="facts">{listed}</dl>{form}{note}', cookies)
 
 
 # A scope that every server of defserve knows → what it allows, for a person.
@@ -360,10 +361,11 @@ TOOL_SCOPE_MEANINGS: Final = {"tool:invoke:": "Use the tool {}", "tool:read:": "
 
 
 def _list_scopes(scopes: Sequence[str], meanings: Mapping[str, str]) -> str:
-    """Scopes as a list, each with what it means, if that is known."""
+    """Scopes as a list: what each means, if that is known, and its name."""
+    known = {scope: explain_scope(scope, meanings) for scope in scopes}
     rows = [
-        f"<li>{escape(scope)}{f'<span>{escape(meaning)}</span>' if (meaning := explain_scope(scope, meanings)) else ''}"
-        for scope in scopes
+        f"<li>{escape(meaning)}<span><code>{escape(scope)}</code></span>" if meaning else f"<li>{escape(scope)}"
+        for scope, meaning in known.items()
     ]
     return f"<ul>{''.join(rows)}</ul>" if rows else ""
 
@@ -396,7 +398,7 @@ def problem_page(text: str, url: str) -> SiteResponse:
 
 
 def _page(status: int, title: str, body: str, cookies: Sequence[tuple[str, str]], head: str = "") -> SiteResponse:
-    html = render_html_page(title, f"<h1>{title}</h1>{body}", head=head)
+    html = render_html_page(title, f"<div class=narrow><h1>{title}</h1>{body}</div>", head=head)
     # With `no-referrer`, browsers would call the origin of our own form `null`.
     headers = make_html_headers(form_action="'self'", referrer="same-origin")
     return SiteResponse(status, html, [("content-type", "text/html; charset=utf-8"), *headers, *cookies])
