@@ -22,14 +22,13 @@
     text: { weight: 0.5, b: 0.7 },
     code: { weight: 0.3, b: 0.5 },
   };
-  // Explanations before lists. Whoever types a name looks for the list.
-  const KINDS = { Learn: 1, Guides: 1, Cookbook: 0.9, Protocols: 0.85, Project: 0.8, Reference: 0.6 };
+  // Explanations before lists. Whoever types a name looks for the list: API is the generated reference.
+  const KINDS = { Learn: 1, Guides: 1, Cookbook: 0.85, Protocols: 0.8, Project: 0.8, Reference: 0.75, API: 0.6 };
   const SATURATION = 3.5; // the k1 of BM25
-  const MAX_RARITY = 1.25; // what a rare word counts at most: questions are full of words that just happen to be rare
-  const RARITY = 1.4;
+  const MAX_RARITY = 1.5; // what a rare word counts at most: questions are full of words that just happen to be rare
   const SECTION_SHARE = 0.45; // what the best section counts, beside its page
   const COVERAGE = 0.9; // how much is lost with words that a page does not have
-  const SAME = 0.4; // a word that means the same, beside the word itself
+  const SAME = 0.25; // a word that means the same, beside the word itself
   const UNKNOWN = 0.8; // the same, if no page has the word itself
   const REPAIRED = 0.7; // a word that was begun or mistyped
   const PAGE_SIZE = 10;
@@ -65,9 +64,9 @@
     return result.replace(/ll$/, "l").replace(/y$/, "i");
   };
 
-  // An identifier is found by its parts and as a whole: from_openapi, ToolError, sign-in.
+  // An identifier is found by its parts and as a whole: from_openapi, ToolError, sign-in. FastMCP is one word.
   const WORD = /[\p{L}\p{N}]+(?:[-_.'’][\p{L}\p{N}]+)*/gu;
-  const PARTS = /['’](?:s|t|re|ll|d|ve)$|[-_.'’]|(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])/;
+  const PARTS = /['’](?:s|t|re|ll|d|ve)$|[-_.'’]|(?<=[a-z\dA-Z])(?=[A-Z][a-z])/;
   const MAX_PARTS = 3;
   const partsOf = word =>
     word
@@ -152,7 +151,7 @@
         const sums = new Map();
         for (const [word, weight] of alternatives)
           for (const [number, sum] of this.weigh(word)) add(sums, number, sum * weight);
-        const rarity = Math.min(MAX_RARITY, Math.log(1 + this.documents.length / (sums.size + 0.5))) ** RARITY;
+        const rarity = Math.min(MAX_RARITY, Math.log(1 + this.documents.length / (sums.size + 0.5)));
         whole += rarity;
         for (const [number, sum] of sums) {
           add(worth, number, (rarity * sum) / (SATURATION + sum));
@@ -208,6 +207,8 @@
     return stemsIn(paragraphs.find(each => !each.trim().startsWith("since ")) ?? "");
   };
 
+  const kindOf = ({ location, path }) => (location.startsWith("reference/") ? "API" : path[0]);
+
   const readIndex = ({ items: given, config }) => {
     items = given;
     readWords(config.words);
@@ -219,7 +220,7 @@
       const texts = readItem(item);
       if (!item.location.includes("#")) {
         close();
-        open.push({ texts: { ...texts, headings: [], lead: readLead(item) }, about: { id, kind: item.path[0] } });
+        open.push({ texts: { ...texts, headings: [], lead: readLead(item) }, about: { id, kind: kindOf(item) } });
       } else {
         const [page] = open;
         page.texts.headings = page.texts.headings.concat(texts.title);
@@ -242,7 +243,10 @@
       const alternatives = new Map([[stem(word), 1]]);
       const offer = (other, weight) => alternatives.set(other, Math.max(weight, alternatives.get(other) ?? 0));
       const isKnown = pages.postings.has(stem(word));
-      for (const pair of [stem(before + word), stem(word + after)]) if (pages.postings.has(pair)) offer(pair, 1);
+      for (const pair of [stem(before + word), stem(word + after)]) {
+        if (pages.postings.has(pair)) offer(pair, 1);
+        for (const other of synonyms.get(pair) ?? []) offer(other, UNKNOWN);
+      }
       if (!isKnown) for (const other of findSimilar(word, after === "")) offer(other, REPAIRED);
       for (const known of [...alternatives.keys()])
         for (const other of synonyms.get(known) ?? []) offer(other, isKnown ? SAME : UNKNOWN);

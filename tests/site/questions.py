@@ -38,6 +38,7 @@ SETS: Final = (
     QuestionSet("users", enough=35),
     QuestionSet("worked_with", enough=43),
     QuestionSet("held_out", enough=40, held_out=True),
+    QuestionSet("strangers", enough=17, held_out=True),
 )
 
 
