@@ -9,7 +9,8 @@
 {
   // What a word counts in a field, and how much less it counts in a long one (the b of BM25).
   const PAGE_FIELDS = {
-    title: { weight: 5, b: 0.1 },
+    name: { weight: 4, b: 0.5 },
+    title: { weight: 4, b: 0.1 },
     headings: { weight: 3.5, b: 0.4 },
     links: { weight: 3.5, b: 0.6 },
     lead: { weight: 3.5, b: 0.2 },
@@ -24,11 +25,12 @@
   };
   // Explanations before lists. Whoever types a name looks for the list: API is the generated reference.
   const KINDS = { Learn: 1, Guides: 1, Cookbook: 0.85, Protocols: 0.8, Project: 0.8, Reference: 0.75, API: 0.6 };
-  const SATURATION = 3.5; // the k1 of BM25
-  const MAX_RARITY = 1.5; // what a rare word counts at most: questions are full of words that just happen to be rare
+  const SATURATION = 8; // the k1 of BM25
+  const MAX_RARITY = 1.75; // what a rare word counts at most: questions are full of words that just happen to be rare
   const SECTION_SHARE = 0.45; // what the best section counts, beside its page
-  const COVERAGE = 0.9; // how much is lost with words that a page does not have
-  const SAME = 0.25; // a word that means the same, beside the word itself
+  const COVERAGE = 0.6; // how much is lost with words that a page does not have
+  const ENOUGH = 0.1; // what a word is worth on a page that has it
+  const SAME = 0.35; // a word that means the same, beside the word itself
   const UNKNOWN = 0.8; // the same, if no page has the word itself
   const REPAIRED = 0.7; // a word that was begun or mistyped
   const PAGE_SIZE = 10;
@@ -148,14 +150,15 @@
       const add = (sums, number, value) => sums.set(number, (sums.get(number) ?? 0) + value);
       let whole = 0;
       for (const alternatives of terms) {
-        const sums = new Map();
+        const values = new Map(); // number of a document → what its best alternative is worth
         for (const [word, weight] of alternatives)
-          for (const [number, sum] of this.weigh(word)) add(sums, number, sum * weight);
-        const rarity = Math.min(MAX_RARITY, Math.log(1 + this.documents.length / (sums.size + 0.5)));
+          for (const [number, sum] of this.weigh(word))
+            values.set(number, Math.max(values.get(number) ?? 0, (weight * sum) / (SATURATION + sum)));
+        const rarity = Math.min(MAX_RARITY, Math.log(1 + this.documents.length / (values.size + 0.5)));
         whole += rarity;
-        for (const [number, sum] of sums) {
-          add(worth, number, (rarity * sum) / (SATURATION + sum));
-          add(covered, number, rarity * Math.min(1, sum));
+        for (const [number, value] of values) {
+          add(worth, number, rarity * value);
+          add(covered, number, rarity * Math.min(1, value / ENOUGH));
         }
       }
       for (const [number, value] of worth) worth.set(number, value * (covered.get(number) / whole) ** COVERAGE);
@@ -202,6 +205,7 @@
       code: stemsIn(code.join(" ")),
     };
   };
+  const readName = ({ title }) => stemsIn(toText(title).split(":")[0]);
   const readLead = ({ text }) => {
     const paragraphs = [...text.matchAll(/<p>(.*?)<\/p>/gs)].map(([, html]) => toText(html));
     return stemsIn(paragraphs.find(each => !each.trim().startsWith("since ")) ?? "");
@@ -220,7 +224,10 @@
       const texts = readItem(item);
       if (!item.location.includes("#")) {
         close();
-        open.push({ texts: { ...texts, headings: [], lead: readLead(item) }, about: { id, kind: kindOf(item) } });
+        open.push({
+          texts: { ...texts, name: readName(item), headings: [], lead: readLead(item) },
+          about: { id, kind: kindOf(item) },
+        });
       } else {
         const [page] = open;
         page.texts.headings = page.texts.headings.concat(texts.title);
@@ -244,8 +251,9 @@
       const offer = (other, weight) => alternatives.set(other, Math.max(weight, alternatives.get(other) ?? 0));
       const isKnown = pages.postings.has(stem(word));
       for (const pair of [stem(before + word), stem(word + after)]) {
-        if (pages.postings.has(pair)) offer(pair, 1);
-        for (const other of synonyms.get(pair) ?? []) offer(other, UNKNOWN);
+        const isWord = pages.postings.has(pair);
+        if (isWord) offer(pair, 1);
+        for (const other of synonyms.get(pair) ?? []) offer(other, isWord ? SAME : UNKNOWN);
       }
       if (!isKnown) for (const other of findSimilar(word, after === "")) offer(other, REPAIRED);
       for (const known of [...alternatives.keys()])
