@@ -249,15 +249,15 @@
     return (words.length > 0 ? words : told).map(({ word, before, after }) => {
       const alternatives = new Map([[stem(word), 1]]);
       const offer = (other, weight) => alternatives.set(other, Math.max(weight, alternatives.get(other) ?? 0));
-      const isKnown = pages.postings.has(stem(word));
       for (const pair of [stem(before + word), stem(word + after)]) {
-        const isWord = pages.postings.has(pair);
-        if (isWord) offer(pair, 1);
-        for (const other of synonyms.get(pair) ?? []) offer(other, isWord ? SAME : UNKNOWN);
+        if (pages.postings.has(pair)) offer(pair, 1);
+        else for (const other of synonyms.get(pair) ?? []) offer(other, UNKNOWN);
       }
-      if (!isKnown) for (const other of findSimilar(word, after === "")) offer(other, REPAIRED);
-      for (const known of [...alternatives.keys()])
-        for (const other of synonyms.get(known) ?? []) offer(other, isKnown ? SAME : UNKNOWN);
+      const isKnown = pages.postings.has(stem(word));
+      const similar = isKnown ? [] : findSimilar(word, after === "");
+      for (const other of similar) offer(other, REPAIRED);
+      const share = isKnown || similar.length > 0 ? SAME : UNKNOWN;
+      for (const known of [stem(word), ...similar]) for (const other of synonyms.get(known) ?? []) offer(other, share);
       return alternatives;
     });
   };
@@ -272,10 +272,12 @@
       if (halves.every(half => pages.postings.has(half))) return halves;
     }
     if (word.length < 4 || synonyms.has(stem(word))) return [];
-    return known.filter(each => isNear(word, each, word.length < 8 ? 1 : 2)).map(stem);
+    const near = most => known.filter(each => isNear(word, each, most)).map(stem);
+    const mistyped = near(1);
+    return mistyped.length > 0 || word.length < 8 ? mistyped : near(2);
   };
 
-  const isName = input => /\w[._]\w|[a-z][A-Z]|^[A-Z][a-z]+$/.test(input);
+  const isName = input => /\w[._]\w|[a-z][A-Z]/.test(input);
 
   // The best section of each page that has something to say, the best page first.
   const findSections = (input, terms) => {
