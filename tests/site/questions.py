@@ -34,11 +34,11 @@ class QuestionSet(NamedTuple):
 
 
 SETS: Final = (
-    QuestionSet("newcomers", enough=60),
-    QuestionSet("users", enough=35),
-    QuestionSet("worked_with", enough=43),
-    QuestionSet("held_out", enough=40, held_out=True),
-    QuestionSet("strangers", enough=17, held_out=True),
+    QuestionSet("newcomers", enough=68),
+    QuestionSet("users", enough=41),
+    QuestionSet("worked_with", enough=55),
+    QuestionSet("held_out", enough=56, held_out=True),
+    QuestionSet("strangers", enough=24, held_out=True),
 )
 
 
