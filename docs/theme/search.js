@@ -110,7 +110,8 @@
       this.fields = Object.values(fields);
       this.sums = this.names.map(() => 0);
       this.documents = [];
-      this.postings = new Map(); // stem → number of a document → its count in each field
+      this.counts = new Map(); // stem → number of a document → its count in each field
+      this.postings = new Map(); // stem → numbers of documents, and what they are worth for it
     }
 
     add(texts, about) {
@@ -124,23 +125,28 @@
     }
 
     count(word, number, field) {
-      let found = this.postings.get(word);
-      if (!found) this.postings.set(word, (found = new Map()));
+      let found = this.counts.get(word);
+      if (!found) this.counts.set(word, (found = new Map()));
       let counts = found.get(number);
       if (!counts) found.set(number, (counts = new Uint16Array(this.names.length)));
       counts[field]++;
     }
 
-    // What the documents that have a word are worth for it.
-    *weigh(word) {
+    // Once all documents are there: what each is worth for each of its words.
+    finish() {
       const averages = this.sums.map(sum => sum / this.documents.length);
-      for (const [number, counts] of this.postings.get(word) ?? []) {
-        const { lengths } = this.documents[number];
-        let sum = 0;
-        for (const [at, { weight, b }] of this.fields.entries())
-          if (counts[at]) sum += (weight * counts[at]) / (1 - b + (b * lengths[at]) / averages[at]);
-        yield [number, sum];
+      for (const [word, found] of this.counts) {
+        const values = [];
+        for (const [number, counts] of found) {
+          const { lengths } = this.documents[number];
+          let sum = 0;
+          for (const [at, { weight, b }] of this.fields.entries())
+            if (counts[at]) sum += (weight * counts[at]) / (1 - b + (b * lengths[at]) / averages[at]);
+          values.push([number, sum / (SATURATION + sum)]);
+        }
+        this.postings.set(word, values);
       }
+      this.counts.clear();
     }
 
     // Number of a document → what it is worth for a question.
@@ -152,8 +158,8 @@
       for (const alternatives of terms) {
         const values = new Map(); // number of a document → what its best alternative is worth
         for (const [word, weight] of alternatives)
-          for (const [number, sum] of this.weigh(word))
-            values.set(number, Math.max(values.get(number) ?? 0, (weight * sum) / (SATURATION + sum)));
+          for (const [number, value] of this.postings.get(word) ?? [])
+            values.set(number, Math.max(values.get(number) ?? 0, weight * value));
         const rarity = Math.min(MAX_RARITY, Math.log(1 + this.documents.length / (values.size + 0.5)));
         whole += rarity;
         for (const [number, value] of values) {
@@ -236,6 +242,8 @@
       sections.add(texts, { id, page: pages.documents.length });
     }
     close();
+    pages.finish();
+    sections.finish();
     parts = new Map([...stemsByWord.keys()].flatMap(partsOf).map(part => [part, stem(part)]));
   };
 
@@ -300,7 +308,7 @@
     const ranges = [];
     for (const { 0: word, index } of html.matchAll(/<[^>]*>|&#?\w+;|[\p{L}\p{N}]+/gu)) {
       if (ranges.length === MAX_RANGES) break;
-      if (!/^[<&]/.test(word) && stems.has(stem(word.toLowerCase())))
+      if (!/^[<&]/.test(word) && stems.has(parts.get(word.toLowerCase()) ?? stem(word.toLowerCase())))
         ranges.push({ start: index, end: index + word.length, value: word.length });
     }
     return ranges;
