@@ -124,8 +124,9 @@ faults: $(READY)  ## kill servers, Redis and a kernel's servers at random moment
 chaos: $(READY)  ## bad roads, full disks, jumping clocks, paused processes: nothing hangs or is lost (ARGS="--only HTTP --json FILE")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-search: $(READY)  ## how well each strategy finds tools, on the corpus (ARGS="--split fresh": those of another author)
+search: $(SITE)  ## how well each strategy finds tools, on the corpus (ARGS="--split fresh": those of another author), and the site's search pages
 	@$(BIN)/python -m tests.search.evaluation $(ARGS)
+	@test -n "$(ARGS)" || $(BIN)/python -m tests.site --questions
 
 attack: $(READY)  ## attack servers on loopback, over raw sockets; fails if one attack is not held (ARGS="--only smuggling")
 	@$(BIN)/python -m tests.attack $(ARGS)

@@ -59,10 +59,13 @@ def site() -> Iterator[Origin]:
 
 
 def found(browser: Browser, question: str) -> list[str]:
-    """The pages of the first results for what somebody types into the field, in their order."""
+    """The pages of the first results for what somebody puts into the field, in their order."""
     browser.press(".md-search__button")
-    assert browser.page(f"!!{DIALOG}.querySelector('input')")
-    browser.type(question)
+    field = f"{DIALOG}.querySelector('input')"
+    assert browser.page(f"!!{field}")
+    # At once: what the first letters find is not the answer.
+    put = f"field.focus(); field.value = {question!r}; field.dispatchEvent(new Event('input', {{ bubbles: true }}))"
+    assert browser.page(f"(field => {{ {put}; return true; }})({field})")
     links = browser.page(f"[...{DIALOG}.querySelectorAll('[role=option]')].map(each => each.href).join(' ')")
     return list(dict.fromkeys(Path(link.partition("?")[0].partition("#")[0]).stem for link in (links or "").split()))
 
@@ -78,6 +81,21 @@ def test_the_search_shows_a_page_that_is_about_the_question_and_has_its_words_no
     browser.look(1440, 900)
     browser.open(f"{site.url}/index.html")
     assert found(browser, "slack bot")[0] in ("channels", "chat")
+    assert browser.complaints() == []
+
+
+def test_the_results_are_read_and_opened_by_the_keyboard(browser: Browser, site: Origin):
+    browser.look(1440, 900)
+    browser.open(f"{site.url}/index.html")
+    assert found(browser, "rate limits")[0] == "authentication"
+    selected = f"{DIALOG}.querySelector('[aria-selected=true]')"
+    first = browser.page(f"{selected}.href")
+    assert browser.page(f"{selected}.querySelector('mark') !== null")
+    browser.key("ArrowDown")
+    second = browser.page(f"{selected}.href")
+    assert second != first
+    browser.key("Enter")
+    assert browser.page(f"location.href === {second!r} && document.readyState === 'complete'")
     assert browser.complaints() == []
 
 

@@ -27,17 +27,8 @@ def main(arguments: list[str]) -> int:
     began = time.monotonic()
     pages = Pages()
     problems = build(pages) or html.problems(SITE)
-    answered = list[str]()
-    for each in questions.SETS if not problems else ():
-        missed = questions.missed(each)
-        count = len(each.questions) - len(missed)
-        answered.append(f"{count} of {len(each.questions)} questions among its first {each.top}")
-        if count < each.enough or options.questions:
-            told = [f"the search for {question!r} gives {found}" for question, found in missed.items()]
-            if count < each.enough:
-                problems += told
-            else:
-                print("\n".join(told), file=sys.stderr)
+    scores = [questions.measure(each) for each in questions.SETS] if not problems else []
+    problems += [problem for score in scores for problem in score.problems]
     if problems:
         print("\n".join(problems), file=sys.stderr)
         print(f"{len(problems)} problems", file=sys.stderr)
@@ -45,7 +36,10 @@ def main(arguments: list[str]) -> int:
     count = sum(1 for _ in SITE.rglob("*.html"))
     took = f"{time.monotonic() - began:.1f} s"
     print(f"{count} pages in {SITE.relative_to(ROOT)}: no link is broken, nothing is loaded from elsewhere ({took})")
-    print(f"the search has the page for {', '.join(answered)}")
+    for score in scores:
+        print(f"questions to the search, {score}")
+        if options.questions:
+            print("".join(f"   {line}\n" for line in score.misses), end="")
     if options.serve is not None:
         serve(options.serve)
     return 0
@@ -62,7 +56,7 @@ def build(pages: Pages) -> list[str]:
     done = subprocess.run(command, cwd=BUILD, env=plain, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         return [re.sub(r"\x1b\[[\d;]*m", "", done.stdout).partition("Traceback (")[0]]
-    finding.write()
+    finding.write(pages)
     models.write(pages)
     playground.write()
     return []
@@ -81,7 +75,7 @@ def serve(port: int) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog='make docs ARGS="…"', description=__doc__)
     parser.add_argument("--serve", nargs="?", type=int, const=8000, metavar="PORT", help="serve the site on loopback")
-    parser.add_argument("--questions", action="store_true", help="also list the questions that the search misses")
+    parser.add_argument("--questions", action="store_true", help="also list questions that the search misses")
     return parser
 
 

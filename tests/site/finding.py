@@ -1,37 +1,67 @@
-"""What the search of the site is given besides the pages: the questions that they answer, and words for them."""
+"""What the search of the site is given besides the pages: words that mean the same, and what links say of a page."""
 
 from __future__ import annotations
 
 import json
+import posixpath
+import re
 import tomllib
-from html import escape
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from .places import SITE, THEME
+from .pages import Pages
+from .places import ROOT, SITE, THEME
 
 WORKER: Final = "assets/javascripts/workers"
+_FENCE: Final = re.compile(r"^(`{3,}|~{3,}).*?^\1`*$", re.DOTALL | re.MULTILINE)
+# A link, and what the same line says about its page, if the line begins with the link: a row of a table, or of a list.
+_LINK: Final = re.compile(
+    r"(?P<first>^(?:\| |- |\d+\. ))?\[(?P<text>[^]\[]+)\]\((?P<path>[^)#\s]*\.md)?(?:#(?P<anchor>[^)\s]+))?\)"
+    r"(?(first)(?:: | \| )?(?P<about>[^|\n]*))",
+    re.MULTILINE,
+)
 
 
-def write(site: Path = SITE) -> None:
-    """Add to the index that the generator wrote, and to the program that reads it."""
+def write(pages: Pages, site: Path = SITE) -> None:
+    """Add to the index that the generator wrote, and put our search where the theme has its own."""
     index: dict[str, Any] = json.loads((site / "search.json").read_text("utf-8"))
-    more = keywords()
+    index["config"]["words"] = words()
+    links = collect_links(pages)
     for item in index["items"]:
-        page, _, section = item["location"].partition("#")
-        said = more.get(page.removesuffix(".html"))
-        if said and not section:
-            # In front: what matches early comes first among results.
-            item["text"] = f"<p>{escape(said)}</p>{item['text']}"
-            item["keywords"] = said
+        if said := links.get(item["location"]):
+            item["links"] = ". ".join(sorted(said))
     text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
     (site / "search.json").write_text(text, encoding="utf-8")
     # Where the site is opened as a file, nothing can be fetched, and this one is a script.
     (site / "search.js").write_text(f"var __index = {text};", encoding="utf-8")
     (worker,) = (site / WORKER).glob("search.*.js")
-    worker.write_text(worker.read_text("utf-8") + (THEME / "asking.js").read_text("utf-8"), encoding="utf-8")
+    worker.write_text((THEME / "search.js").read_text("utf-8"), encoding="utf-8")
 
 
-def keywords() -> dict[str, str]:
-    """Page to the questions that it answers, and to words that people look for."""
-    return tomllib.loads((THEME / "keywords.toml").read_text("utf-8"))
+def words() -> dict[str, Any]:
+    """Words that say nothing, and words that mean the same, for all pages."""
+    return tomllib.loads((THEME / "words.toml").read_text("utf-8"))
+
+
+def collect_links(pages: Pages) -> dict[str, set[str]]:
+    """Address of a page or section to what pages that link to it call it, and say about it."""
+    links: dict[str, set[str]] = defaultdict(set)
+    for place, text in [*pages.texts.items(), ("llms.md", _llms(pages))]:
+        for address, said in _links(place, _FENCE.sub("", text)):
+            links[address].add(said)
+    return links
+
+
+def _links(place: str, text: str) -> Iterator[tuple[str, str]]:
+    for found in _LINK.finditer(text):
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(place), found["path"])) if found["path"] else place
+        address = path.removesuffix(".md") + ".html" + (f"#{found['anchor']}" if found["anchor"] else "")
+        if path != place:
+            yield address, re.sub(r"[`*]", "", f"{found['text']} {found['about'] or ''}").strip()
+
+
+def _llms(pages: Pages) -> str:
+    text = (ROOT / "llms.txt").read_text("utf-8")
+    return re.sub(r"(?<=\]\()([^)#\s]+)", lambda found: pages.place(found[1]) or found[1], text)

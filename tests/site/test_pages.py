@@ -11,7 +11,6 @@ import pytest
 
 from defserve.base.version import VERSION
 
-from .finding import keywords
 from .html import problems
 from .markdown import anchor, headings, title, with_links, with_plain_pipes, with_since, with_tabs
 from .models import full, short
@@ -163,11 +162,11 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path):
     assert problems(tmp_path) == ["a.html: b.html#there", "a.html: c.html", "b.html: gone.png"]
 
 
-def test_words_for_the_search_are_of_pages_that_there_are(pages: Pages):
-    assert {f"{page}.md" for page in keywords()} <= set(pages.texts)
-
-
 def test_the_pages_that_questions_lead_to_are_there(pages: Pages):
-    assert {f"{page}.md" for asked in SETS for answer in asked.questions.values() for page in answer.split()} <= set(
-        pages.texts
-    )
+    answers = {page for each in SETS for found in each.questions.values() for page in found}
+    assert {f"{page}.md" for page in answers} <= set(pages.texts)
+
+
+def test_no_question_that_is_held_out_is_worked_with():
+    held_out = {question for each in SETS if each.held_out for question in each.questions}
+    assert held_out and all(held_out.isdisjoint(each.questions) for each in SETS if not each.held_out)

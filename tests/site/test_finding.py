@@ -1,0 +1,88 @@
+"""The search of the site, on a few pages: what a question finds, and what the index is given besides the pages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .finding import WORKER, collect_links, words, write
+from .pages import Pages
+from .questions import find_pages
+
+GUIDES = ["Guides"]
+ITEMS = [
+    ("caching.html", GUIDES, "Caching", "<p>Cache expensive answers for a while.</p>"),
+    ("caching.html#expiry", GUIDES, "Expiry", "<p>An answer is forgotten after a minute.</p>"),
+    ("permissions.html", GUIDES, "Permissions", "<p>Callers have rights, and tools require rights.</p>"),
+    ("sign-in.html", GUIDES, "Sign-in", "<p>People sign in with their account.</p>"),
+    ("openapi.html", GUIDES, "OpenAPI", "<p>Turn an API into tools with <code>Server.from_openapi</code>.</p>"),
+    ("limits.html", GUIDES, "Limits", "<p>Nothing here about other subjects, except permissions.</p>"),
+    ("reference/auth.html", ["Reference"], "Permissions", "<p>Callers have rights, and tools require rights.</p>"),
+]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A site as the generator writes it, with our search."""
+    items: list[dict[str, Any]] = [
+        {"location": location, "level": 2 if "#" in location else 1, "title": title, "text": text, "path": path}
+        for location, path, title, text in ITEMS
+    ]
+    (tmp_path / "search.json").write_text(json.dumps({"config": {}, "items": items}))
+    (tmp_path / WORKER).mkdir(parents=True)
+    (tmp_path / WORKER / "search.0.js").touch()
+    write(Pages(), tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("question", "page"),
+    [
+        ("caching", "caching"),
+        ("How do I cache an answer?", "caching"),
+        ("cachign", "caching"),
+        ("permisions", "permissions"),
+        ("perm", "permissions"),
+        ("login", "sign-in"),
+        ("signin", "sign-in"),
+        ("swagger", "openapi"),
+        ("open api", "openapi"),
+        ("from_openapi", "openapi"),
+        ("how to sign in with keycloak", "sign-in"),
+    ],
+)
+def test_a_question_finds_the_page_that_is_about_it_first(question: str, page: str, site: Path):
+    assert find_pages([question], site)[question][0] == page
+
+
+def test_a_guide_comes_before_the_reference_and_the_reference_before_a_mention(site: Path):
+    assert find_pages(["permissions"], site)["permissions"] == ["permissions", "reference/auth", "limits"]
+
+
+def test_each_page_is_found_once_by_its_best_section(site: Path):
+    assert find_pages(["forgotten answer"], site)["forgotten answer"].count("caching") == 1
+
+
+def test_words_that_say_nothing_and_words_that_no_page_has_find_nothing(site: Path):
+    found = find_pages(["", "?!", "zzzzzz", "<script>"], site)
+    assert found == {"": [], "?!": [], "zzzzzz": [], "<script>": []}
+
+
+def test_the_index_is_a_script_too_for_a_site_that_is_opened_as_a_file(site: Path):
+    index = (site / "search.json").read_text("utf-8")
+    assert (site / "search.js").read_text("utf-8") == f"var __index = {index};"
+
+
+def test_a_page_is_called_what_others_call_it():
+    links = collect_links(Pages())
+    assert "tool search" in links["search.html"]
+    assert any("concurrent callers share one search" in said for said in links["cookbook/caching.html"])
+
+
+def test_no_word_that_says_nothing_means_the_same_as_another():
+    told = words()
+    synonyms = " ".join([*told["same"], *told["kinds"], *told["kinds"].values()])
+    assert set(told["empty"].split()).isdisjoint(synonyms.split())
