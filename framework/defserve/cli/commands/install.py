@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from defserve.auth.local_token import find_local_server_url, resolve_local_key
-from defserve.auth.oauth import is_loopback
 from defserve.base.redaction import is_secret_name
 from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag, parse_token
 from defserve.cli.screen import format_problem, show_stderr, show_stdout
@@ -167,7 +166,7 @@ def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> L
 
 
 def _name_at(address: str, headers: Mapping[str, str]) -> str:
-    """The name that the server at an address gives itself, or else its host; `local-PORT` on this machine."""
+    """The name that the server at an address gives itself, or else its host; `server-PORT` if that is a number."""
     import asyncio
 
     async def ask() -> str:
@@ -183,7 +182,8 @@ def _name_at(address: str, headers: Mapping[str, str]) -> str:
         return name
     parts = urlsplit(address)
     host = str(parts.hostname)
-    name = make_server_name(f"local-{parts.port}" if is_loopback(host) and parts.port else host)
+    is_number = ":" in host or not any(map(str.isalpha, host))
+    name = make_server_name(f"server-{parts.port}" if is_number and parts.port else host)
     show_stderr(f"{address} did not say its name, so the client calls it {name}; --name NAME gives it another")
     return name
 
