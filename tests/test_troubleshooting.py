@@ -252,7 +252,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
         (desk.folder / "weather-mcp").mkdir(),
         desk.types("new", "weather-mcp", "--yes"),
     )[1],
-    "problem: README: no marker; add: <!-- mcp-name: io.github.USER/NAME -->": packaged_without_a_marker,
+    "problem: README: no marker: the registry does not know whose package it is": packaged_without_a_marker,
     "still the defaults of 'defserve new': <answers>": lambda desk: (
         desk.types("new", "weather-mcp", "--yes"),
         desk.types("publish", "weather-mcp"),

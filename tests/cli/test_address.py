@@ -175,9 +175,10 @@ def test_a_server_at_an_address_is_installed_under_its_own_name(
     assert json.loads((folder / ".mcp.json").read_text())["mcpServers"] == {name: entry}
 
 
-def test_a_server_that_is_not_there_yet_is_installed_under_its_hosts_name(defserve: Run, folder: Path):
-    assert defserve("install", "http://127.0.0.1:9/mcp").code == 0
-    assert list(json.loads((folder / ".mcp.json").read_text())["mcpServers"]) == ["server-127-0-0-1"]
+def test_a_server_that_is_not_there_yet_is_installed_under_its_port_or_host(defserve: Run, folder: Path):
+    code, _, err = defserve("install", "http://127.0.0.1:9/mcp")
+    assert code == 0 and "did not say its name, so the client calls it server-9; --name NAME" in err
+    assert list(json.loads((folder / ".mcp.json").read_text())["mcpServers"]) == ["server-9"]
 
 
 def test_a_tool_that_keeps_state_says_how_its_server_is_started(

@@ -94,6 +94,61 @@ def test_the_section_about_this_machine_comes_true(folder: Path, ports: dict[str
             assert status == 0 and is_shown(shown, err + out), f"$ {command}\n{err}{out}"
 
 
+SCOPED = """
+from defserve import Server
+from defserve.auth import OAuthProxy
+
+auth = OAuthProxy(
+    "oidc",
+    issuer="http://127.0.0.1:9000",
+    client_id="dev",
+    client_secret="dev",
+    url="http://127.0.0.1:8000/mcp",
+    allow="*",
+    optional_scopes=["notes.read", "notes.write"],
+    scopes_for=lambda claims: ["notes.read"],
+)
+server = Server("notes", auth=auth)
+
+
+@server.tool(scopes=["notes.read"])
+def list_notes() -> str:
+    return "none"
+
+
+@server.tool(scopes=["notes.write"])
+def add_note() -> str:
+    return "added"
+"""
+
+
+@pytest.mark.e2e
+def test_who_signed_in_is_told_which_scope_they_lack(folder: Path, ports: dict[str, str], defserve: Run):
+    url, issuer = f"http://127.0.0.1:{ports['8000']}/mcp", ("dev-issuer", "bob@example.com", "--port", ports["9000"])
+    (folder / "notes.py").write_text(put_ports(SCOPED, ports), encoding="utf-8")
+    why = ("why", "token", "add_note", "--server", "notes.py")
+    assert f"fix: sign in: defserve login {url}; or name a file: --token @FILE" in defserve(*why).err
+    with running(*issuer), running("run", "notes.py", "--on", url):
+        assert defserve("login", url, "--scope", "notes.read notes.write").code == 0
+        err = defserve("call", url, "add_note").err
+        assert "your sign-in may not use it (it has notes.read, and was not granted notes.write): " in err
+        assert "defserve why token add_note --server SERVER.py" in err
+        code, out, _ = defserve(*why)
+        assert code == 5 and "  · rights: notes.read\n  ✗ needs scope notes.write: lacks it\n" in out
+        assert "OAuthProxy(optional_scopes=…, scopes_for=…) says who gets it" in out
+        assert defserve("why", "token", "list_notes", "--server", "notes.py").code == 0
+        err = defserve("why", "bob@example.com", "add_note", "--server", "notes.py").err
+        assert f"token is whoever signed in here with defserve login {url}" in err
+        code, out, _ = defserve("doctor", "--auth", url)
+        assert code == 0 and "Token of your sign-in\n" in out and "granted at sign-in: notes.read\n" in out
+
+
+def test_an_address_is_answered_by_doctor_and_not_by_why(defserve: Run):
+    err = defserve("why", "token", "add_note", "--server", "http://127.0.0.1:8000/mcp").err
+    assert "fix: name its code: --server server.py" in err
+    assert "defserve doctor --auth http://127.0.0.1:8000/mcp" in err
+
+
 @pytest.mark.e2e
 def test_after_a_restart_of_the_server_one_signs_in_again_and_tokens_count(
     folder: Path, ports: dict[str, str], defserve: Run

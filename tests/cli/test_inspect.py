@@ -43,7 +43,7 @@ def test_a_server_at_a_glance(defserve: Run):
     assert "  MCP   2024-11-05, 2025-03-26, 2025-06-18, 2025-11-25, 2026-07-28" in lines
     assert any(line.startswith("  MGP   0.3.0: permissions, tool_security") for line in lines)
     assert "        needs shell.execute; trust level standard" in lines
-    assert any(re.fullmatch(r"  restock\(\)  ~\d+  \[dangerous, shell.execute, confirmed\]", line) for line in lines)
+    assert any(re.fullmatch(r"  restock\(\)  ~\d+  \[dangerous, shell.execute, asks first\]", line) for line in lines)
     assert any(line.startswith("Tools (7, about ") and line.endswith("characters/4)") for line in lines)
 
 

@@ -145,6 +145,49 @@ def test_an_address_and_a_command_can_be_installed(defserve: Run, home: Path):
     assert servers["py"] == {"type": "stdio", "command": sys.executable, "args": ["x.py", "--flag"]}
 
 
+@pytest.mark.parametrize("client", KNOWN_CLIENTS)
+def test_what_was_given_to_install_can_be_given_to_uninstall(defserve: Run, home: Path, client: str):
+    known = KNOWN_CLIENTS[client]
+    addresses = ["https://example.com/mcp"] if client != "claude-desktop" else []
+    for target in ("calc.py", "calc:other", *addresses):
+        assert defserve("install", target, "--client", client, "--name", "mine", "--env", "K=v").code == 0
+        code, out, _ = defserve("uninstall", target, "--client", client)
+        assert (code, out) == (0, f"{known.path(None, Path.cwd())} held only mine, so the file was removed\n")
+
+
+def test_a_server_that_was_installed_twice_is_uninstalled_by_name(defserve: Run, home: Path):
+    defserve("install", "calc.py")
+    defserve("install", "calc.py", "--name", "again")
+    code, _, err = defserve("uninstall", "calc.py")
+    assert code == 1 and "2 servers in" in err and "fix: name one: my-calc or again" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "warning"),
+    [
+        (
+            ["--client", "vscode"],
+            "fix: --client vscode --scope user writes your own settings instead; or keep the file",
+        ),
+        (["--client", "mcp-json"], "fix: keep the file out of the repository"),
+        (["--client", "vscode", "--scope", "user"], ""),
+        (["--client", "cursor"], ""),
+    ],
+)
+def test_a_secret_in_the_settings_of_a_project_is_warned_of(defserve: Run, home: Path, argv: list[str], warning: str):
+    address = ("install", "https://example.com/mcp", "--name", "mine", *argv)
+    assert defserve(*address, "-H", "X-Team: red").err == ""
+    err = defserve(*address, "--token", "t0ken").err
+    assert warning in err and "t0ken" not in err
+    assert ("belongs to the project, and holds a secret: Authorization" in err) is bool(warning)
+
+
+@pytest.mark.parametrize("client", KNOWN_CLIENTS)
+def test_what_to_do_next_does_not_repeat_the_name_of_the_client(defserve: Run, home: Path, client: str):
+    next_step = defserve("install", "calc.py", "--client", client).out.splitlines()[-1]
+    assert next_step.count(KNOWN_CLIENTS[client].title) == 1
+
+
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
@@ -160,7 +203,7 @@ def test_an_address_and_a_command_can_be_installed(defserve: Run, home: Path):
         (["install", "--", "no-such-command-here"], "there is no command"),
         (["install", "https://example.com/mcp", "--client", "claude-desktop"], "only starts commands"),
         (["uninstall", "nothing"], "there is no server 'nothing'"),
-        (["uninstall", "nothing"], "fix: it has none"),
+        (["uninstall", "nothing"], "these have no servers"),
     ],
 )
 def test_wrong_usage_is_explained_and_nothing_is_written(defserve: Run, home: Path, argv: list[str], complaint: str):

@@ -65,7 +65,7 @@ def test_only_tools_that_may_do_harm_have_a_mark():
     ]
     found = {"server": {}, "version": "v", "tools": tools, "resources": [], "templates": [], "prompts": []}
     assert [line.strip() for line in inventory_page(found)][3:] == [
-        "wipe()  [dangerous, shell.execute, confirmed]",
+        "wipe()  [dangerous, shell.execute, asks first]",
         "look()",
         "plain()",
         "theirs()  [destructive]",

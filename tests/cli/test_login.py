@@ -141,7 +141,7 @@ def test_a_tool_that_is_not_listed_may_need_a_scope_that_the_sign_in_lacks(defse
     there.tokens["mine"] = "read"
     code, _, err = defserve("call", there.url, "write_note", "--token", "mine")
     assert code == 5 and "fix: you see add; or this token may not use it: " in err
-    assert "defserve why token write_note --token FILE" in err and "mine" not in err
+    assert "defserve why token write_note --token @FILE" in err and "mine" not in err
 
 
 def test_what_cannot_be_revoked_is_said_and_forgotten(defserve: Run, there: Company) -> None:

@@ -66,7 +66,9 @@ def test_what_does_not_agree_is_named_and_fails(defserve: Run, built: Path, tmp_
     change(server, version="1.1.0", title="")
     code, out, err = defserve("package", str(project), "--json")
     assert code == 6
-    assert json.loads(out)["problems"] == [line.removeprefix("problem: ") for line in err.splitlines()]
+    problems = json.loads(out)["problems"]
+    shown = [f"problem: {each['problem']}\n  fix: {each['fix']}" for each in problems]
+    assert err.splitlines() == "\n".join(shown).splitlines()
     assert "server.json: version is '1.1.0', but the wheel has '1.2.0'" in err and "server.json: title" in err
 
 
@@ -77,6 +79,31 @@ def test_a_wheel_without_its_server_is_found_out(defserve: Run, tmp_path: Path):
     pyproject.write_text(pyproject.read_text().replace('"weather_mcp:server"', '"weather_mcp.forgotten:server"'))
     code, _, err = defserve("package", str(project), "--out", str(tmp_path / "out"))
     assert code == 6 and "weather_mcp.forgotten" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "cause"),
+    [("weather_mcp.srv:server.main", "No module named 'weather_mcp.srv'"), ("weather_mcp:server.name", "it is not a")],
+)
+def test_a_command_that_cannot_start_is_found_out(defserve: Run, tmp_path: Path, script: str, cause: str):
+    project = write_project(tmp_path / "weather-mcp")
+    pyproject = project / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text().replace('"weather_mcp:server.main"', f'"{script}"'))
+    code, _, err = defserve("package", str(project), "--out", str(tmp_path / "out"))
+    assert code == 6 and f"the command weather-mcp of the wheel fails: {script}: " in err and cause in err
+    assert "fix: correct its line in [project.scripts]" in err
+
+
+@pytest.mark.slow
+def test_a_server_without_a_version_has_that_of_its_wheel(defserve: Run, tmp_path: Path):
+    project = write_project(tmp_path / "weather-mcp")
+    server = project / "src" / "weather_mcp" / "__init__.py"
+    server.write_text(server.read_text().replace(', "1.2.0"', ""))
+    assert defserve("package", str(project), "--out", str(tmp_path / "out")).code == 0
+    server.write_text(server.read_text().replace('"weather"', '"weather", "1.0.0"'))
+    code, _, err = defserve("package", str(project), "--out", str(tmp_path / "out"))
+    assert code == 6 and "the server says that its version is '1.0.0', but the wheel has '1.2.0'" in err
 
 
 @pytest.mark.slow

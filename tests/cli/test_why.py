@@ -58,12 +58,12 @@ def test_a_key_that_names_the_tool_runs_it_unasked(notes: Path, defserve: Run):
     assert steps(out) == [
         'key "ci" → delete_note on notes.py',
         "  ✓ known: API key ID, never expires",
-        "  ✓ rights: notes.write, tool:invoke:delete_note",
+        "  · rights: notes.write, tool:invoke:delete_note",
         "  ✓ needs scope notes.write: has it",
         "  ✓ may call: tool:invoke:delete_note",
         "  ✓ access: no access policy",
         "  ✓ permission filesystem.write: granted by the operator policy",
-        "  ? confirmation: dangerous. The right tool:invoke:delete_note names the tool: "
+        "  ✓ confirmation: dangerous. The right tool:invoke:delete_note names the tool: "
         "that is a yes where no person can be asked",
         "would run.",
     ]
@@ -106,13 +106,13 @@ def test_json_has_the_same_steps(notes: Path, defserve: Run):
     code, out, _ = defserve("why", "weak", "delete_note", "--server", "notes.py", "--json")
     found = json.loads(out)
     assert code == 5 and not found["would_run"] and found["verdict"] == "would be refused."
-    assert [step["outcome"] for step in found["steps"]] == ["passed"] * 2 + ["refused"] * 2 + ["passed"] * 2
+    assert [step["outcome"] for step in found["steps"]] == ["passed", "fact"] + ["refused"] * 2 + ["passed"] * 2
 
 
 @for_each_row(
     ("caller", "code", "said"),
     [
-        ("pipe", 0, "✓ rights: all of them: the local user started this server"),
+        ("pipe", 0, "· rights: all of them: the local user started this server"),
         ("anonymous", 5, "✗ known: this server wants a token (auth)"),
         ("alice", 1, ""),
     ],
@@ -132,7 +132,7 @@ def test_a_token_is_read_from_a_file_stdin_or_a_variable(notes: Path, defserve: 
     found = defserve(*asked)
     assert found.code == 5 and "✗ known: unknown: an API key has its id, and another secret" in found.out
     monkeypatch.delenv("DEFSERVE_TOKEN")
-    assert "--token FILE" in defserve(*asked).err
+    assert "--token @FILE" in defserve(*asked).err
 
 
 SIGNED_IN = '''
@@ -155,7 +155,7 @@ def list_notes() -> str:
 @for_each_row(
     "more, mark, fix",
     [
-        ("", "?", "defserve doctor --auth http://127.0.0.1:8000/mcp --token FILE"),
+        ("", "?", "defserve doctor --auth http://127.0.0.1:8000/mcp --token @FILE"),
         (', store="sqlite:///oauth.db", secret="0123456789abcdef" * 2', "✗", "sign in again: defserve login URL"),
     ],
 )

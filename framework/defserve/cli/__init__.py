@@ -56,6 +56,7 @@ COMMAND_GROUPS: Final = {
     "look": {
         "list": ("defserve.cli.commands.inspect.run_list", "show the tools, resources and prompts of a server"),
         "call": ("defserve.cli.commands.call.main", "call a tool of a server and print the result"),
+        "tasks": ("defserve.cli.commands.tasks.main", "ask for a task that a call has started: status, result, end"),
         "read": ("defserve.cli.commands.read.run_read", "read a resource of a server"),
         "prompt": ("defserve.cli.commands.read.run_prompt", "fill in a prompt of a server and print its messages"),
         "inspect": (

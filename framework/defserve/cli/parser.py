@@ -161,17 +161,17 @@ def parse_token(text: str) -> str:
     No token begins with `@`.
     """
     is_file = text.startswith("@") or text == "-" or os.path.isfile(text)
-    return parse_token_file(text, "@FILE") if is_file else text
+    return parse_token_file(text) if is_file else text
 
 
-def parse_token_file(text: str, form: str = "FILE") -> str:
-    """The token in a file: `FILE` or `@FILE`; `-` is stdin. `form` is how the option is written in its help."""
+def parse_token_file(text: str) -> str:
+    """The token in a file: `@FILE` or `FILE`; `-` is stdin."""
     path = text.removeprefix("@")
     try:
         with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
             found = file.read(MAX_TOKEN_LENGTH + 1).decode("ascii").strip()
     except OSError as error:
-        raise ArgumentTypeError(f"cannot read {path}: {error.strerror}; write --token {form}") from None
+        raise ArgumentTypeError(f"cannot read {path}: {error.strerror}; write --token @FILE") from None
     except UnicodeDecodeError:
         found = ""
     if not found or len(found) > MAX_TOKEN_LENGTH or len(found.split()) > 1:

@@ -139,13 +139,30 @@ def describe_hidden_tools(target: ServerTarget, options: Namespace, tool: str) -
 
     Servers show a caller only what it may use, so nobody here knows which it is, nor what the tool needs.
     """
+    quoted = shlex.quote(tool)
     if is_signed_in(target, options):
-        return f"your sign-in may not use it: defserve login {target.address} --scope SCOPE asks for more"
+        return (
+            f"your sign-in may not use it{_describe_granted_scopes(target.address)}: defserve login {target.address} "
+            f"--scope SCOPE asks for more; whoever runs the server sees what is missing with "
+            f"defserve why token {quoted} --server SERVER.py"
+        )
     given = {name.lower() for name in (*target.headers, *parse_headers(options.header))}
     if not target.address or not (options.token or "authorization" in given):
         return ""
-    why = f"defserve why token {shlex.quote(tool)} --token FILE --server SERVER.py"
-    return f"this token may not use it: who runs the server sees what it lacks with {why}"
+    why = f"defserve why token {quoted} --token @FILE --server SERVER.py"
+    return f"this token may not use it: whoever runs the server sees what it lacks with {why}"
+
+
+def _describe_granted_scopes(address: str) -> str:
+    """` (it has notes.read, and was not granted notes.write)`: what a sign-in asked for, and what it got."""
+    from defserve.client.signin.credential_files import get_user_credential_store
+
+    credential = get_user_credential_store().load_credential(address)
+    if credential is None or credential.tokens is None:
+        return ""
+    scopes = credential.tokens.scopes
+    denied = " ".join(scope for scope in credential.asked if scope not in scopes)
+    return f" (it has {' '.join(scopes) or 'no scopes'}{f', and was not granted {denied}' if denied else ''})"
 
 
 def _answers() -> Answers:

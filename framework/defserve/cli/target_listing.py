@@ -77,7 +77,7 @@ HARMLESS: Final = frozenset(("safe", "unmarked", "read-only"))
 
 
 def format_tags(words: list[str]) -> list[StyledText]:
-    """`  [dangerous, confirmed]`, with the style of what each word says."""
+    """`  [dangerous, asks first]`, with the style of what each word says."""
     parts: list[StyledText] = []
     for number, word in enumerate(words):
         parts += [", " if number else "  [", style_state(word)]
@@ -94,7 +94,7 @@ def list_tool_tags(tool: Mapping[str, Any]) -> list[str]:
     said = [
         security.get("risk_level"),
         *(security.get("permissions_required") or ()),
-        "confirmed" if security.get("confirmation_required") else None,
+        "asks first" if security.get("confirmation_required") else None,
         f"checked: {validator}" if validator != "none" else None,
     ]
     return [str(word) for word in said if word]

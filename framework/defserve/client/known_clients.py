@@ -152,7 +152,7 @@ KNOWN_CLIENTS: Final[Mapping[str, ClientApp]] = {
         "mcpServers",
         _desktop,
         {"user": _application("Claude", "Claude", "Claude", "claude_desktop_config.json")},
-        then="restart Claude Desktop",
+        then="restart it",
     ),
     "claude-code": ClientApp(
         "Claude Code",
@@ -174,7 +174,7 @@ KNOWN_CLIENTS: Final[Mapping[str, ClientApp]] = {
         "mcpServers",
         _plain,
         {"user": _home(".cursor", "mcp.json"), "project": _here(".cursor", "mcp.json")},
-        then="Cursor shows it under Settings, MCP",
+        then="Settings, MCP shows it",
     ),
     "windsurf": ClientApp(
         "Windsurf",

@@ -116,7 +116,7 @@ class ServerTask(StartedCall):
         if self.status == "completed":
             return object_or_empty(self.told.get("result"))
         if self.status == "cancelled":
-            raise PeerError(f"the task of {self.tool} was cancelled")
+            raise PeerError(f"the task{f' of {self.tool}' if self.tool else ''} was cancelled")
         raise make_peer_error(object_or_empty(self.told.get("error")), self.message or "the server gave no reason")
 
     async def _answer(self) -> None:

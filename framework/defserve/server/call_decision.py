@@ -49,18 +49,20 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.tools import Tool
     from defserve.server.server import Server
 
-Outcome = Literal["passed", "refused", "depends"]
+Outcome = Literal["passed", "refused", "depends", "fact"]
+"""`depends`: a person is asked, or nothing was verified. `fact`: what later steps go by; no gate."""
 
 PIPE: Final = "pipe"
 ANONYMOUS: Final = "anonymous"
 TOKEN: Final = "token"
 KEY_PREFIX: Final = "key:"
+SIGN_IN: Final = "your sign-in"
 KEPT_CHECKS: Final = frozenset(("seal", "revoked"))
 """The checks of a token that ask what an authorization server of ours has kept."""
 
 
 class CallStep(NamedTuple):
-    """What one gate says, and what to change if it refuses. `depends`: a person is asked, or nothing was verified."""
+    """What one gate says, and what to change if it refuses."""
 
     gate: str
     outcome: Outcome
@@ -108,10 +110,18 @@ class CallDecision(NamedTuple):
 
 
 async def examine_caller(
-    server: Server, name: str, *, token: str | None = None, scopes: Iterable[str] | None = None
+    server: Server,
+    name: str,
+    *,
+    token: str | None = None,
+    scopes: Iterable[str] | None = None,
+    granted: Iterable[str] | None = None,
 ) -> ExaminedCaller:
     """The caller that `name` stands for: `pipe`, `anonymous`, `token`, `key:ID`, the holder of a key, or any name with
-    `scopes`. Raises UsageError for a caller that nobody knows."""
+    `scopes`. Raises UsageError for a caller that nobody knows.
+
+    `granted` says that the token comes from a sign-in, which was granted these scopes.
+    """
     auth = server.auth
     if name == PIPE:
         if auth is not None and auth.in_messages:
@@ -122,7 +132,7 @@ async def examine_caller(
     if name == ANONYMOUS:
         return _examine_stranger(server)
     if name == TOKEN:
-        return await _examine_token(server, token)
+        return await _examine_token(server, token, granted)
     if scopes is not None:
         return _examine_assumed(server, name, scopes)
     return await _examine_key(server, name)
@@ -136,19 +146,23 @@ def _examine_stranger(server: Server) -> ExaminedCaller:
     return ExaminedCaller(ANONYMOUS, make_stranger_principal(""), step)
 
 
-async def _examine_token(server: Server, token: str | None) -> ExaminedCaller:
-    if not token:
-        raise UsageError("there is no token to look at", fix="name a file: --token FILE, or --token - for stdin")
+async def _examine_token(server: Server, token: str | None, granted: Iterable[str] | None) -> ExaminedCaller:
     if server.auth is None:
         raise UsageError(f"{server.name} has no auth, so it reads no tokens", fix="name the caller: pipe or anonymous")
+    if not token:
+        fix = "name a file: --token @FILE, or --token - for stdin"
+        if server.auth.resource is not None:
+            fix = f"sign in: defserve login {server.auth.resource_url}; or {fix}"
+        raise UsageError("there is no token to look at", fix=fix)
     found = await server.auth.authenticate([f"Bearer {token}".encode("latin-1", "replace")])
     if isinstance(found, Principal):
-        step = CallStep("known", "passed", f"token of {found.id!r} ({type(server.auth.verifier).__name__})")
+        verifier = "OAuthProxy" if server.auth.site is not None else type(server.auth.verifier).__name__
+        step = CallStep("known", "passed", f"token of {found.id!r} ({verifier})")
         return ExaminedCaller(f"token of {found.id!r}", found, step)
     cause = found.cause if isinstance(found, AuthDenial) and isinstance(found.cause, TokenRefused) else None
     is_kept_elsewhere = server.auth.site is not None and bool(server.auth.kept_in_memory)
     if is_kept_elsewhere and cause is not None and cause.reason.partition(":")[0] in KEPT_CHECKS:
-        return ExaminedCaller(TOKEN, None, _make_elsewhere_step(server.auth))
+        return _examine_sign_in(server, server.auth, granted)
     if cause is None:
         fix = "check that the whole token is in the file, and nothing else"
         if found is UNAVAILABLE_DENIAL:
@@ -158,14 +172,21 @@ async def _examine_token(server: Server, token: str | None) -> ExaminedCaller:
     return ExaminedCaller(TOKEN, None, CallStep("known", "refused", str(cause), find_token_fix(cause.reason)))
 
 
-def _make_elsewhere_step(auth: Auth) -> CallStep:
-    """Sign-ins are kept in the memory of the process that serves, and this is another one."""
+def _examine_sign_in(server: Server, auth: Auth, granted: Iterable[str] | None) -> ExaminedCaller:
+    """A sign-in that the serving process keeps in its memory, and this is another one.
+
+    The client knows which scopes it was granted, and not who it is: an access policy would have to know that.
+    """
+    if granted is not None and server.mgp.access is None:
+        principal = auth.complete_principal(Principal(SIGN_IN, frozenset(granted), credential=SIGN_IN))
+        sentence = "it has what it was granted at sign-in; only the server that runs can check the token itself"
+        return ExaminedCaller(SIGN_IN, principal, CallStep("known", "depends", sentence))
     sentence = "sign-ins are kept in the memory of the server that runs, and this command cannot see them"
     fix = (
-        f"ask the server that runs: defserve doctor --auth {auth.resource_url} --token FILE; to see sign-ins here, "
+        f"ask the server that runs: defserve doctor --auth {auth.resource_url} --token @FILE; to see sign-ins here, "
         'give both a store: OAuthProxy(store="sqlite:///sign-ins.db"), and the same DEFSERVE_SECRET'
     )
-    return CallStep("known", "depends", sentence, fix)
+    return ExaminedCaller(TOKEN, None, CallStep("known", "depends", sentence, fix))
 
 
 def _examine_assumed(server: Server, name: str, scopes: Iterable[str]) -> ExaminedCaller:
@@ -189,6 +210,8 @@ async def _examine_key(server: Server, name: str) -> ExaminedCaller:
     if not matches or server.auth is None:
         names = [PIPE, ANONYMOUS, TOKEN, *dict.fromkeys(key.principal for key in known)]
         others = f"use one of {', '.join(names)}, {KEY_PREFIX}ID, or add --scopes for a caller with these scopes"
+        if server.auth is not None and server.auth.site is not None:
+            others += f"; {TOKEN} is whoever signed in here with defserve login {server.auth.resource_url}"
         raise UsageError(f"{server.name} knows no caller {name!r}", fix=did_you_mean(name, names, others))
     (key,) = matches
     title = f'key "{key.principal}"'
@@ -244,9 +267,9 @@ async def explain_call(server: Server, caller: ExaminedCaller, tool_name: str) -
 def _explain_rights(server: Server, caller: Principal, tool: Tool, wider_key: str) -> Iterator[CallStep]:
     """`wider_key` says how the key of the caller is replaced by one that lacks nothing; empty if it has no key."""
     if is_local_user(caller):
-        yield CallStep("rights", "passed", "all of them: the local user started this server")
+        yield CallStep("rights", "fact", "all of them: the local user started this server")
         return
-    yield CallStep("rights", "passed", ", ".join(sorted(caller.scopes)) or "none")
+    yield CallStep("rights", "fact", ", ".join(sorted(caller.scopes)) or "none")
     if server.auth is None:
         return
     if (denial := server.auth.check_server_scopes(caller)) and isinstance(denial, AuthDenial):
@@ -342,8 +365,8 @@ async def _explain_confirmation(server: Server, call: Call, tool: Tool) -> CallS
         return CallStep("confirmation", "passed", 'dangerous, and Server(confirm="never") asks nobody')
     if right := audit.details.get("right"):
         sentence = f"dangerous. The right {right} names the tool: that is a yes where no person can be asked"
-        return CallStep("confirmation", "depends", sentence)
-    return CallStep("confirmation", "depends", "dangerous. The client asks its user, or is asked if it can be")
+        return CallStep("confirmation", "passed", sentence)
+    return CallStep("confirmation", "passed", "dangerous. The client asks its user, or is asked if it can be")
 
 
 def _make_refusal(gate: str, error: Refused | UnknownTool) -> CallStep:

@@ -357,9 +357,13 @@ def _findable(module: str, env: Mapping[str, str]) -> Mapping[str, str]:
 # -- The command that installs something into this Python. Environments made by uv have no pip.
 
 
-def install_command(requirement: str) -> str:
+SHELL_CHARACTERS: Final = frozenset("[<>!;")
+"""A requirement may hold them, and they mean something to a shell."""
+
+
+def install_command(*requirements: str) -> str:
     """A command that works here, to be shown in a `fix:`."""
-    quoted = f'"{requirement}"' if "[" in requirement else requirement
+    quoted = " ".join(f'"{each}"' if set(each) & SHELL_CHARACTERS else each for each in requirements)
     python = shlex.quote(sys.executable)
     if find_spec("pip") is not None:
         return f"{python} -m pip install {quoted}"

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from defserve.auth.bearer_tokens import TokenRefused, find_token_fix, format_time, quote_untrusted
 from defserve.auth.issuers import (
+    FetchUrl,
     HttpRequest,
     HttpResponse,
     Issuers,
     IssuerUnavailable,
     SendHttpRequest,
+    read_claimed_issuer,
     send_http_request,
 )
 from defserve.auth.oauth import (
@@ -31,6 +33,9 @@ from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS, parse_key_set
 from defserve.core.json_values import decode_base64url, is_object
 from defserve.errors import UsageError
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS
+
+if TYPE_CHECKING:
+    from defserve.auth.signed_tokens import JWT
 
 SERVER: Final = "Server"
 TOKEN: Final = "Token"
@@ -170,15 +175,20 @@ NO_SIGN_IN_STEP: Final = Step(
     "sign-in",
     "missing",
     "there is none: the operator gives out its tokens, such as API keys, and clients are set up with one",
-    "give clients a key (defserve keys create); for sign-in, use OIDC(…) or OAuthProxy(…). --token FILE tries a key",
+    "give clients a key (defserve keys create); for sign-in, use OIDC(…) or OAuthProxy(…). --token @FILE tries a key",
 )
 
 
 # -- One token: whether the server takes it, and which check fails.
 
 
-async def check_token(url: str, token: str, ask: SendHttpRequest = send_http_request) -> AsyncIterator[Step]:
-    """Whether a server accepts a token; if not, what it says of itself, and which check of ours it fails."""
+async def check_token(
+    url: str, token: str, scopes: Sequence[str] | None = None, ask: SendHttpRequest = send_http_request
+) -> AsyncIterator[Step]:
+    """Whether a server accepts a token, its scopes and claims; if not, which check of ours it fails.
+
+    `scopes` are those that it was granted, if it comes from a sign-in.
+    """
     try:
         check_oauth_url(url, "the URL", query=True)
         headers = {**_HEADERS, "authorization": f"Bearer {token}"}
@@ -192,12 +202,18 @@ async def check_token(url: str, token: str, ask: SendHttpRequest = send_http_req
         return
     challenge = parse_oauth_challenge(answer.headers.get("www-authenticate", "")).parameters
     yield _describe_answer(answer.status, challenge)
+    if scopes is not None:
+        yield Step(TOKEN, "scopes", "ok", f"granted at sign-in: {' '.join(scopes) or 'none'}")
     if (claims := _decode_claims(token)) is None:
-        about = "an API key or another opaque token: only the server can tell why it refuses it, and its log does"
+        about = "an API key or another opaque token"
+        if answer.status == 401:
+            about += ": only the server can tell why it refuses it, and its log does"
+        elif scopes is None:
+            about += ": only the server knows its scopes; defserve why token TOOL shows them, with the server's code"
         yield Step(TOKEN, "kind", "ok", about)
         return
     shown = [f"{name} {_show_claim(name, claims[name])}" for name in SHOWN_CLAIMS if name in claims]
-    yield Step(TOKEN, "says of itself", "ok", ", ".join(shown) or "none of the usual claims")
+    yield Step(TOKEN, "claims", "ok", ", ".join(shown) or "none of the usual claims")
     if answer.status == 401:
         looked = [found async for found in _metadata(url, challenge.get("resource_metadata"), ask)]
         yield await _verify_token(url, token, looked[-1][1] or {}, ask)
@@ -235,6 +251,9 @@ async def _verify_token(url: str, token: str, document: Mapping[str, Any], ask: 
         issuers = [OIDC(name, audience=resource, fetch=fetch) for name in texts(document.get("authorization_servers"))]
         if not issuers:
             return Step(TOKEN, "checked here", "missing", "the server names no issuer to check it with", "see its log")
+        named = next((issuer for issuer in issuers if issuer.issuer == read_claimed_issuer(token)), None)
+        if named is not None and (problem := await _find_key_problem(named.issuer, fetch)):
+            return _check_claims(named, token, problem)
         await Issuers(issuers).check_token(token)
     except TokenRefused as refused:
         return Step(TOKEN, "checked here", "broken", str(refused), find_token_fix(refused.reason))
@@ -242,6 +261,26 @@ async def _verify_token(url: str, token: str, document: Mapping[str, Any], ask: 
         return Step(TOKEN, "checked here", "missing", str(error), "see the server's log")
     about = f"it is good for {resource} by the issuer's keys: the server expects another audience, or has revoked it"
     return Step(TOKEN, "checked here", "ok", about)
+
+
+async def _find_key_problem(issuer: str, fetch: FetchUrl) -> str:
+    """Why the keys of an issuer cannot be had; empty if they can."""
+    from defserve.auth.signed_tokens import fetch_published_keys
+
+    try:
+        parse_key_set(await fetch_published_keys(issuer, fetch), frozenset(ASYMMETRIC_ALGORITHMS))
+    except (IssuerUnavailable, OSError, ValueError, RecursionError) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _check_claims(issuer: JWT, token: str, key_problem: str) -> Step:
+    """What can be said about a token without the keys of its issuer. The server may have a key of its own."""
+    unsigned = "its signature was not checked, because the issuer publishes no keys"
+    if problem := issuer.find_claim_problem(token):
+        return Step(TOKEN, "checked here", "broken", f"{problem} ({unsigned})", find_token_fix(problem))
+    fix = "see the server's log; with JWT(key=…), check that it is the key of this issuer"
+    return Step(TOKEN, "checked here", "missing", f"its claims are good; {unsigned}: {key_problem}", fix)
 
 
 def _decode_claims(token: str) -> dict[str, Any] | None:

@@ -44,6 +44,20 @@ async def test_only_the_answer_to_this_attempt_is_taken() -> None:
     assert opened == ["https://issuer.example/authorize"]
 
 
+async def test_the_page_says_that_a_sign_in_was_refused_and_why() -> None:
+    refused = "/callback?error=access_denied&error_description=%3Cb%3Eeve%3C%2Fb%3E+may+not.&state=mine"
+    for target, said in (
+        (refused, "&lt;b&gt;eve&lt;/b&gt; may not"),
+        ("/callback?error=no_luck&state=mine", "no_luck"),
+    ):
+        async with BrowserRedirect(opens=lambda url: True).open("") as visit:
+            visiting = asyncio.create_task(visit.visit("https://issuer.example/authorize", is_ours))
+            page = await ask(visit.uri, target)
+            assert f"You are not signed in</h1><p>The sign-in was refused: {said}. Your terminal says more." in page
+            assert "Back to" not in page
+            await visiting
+
+
 async def test_the_port_of_before_is_taken_again_if_it_is_free() -> None:
     async with BrowserRedirect().open("") as first:
         async with BrowserRedirect().open(first.uri) as second:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
+from defserve.tooling.client_settings import install_command
 from defserve.tooling.packaging import package
-from defserve.tooling.packaging.package import build_command, find_built, parse_distribution_name
+from defserve.tooling.packaging.package import (
+    build,
+    build_command,
+    find_built,
+    find_unmet_requirements,
+    parse_distribution_name,
+)
 from defserve.tooling.packaging.project_documents import normalize_name, read_project, read_wheel
 from tests.rows import for_each_row
 
@@ -45,6 +54,61 @@ def test_without_a_builder_it_is_said_what_to_install(project: Path, monkeypatch
     only(monkeypatch)
     with pytest.raises(UsageError, match=r'install "defserve\[dev\]"'):
         build_command(read_project(project), Path("O"))
+
+
+@for_each_row(
+    "log, names",
+    [
+        ("ERROR Unmet dependencies (checked against python):\n    wheel\n        wanted: any\n", ["wheel"]),
+        (
+            "ERROR Unmet dependencies (checked against x):\n    wheel\n        found: not installed\n    cython>=3\n",
+            ["wheel", "cython>=3"],
+        ),
+        ("ERROR Missing dependencies:\n\twheel\nmore\n  other", ["wheel"]),
+        ("ERROR Unmet dependencies", []),
+        ("ERROR no README", []),
+    ],
+)
+def test_what_a_backend_lacks_is_read_from_the_log_of_build(log: str, names: list[str]) -> None:
+    assert find_unmet_requirements(log) == names
+
+
+class Builds:
+    """Runs builds of which those in this environment lack a package, and those in one of their own give `isolated`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, isolated: int) -> None:
+        self.isolated, self.commands = isolated, list[list[str]]()
+        monkeypatch.setattr(subprocess, "run", self.run)
+
+    def run(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        self.commands.append([*command])
+        out = Path(command[command.index("--outdir") + 1])
+        if "--no-isolation" in command:
+            (out / "weather-mcp-1.2.0.tar.gz").touch()
+            return subprocess.CompletedProcess(command, 1, "", "ERROR Unmet dependencies:\n    wheel\n")
+        for name in ("weather_mcp-1.2.0-py3-none-any.whl", "weather_mcp-1.2.0.tar.gz") if not self.isolated else ():
+            (out / name).touch()
+        return subprocess.CompletedProcess(command, self.isolated, "", "no network" if self.isolated else "")
+
+
+def test_a_backend_that_lacks_something_builds_in_an_environment_of_its_own(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, ["build", "hatchling"])
+    builds = Builds(monkeypatch, isolated=0)
+    wheel, _ = build(read_project(project), tmp_path / "out")
+    assert wheel.name == "weather_mcp-1.2.0-py3-none-any.whl"
+    assert ["--no-isolation" in command for command in builds.commands] == [True, False]
+
+
+def test_where_that_fails_too_it_is_said_what_to_install(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, ["build", "hatchling"])
+    Builds(monkeypatch, isolated=1)
+    with pytest.raises(UsageError, match="no network") as refused:
+        build(read_project(project), tmp_path / "out")
+    assert refused.value.fix == install_command("wheel")
 
 
 @pytest.mark.parametrize(

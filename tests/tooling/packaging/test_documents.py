@@ -7,6 +7,7 @@ from typing import Any
 
 from defserve.tooling.packaging.project_documents import (
     Wheel,
+    check_server_version,
     disagreements,
     make_manifest_json,
     make_server_json,
@@ -100,14 +101,15 @@ def test_everything_documented_is_allowed() -> None:
 )
 def test_a_server_json_that_the_registry_would_refuse_is_found(members: dict[str, Any], where: str) -> None:
     (problem,) = schema_problems(server(**members), "server")
-    assert problem.startswith("server.json: ") and where in problem
+    assert problem.problem.startswith("server.json: ") and where in problem.problem and problem.fix
 
 
 def test_a_readme_without_a_marker_is_the_only_problem(project: Path) -> None:
     bare = WHEEL._replace(readme="# Weather")
     made = make_server_json(read_project(project), bare)
-    problems = [*schema_problems(made, "server"), *disagreements(made, manifest(), bare)]
-    assert problems == ["README: no marker; add: <!-- mcp-name: io.github.USER/NAME -->"]
+    (problem,) = [*schema_problems(made, "server"), *disagreements(made, manifest(), bare)]
+    assert problem.problem.startswith("README: no marker")
+    assert problem.fix == "put this line into the README: <!-- mcp-name: io.github.USER/NAME -->"
 
 
 @for_each_row(
@@ -123,7 +125,7 @@ def test_a_readme_without_a_marker_is_the_only_problem(project: Path) -> None:
 )
 def test_a_manifest_that_clients_would_refuse_is_found(members: dict[str, Any], where: str) -> None:
     (problem,) = schema_problems(manifest(**members), "manifest")
-    assert problem.startswith("manifest.json: ") and where in problem
+    assert problem.problem.startswith("manifest.json: ") and where in problem.problem and problem.fix
 
 
 @for_each_row(
@@ -136,7 +138,7 @@ def test_a_manifest_that_clients_would_refuse_is_found(members: dict[str, Any], 
             {},
             {},
             {"readme": "# Weather"},
-            "README: no marker; add: <!-- mcp-name: io.github.ann/weather-mcp -->",
+            "put this line into the README: <!-- mcp-name: io.github.ann/weather-mcp -->",
         ),
         ({}, {}, {"scripts": {"weather": "x:y"}}, "pyproject.toml: `uvx weather-mcp` fails"),
         ({"packages": [{**server()["packages"][0], "identifier": "w"}]}, {}, {}, "identifier is 'w'"),
@@ -145,7 +147,14 @@ def test_a_manifest_that_clients_would_refuse_is_found(members: dict[str, Any], 
 )
 def test_what_does_not_agree_is_found(one: Any, other: Any, wheel: Any, said: str) -> None:
     (problem,) = disagreements(server(**one), manifest(**other), WHEEL._replace(**wheel))
-    assert said in problem
+    assert said in str(problem) and problem.fix
+
+
+def test_a_server_that_tells_another_version_than_its_wheel_is_found() -> None:
+    assert list(check_server_version("1.2.0", WHEEL)) == []
+    (problem,) = check_server_version("1.0.0", WHEEL)
+    assert problem.problem == "the server says that its version is '1.0.0', but the wheel has '1.2.0'"
+    assert problem.fix.startswith("leave the version out of Server(")
 
 
 @for_each_row(

@@ -1,4 +1,4 @@
-"""`doctor --auth URL --token FILE`: whether a server takes a token, and which check it fails."""
+"""`doctor --auth URL --token @FILE`: whether a server takes a token, and which check it fails."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from defserve.tooling.signin_check import Step, check_sign_in, check_token
 from tests.auth.issuer import claims, private_key, signed
 from tests.auth.served import served
 from tests.rows import for_each_row
-from tests.tooling.signin_check.test_signin_check import ISSUER, URL, Web
+from tests.tooling.signin_check.test_signin_check import ISSUER, PUBLISHED, URL, Web
 
 PEPPER = "0123456789abcdef0123456789abcdef"
 
 
 def found(web: Web, token: str) -> dict[str, Step]:
     async def steps() -> list[Step]:
-        return [step async for step in check_token(URL, token, web.ask)]
+        return [step async for step in check_token(URL, token, ask=web.ask)]
 
     return {step.name: step for step in asyncio.run(steps())}
 
@@ -51,9 +51,44 @@ def test_the_check_that_fails_is_named(shown: str, said: str):
 
 
 def test_a_token_says_what_it_is():
-    about = found(Web(), token(exp=1_700_000_000, iat=None))["says of itself"].about
+    about = found(Web(), token(exp=1_700_000_000, iat=None))["claims"].about
     expected = f"iss '{ISSUER}', aud '{URL}', sub 'alice', scope 'read write', exp 2023-11-14 22:13:20Z"
     assert about == expected
+
+
+def without_keys() -> Web:
+    """The server has the key of its issuer, which publishes nothing."""
+    return Web(at={PUBLISHED: None})
+
+
+@for_each_row(
+    ("shown", "state", "said"),
+    [
+        (token(aud="x"), "broken", f"aud: it is for 'x', and this server is {URL} (its signature was not checked"),
+        (token(exp=1_700_000_000), "broken", "exp: it expired at 2023-11-14 22:13:20Z (its signature was not checked"),
+        (token(iss="https://evil.example"), "broken", "iss: it names the issuer 'https://evil.example'"),
+        (
+            token(),
+            "missing",
+            "its claims are good; its signature was not checked, because the issuer publishes no keys",
+        ),
+    ],
+)
+def test_without_the_keys_of_the_issuer_the_claims_are_checked(
+    shown: str, state: str, said: str, caplog: pytest.LogCaptureFixture
+):
+    step = found(without_keys(), shown)["checked here"]
+    assert (step.state, said in step.about) == (state, True) and not caplog.records
+    assert "reaches its issuer's keys" not in step.fix
+
+
+def test_the_scopes_of_a_sign_in_are_listed():
+    async def steps() -> list[Step]:
+        return [step async for step in check_token(URL, "opaque", ["notes.read"], Web(status=200).ask)]
+
+    shown = {step.name: step.about for step in asyncio.run(steps())}
+    assert shown["scopes"] == "granted at sign-in: notes.read"
+    assert shown["kind"] == "an API key or another opaque token"
 
 
 def test_a_token_that_only_the_server_refuses_is_good_here():
@@ -90,7 +125,7 @@ def test_nothing_is_sent_to_an_address_that_is_not_safe():
         raise AssertionError("sent")
 
     async def steps() -> list[Step]:
-        return [step async for step in check_token("http://tools.example/mcp", "t", ask)]
+        return [step async for step in check_token("http://tools.example/mcp", "t", ask=ask)]
 
     (step,) = asyncio.run(steps())
     assert step.state == "broken" and "only https" in step.about

@@ -38,7 +38,7 @@ from defserve.cli.terminal_answers import PreparedAnswers, parse_answer_option
 from defserve.client.client import Client
 from defserve.client.mgp.server_claims import parse_tool_security
 from defserve.client.replies import object_or_empty
-from defserve.client.tasks import MISSING_CAPABILITY, is_task_required_error
+from defserve.client.tasks import MISSING_CAPABILITY, ServerTask, is_task_required_error
 from defserve.core.json_values import is_array
 from defserve.core.messages import METHOD_NOT_FOUND
 from defserve.errors import DefserveError, PeerError, ToolError, UsageError, did_you_mean
@@ -55,6 +55,7 @@ EXAMPLES: Final = """  defserve call server.py add a=1 b=2
   defserve call server.py add a=1 --validate
   defserve call todo.py clear_items --yes             a dangerous tool, without being asked
   defserve call server.py add a=1 b=2 --timing        with the time of each stage
+  defserve call http://127.0.0.1:8000/mcp count --task    prints the id of a task: defserve tasks result URL ID
 """
 
 UNKNOWN_TOOL: Final = -32602
@@ -71,6 +72,20 @@ OPEN: Final = {"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"}
 ANSWER: Final = """--answer '{"value": …}', or with the fields of its form"""
 
 
+ANSWER_OPTIONS: Final = (
+    make_flag("--yes", "-y", help="say yes to everything that needs confirmation"),
+    CommandArgument(
+        "--answer",
+        action="append",
+        default=[],
+        type=parse_answer_option,
+        metavar="JSON",
+        help="the answer to a question of the tool, as JSON: an object, or the value of its only field; "
+        "repeatable, in the order of the questions",
+    ),
+)
+
+
 def main(argv: list[str]) -> int:
     before, command = split_command(argv)
     options = parse_call_options(before)
@@ -81,6 +96,11 @@ def main(argv: list[str]) -> int:
         raise UsageError("no tool is given", fix="defserve call server.py TOOL key=value ...")
     if loose := next((word for word in words[1:] if word.lstrip().startswith("{")), None):
         raise UsageError(f"{loose!r} is not an argument", fix=f"write --args {shlex.quote(loose)}")
+    if options.task and not target.address:
+        raise UsageError(
+            "a task ends with the process that runs it, and this command would end the server",
+            fix="start the server first: defserve run server.py --on http://127.0.0.1:8000/mcp; then call that address",
+        )
     tool, texts, values = words[0], *parse_argument_words(words[1:], options.args)
     measurement = _make_measurement() if options.timing else None
     try:
@@ -95,6 +115,8 @@ def main(argv: list[str]) -> int:
     finally:
         if measurement is not None:
             _show_timing(measurement)
+    if result.is_task and not options.raw and not options.json:
+        show_stderr(f"{tool} runs as a task: defserve tasks result {shlex.quote(target.address)} {result.value}")
     if result.problem is not None:
         raise result.problem
     if found := UNFINISHED.search(json.dumps(result.value)):
@@ -128,16 +150,8 @@ def parse_call_options(argv: list[str]) -> Namespace:
         CommandArgument("words", nargs="*", metavar="[TARGET] TOOL key=value key:=json", help=TARGET_HELP),
         CommandArgument("--args", metavar="OBJECT", help="the arguments as one JSON object; --json OBJECT is the same"),
         make_flag("--validate", help="only check whether the tool would accept the arguments"),
-        make_flag("--yes", "-y", help="say yes to everything that needs confirmation"),
-        CommandArgument(
-            "--answer",
-            action="append",
-            default=[],
-            type=parse_answer_option,
-            metavar="JSON",
-            help="the answer to a question of the tool, as JSON: an object, or the value of its only field; "
-            "repeatable, in the order of the questions",
-        ),
+        make_flag("--task", help="start a task, print its id and do not wait; `defserve tasks` asks for it"),
+        *ANSWER_OPTIONS,
         make_flag("--timing", help="show on stderr where the time of the call went, stage by stage"),
         make_flag("--json", help="print the tool's value as JSON, text too"),
         make_flag("--raw", help="print the whole result as JSON"),
@@ -155,16 +169,20 @@ def _as_arguments(words: list[str]) -> list[str]:
 
 
 class CallResult(NamedTuple):
-    """A tool's value, and the content blocks that hold bytes beside it. `problem`: what it could not be told."""
+    """A tool's value, and the content blocks that hold bytes beside it. `problem`: what it could not be told.
+
+    If it `is_task`, the value is the id of a task, or all that was said of it.
+    """
 
     value: Any
     media: list[Any] = []
     problem: UsageError | None = None
+    is_task: bool = False
 
 
 def page(result: CallResult, tool: str, options: Namespace) -> Iterator[ScreenBlock]:
     """The result for a terminal. Pictures are saved, unless JSON is wanted."""
-    value, media, _ = result
+    value, media, *_ = result
     if options.raw or options.json:
         yield JsonBlock(value)
     elif is_content(value):
@@ -185,7 +203,10 @@ async def call(
 ) -> CallResult:
     """The tool's value, or its raw result. Raises ToolError when it fails or does not exist."""
     given = PreparedAnswers(options.answer, yes=options.yes, around=work.pause_drawing)
-    async with connect_target(target, options, answers=given.make_client_answers(), work=work) as client:
+    # Who asks for the result of a task can answer its questions then.
+    offer: dict[str, Any] | None = {"elicitation": {"form": {}}} if options.task else None
+    answers = given.make_client_answers()
+    async with connect_target(target, options, offer=offer, answers=answers, work=work) as client:
         tools = {str(item.get("name")): item for item in await client.tools()}
         listed, hidden = tools.get(tool, {}), describe_hidden_tools(target, options, tool)
         arguments = {
@@ -224,6 +245,13 @@ async def call(
 
 
 async def _call_tool(client: Client, tool: str, arguments: dict[str, Any], options: Namespace) -> CallResult:
+    if options.task:
+        started = await client.start_raw(tool, arguments)
+        if isinstance(started, ServerTask):
+            return CallResult(started.told if options.raw or options.json else started.id, is_task=True)
+        show_stderr(f"note: {tool} does not run as a task here; this is its result")
+        result = await started.result_raw()
+        return CallResult(result if options.raw else await client.value(tool, result), list_media_blocks(result))
     try:
         result = await client.call_raw(tool, arguments)
     except PeerError as error:

@@ -25,7 +25,7 @@ from defserve.tooling.lint.wording_rules import FIX_DENIED
 EXAMPLES: Final = """  defserve doctor
   defserve doctor --port 8080 --json
   defserve doctor --auth https://tools.example.com/mcp
-  defserve doctor --auth https://tools.example.com/mcp --token token.txt
+  defserve doctor --auth https://tools.example.com/mcp --token @token.txt
   defserve doctor memory.py
 """
 OLDEST: Final = (3, 11)
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
         CommandArgument(
             "--token",
             type=parse_token_file,
-            metavar="FILE",
+            metavar="@FILE",
             help="with --auth: say which check this token fails; - is stdin",
         ),
         JSON_FLAG,
@@ -109,11 +109,21 @@ def _signing_in(url: str, token: str | None) -> list[DoctorFinding]:
     """What a client meets that signs in at a server, or that has a token already. It registers nothing."""
     import asyncio
 
+    from defserve.client.signin.credential_files import get_user_credential_store
     from defserve.tooling.signin_check import check_sign_in, check_token
 
+    credential = get_user_credential_store().load_credential(url)
+    sign_in = credential.tokens if credential is not None else None
+
     async def steps() -> list[DoctorFinding]:
-        looked = check_sign_in(url) if token is None else check_token(url, token)
-        return [DoctorFinding(*step) async for step in looked]
+        if token is not None:
+            scopes = sign_in.scopes if sign_in is not None and sign_in.access_token == token else None
+            return [DoctorFinding(*step) async for step in check_token(url, token, scopes)]
+        found = [DoctorFinding(*step) async for step in check_sign_in(url)]
+        if sign_in is not None and sign_in.type == "Bearer" and not sign_in.has_ended:
+            looked = check_token(url, sign_in.access_token, sign_in.scopes)
+            found += [DoctorFinding(*step)._replace(group="Token of your sign-in") async for step in looked]
+        return found
 
     return asyncio.run(steps())
 

@@ -6,12 +6,13 @@ import shlex
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from defserve.auth.local_token import find_local_server_url, resolve_local_key
+from defserve.base.redaction import is_secret_name
 from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag, parse_token
-from defserve.cli.screen import show_stderr, show_stdout
+from defserve.cli.screen import format_problem, show_stderr, show_stdout
 from defserve.cli.screen_blocks import DiffBlock, JsonBlock
 from defserve.cli.target import (
     TARGET_HELP,
@@ -27,12 +28,14 @@ from defserve.client.client import Client
 from defserve.client.known_clients import (
     KNOWN_CLIENTS,
     SETTINGS_SCOPES,
+    ClientApp,
     LaunchCommand,
     check_server_name,
     find_client,
     make_server_name,
 )
 from defserve.client.targets import connect_url, is_server_address
+from defserve.core.json_values import is_mapping
 from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.tooling import client_settings
 from defserve.tooling.client_settings import ConfiguredServer
@@ -86,6 +89,8 @@ def run_install(argv: list[str]) -> int:
     known = find_client(options.client)
     path = known.path(options.scope, Path.cwd())
     edit = client_settings.set_entry(path, known.format, (known.key, name), known.entry(how))
+    if known.is_shared(options.scope):
+        _warn_of_shared_secrets(how, path, options.client)
     report = SettingsReport(name, path, options)
     if not edit.changes:
         return report.show(f"{name} is already in {path}, with the same entry", is_changed=False)
@@ -127,6 +132,20 @@ def _server(options: Namespace, command: list[str] | None) -> tuple[str, LaunchC
     return options.name or make_server_name(own), how
 
 
+def _warn_of_shared_secrets(how: LaunchCommand, path: Path, client: str) -> None:
+    """Say which secrets are in the settings of a project, which others read."""
+    secrets = [name for name in (*how.headers, *how.env) if is_secret_name(name)]
+    if not secrets:
+        return
+    own = f"--client {client} --scope user writes your own settings instead; or " if _has_user_scope(client) else ""
+    warning = f"{path} belongs to the project, and holds a secret: {', '.join(secrets)}"
+    show_stderr(*format_problem("warning", f"{warning}\n  fix: {own}keep the file out of the repository"))
+
+
+def _has_user_scope(client: str) -> bool:
+    return "user" in find_client(client).paths
+
+
 def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> LaunchCommand:
     """With the key of a server of this user, where it published one. From then on it starts with the same key.
 
@@ -147,7 +166,7 @@ def _launch_at(target: str, headers: Mapping[str, str], options: Namespace) -> L
 
 
 def _name_at(address: str, headers: Mapping[str, str]) -> str:
-    """The name that the server at an address gives itself, or else its host."""
+    """The name that the server at an address gives itself, or else its host; `server-PORT` if that is a number."""
     import asyncio
 
     async def ask() -> str:
@@ -159,7 +178,14 @@ def _name_at(address: str, headers: Mapping[str, str]) -> str:
         name = asyncio.run(ask())
     except DefserveError:
         name = ""  # it may not run yet, or refuse us
-    return name or str(urlsplit(address).hostname)
+    if name:
+        return name
+    parts = urlsplit(address)
+    host = str(parts.hostname)
+    is_number = ":" in host or not any(map(str.isalpha, host))
+    name = make_server_name(f"server-{parts.port}" if is_number and parts.port else host)
+    show_stderr(f"{address} did not say its name, so the client calls it {name}; --name NAME gives it another")
+    return name
 
 
 def _again(found: ConfiguredServer, client: str) -> str:
@@ -203,6 +229,7 @@ class SettingsReport(NamedTuple):
 
 
 UNINSTALL_EXAMPLES: Final = """  defserve uninstall weather --client claude-desktop
+  defserve uninstall server.py                                what `defserve install server.py` has added
   defserve uninstall weather --client claude-code --scope project --dry-run
 """
 
@@ -212,18 +239,41 @@ def run_uninstall(argv: list[str]) -> int:
         "defserve uninstall", "Remove a server from the settings of an MCP client.", UNINSTALL_EXAMPLES
     )
     options = parser.parse_options(
-        argv, CommandArgument("name", help="what the client calls the server"), *CLIENT_OPTIONS
+        argv,
+        CommandArgument("name", help="what the client calls the server, or what was given to `defserve install`"),
+        *CLIENT_OPTIONS,
     )
     known = find_client(options.client)
     path = known.path(options.scope, Path.cwd())
-    report = SettingsReport(options.name, path, options)
-    edit = client_settings.remove_entry(path, known.format, (known.key, options.name))
-    if not edit.changes:
-        there = list(client_settings.read_settings(path, known.format).get(known.key) or ())
-        none = "it has none; choose other settings with --client and --scope"
-        fix = did_you_mean(options.name, there) if there else none
-        raise UsageError(f"there is no server {options.name!r} in {path}", fix=fix)
-    if not options.dry_run and client_settings.contains_only_entry(path, known.format, (known.key, options.name)):
+    name = _find_entry_name(options.name, known, path)
+    report = SettingsReport(name, path, options)
+    edit = client_settings.remove_entry(path, known.format, (known.key, name))
+    if not options.dry_run and client_settings.contains_only_entry(path, known.format, (known.key, name)):
         client_settings.remove_file_and_backup(path)
-        return report.show(f"{path} held only {options.name}, so the file was removed")
-    return report.finish(edit, f"{options.name} is no longer in {path}")
+        return report.show(f"{path} held only {name}, so the file was removed")
+    return report.finish(edit, f"{name} is no longer in {path}")
+
+
+def _find_entry_name(word: str, known: ClientApp, path: Path) -> str:
+    """The entry that a word names: its own name, or the server that `install` was given. Raises UsageError."""
+    section = client_settings.read_settings(path, known.format).get(known.key)
+    entries: dict[str, Any] = dict(section) if is_mapping(section) else {}
+    if word in entries:
+        return word
+    if is_server_address(word):
+        launches = [LaunchCommand(url=word)]
+    else:
+        launches = [client_settings.make_target_launch(word, {}), client_settings.make_package_launch(word, {})]
+    launched = [_drop_settings(known.entry(launch)) for launch in launches]
+    matches = [name for name, entry in entries.items() if is_mapping(entry) and _drop_settings(entry) in launched]
+    if len(matches) > 1:
+        raise UsageError(f"{len(matches)} servers in {path} are {word!r}", fix=f"name one: {' or '.join(matches)}")
+    if not matches:
+        none = "choose other settings with --client and --scope; these have no servers"
+        raise UsageError(f"there is no server {word!r} in {path}", fix=did_you_mean(word, entries) if entries else none)
+    return matches[0]
+
+
+def _drop_settings(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What starts or reaches a server, without variables and headers."""
+    return {name: value for name, value in entry.items() if name not in ("env", "headers", "http_headers")}

@@ -41,7 +41,8 @@ def run_package(argv: list[str]) -> int:
         package, _ = build_package(options, work)
     if options.json:
         about = {"name": package.wheel.name, "version": package.wheel.version}
-        show_stdout(JsonBlock({**about, "files": list(map(str, package.files)), "problems": package.problems}))
+        problems = [problem._asdict() for problem in package.problems]
+        show_stdout(JsonBlock({**about, "files": list(map(str, package.files)), "problems": problems}))
     else:
         show_stdout(StyledLine((f"{package.wheel.name} {package.wheel.version}", "heading")))
         show_stdout(*(StyledLine("  ", (str(path.parent) + os.sep, "faint"), path.name) for path in package.files))
@@ -86,7 +87,7 @@ def format_placeholder_warning(found: list[Placeholder]) -> str:
 def report(package: BuiltPackage) -> int:
     """Print the problems to stderr and return the exit code."""
     for problem in package.problems:
-        show_stderr(*format_problem("problem", problem))
+        show_stderr(*format_problem("problem", str(problem)))
     return PROBLEMS if package.problems else 0
 
 

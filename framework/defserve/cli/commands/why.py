@@ -5,30 +5,36 @@ from __future__ import annotations
 import asyncio
 import os
 from argparse import Namespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from defserve.cli.exits import EXIT_OK, EXIT_TOOL_FAILED
 from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, parse_token_file
 from defserve.cli.screen import show_stdout
 from defserve.cli.screen_blocks import JsonBlock, StyledLine
 from defserve.cli.target import NAME_ONE, find_project_target, load_target, redirect_stdout_to_stderr
+from defserve.client.targets import is_server_address
 from defserve.errors import UsageError
-from defserve.server.call_decision import CallDecision, ExaminedCaller, Outcome, examine_caller, explain_call
+from defserve.server.call_decision import TOKEN, CallDecision, ExaminedCaller, Outcome, examine_caller, explain_call
+
+if TYPE_CHECKING:
+    from defserve.client.signin.credentials import Tokens
 
 TOKEN_VARIABLE: Final = "DEFSERVE_TOKEN"
 MARKS: Final[dict[Outcome, tuple[str, str]]] = {
     "passed": ("✓", "good"),
     "refused": ("✗", "bad"),
     "depends": ("?", "warning"),
+    "fact": ("·", "faint"),
 }
 ABOUT: Final = """Say whether a caller may call a tool, and why.
 
-The gates of the server decide about a call that is not run. Exit code 0: it would run; 5: it would be refused, or only
-run if a person says yes, or only the server that runs can tell."""
+The server's own checks decide; the tool doesn't run. Exit code 0: it would run; 5: it would be refused, or only run if
+a person says yes, or only the server that runs can tell."""
 EXAMPLES: Final = """  defserve why ci delete_note --server notes.py              an API key, by who it is for
   defserve why key:1f2e3d4c5b6a7988 delete_note               an API key, by its id
   defserve why anonymous delete_note                          who shows no token
-  defserve why token delete_note --token token.txt            whoever the token proves
+  defserve why token delete_note --token @token.txt           whoever the token proves
+  defserve why token delete_note                              you, as defserve login signed you in
   defserve why alice delete_note --scopes notes.read,notes.write
 """
 
@@ -48,8 +54,8 @@ def main(argv: list[str]) -> int:
         CommandArgument(
             "--token",
             type=parse_token_file,
-            metavar="FILE",
-            help=f"a file with the token; - is stdin (default: the variable {TOKEN_VARIABLE})",
+            metavar="@FILE",
+            help=f"a file with the token; - is stdin (default: the variable {TOKEN_VARIABLE}, or your sign-in)",
         ),
         CommandArgument("--scopes", metavar="A,B", help="assume that the caller has these scopes"),
         JSON_FLAG,
@@ -63,6 +69,12 @@ def main(argv: list[str]) -> int:
             fix=f"defserve kernel access list --agent {options.caller} --config {target} shows what is granted and "
             "denied; for the rest, ask the server itself: --server server.py",
         )
+    if is_server_address(target):
+        raise UsageError(
+            f"{target!r} is an address, and a server tells nobody its rules",
+            fix="name its code: --server server.py; without the code, defserve doctor --auth "
+            f"{target} says whether your token is accepted, and which scopes it has",
+        )
     with redirect_stdout_to_stderr():
         server = load_target(target)
         caller, decision = asyncio.run(_explain(server, options))
@@ -75,9 +87,21 @@ def main(argv: list[str]) -> int:
 
 async def _explain(server: Any, options: Namespace) -> tuple[ExaminedCaller, CallDecision]:
     scopes = None if options.scopes is None else options.scopes.replace(",", " ").split()
-    token = options.token or os.environ.get(TOKEN_VARIABLE)
-    caller = await examine_caller(server, options.caller, token=token, scopes=scopes)
+    token, granted = options.token or os.environ.get(TOKEN_VARIABLE), None
+    if options.caller == TOKEN and not token and (sign_in := _find_sign_in(server)) is not None:
+        token, granted = sign_in.access_token, sign_in.scopes
+    caller = await examine_caller(server, options.caller, token=token, scopes=scopes, granted=granted)
     return caller, await explain_call(server, caller, options.tool)
+
+
+def _find_sign_in(server: Any) -> Tokens | None:
+    """What `defserve login` keeps for the address of a server."""
+    if server.auth is None or not server.auth.resource_url:
+        return None
+    from defserve.client.signin.credential_files import get_user_credential_store
+
+    credential = get_user_credential_store().load_credential(server.auth.resource_url)
+    return credential.tokens if credential is not None else None
 
 
 def _format_decision(caller: ExaminedCaller, decision: CallDecision, subject: str) -> list[StyledLine]:

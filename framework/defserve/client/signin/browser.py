@@ -10,8 +10,9 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from html import escape
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from defserve.client.signin.fetching import SignInError
 
@@ -27,6 +28,8 @@ Typed: TypeAlias = Callable[[bool], Awaitable[str]]
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>defserve</title>
 <body style="font: 18px system-ui; margin: 20vh auto; max-width: 28em"><h1>{title}</h1><p>{text}</p></body></html>"""
 _DONE: Final = "You can close this page."
+_REFUSED: Final = "The sign-in was refused: {reason}. {back_to} says more. You can close this page."
+MAX_REASON_LENGTH: Final = 300
 _OTHER: Final = _PAGE.format(title="Nothing here", text="This page belongs to a sign-in, and this address is not it.")
 _HEAD: Final = (
     "HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {length}\r\nConnection: close\r\n"
@@ -57,13 +60,12 @@ class BrowserRedirect:
         seconds: float = SECONDS,
     ) -> None:
         self._opens, self._show, self._typed = opens or open_browser, show, typed
-        self._done = _PAGE.format(title=f"Back to {back_to}", text=_DONE)
-        self._port, self._seconds = port, seconds
+        self._back_to, self._port, self._seconds = back_to, port, seconds
 
     @asynccontextmanager
     async def open(self, preferred: str, mark: str = "") -> AsyncGenerator[LoopbackVisit]:
         """See `Redirect`."""
-        visit = LoopbackVisit(self._opens, self._show, self._typed, self._seconds, self._done)
+        visit = LoopbackVisit(self._opens, self._show, self._typed, self._seconds, self._back_to)
         server = await self._listen(visit, preferred)
         path = f"{PATH}/{mark}" if mark else PATH
         visit.uri = f"http://{HOST}:{server.sockets[0].getsockname()[1]}{path}"
@@ -92,9 +94,9 @@ class LoopbackVisit:
         show: Callable[[str], object] | None,
         typed: Typed | None,
         seconds: float,
-        done: str,
+        back_to: str,
     ) -> None:
-        self.uri, self._done = "", done
+        self.uri, self._back_to = "", back_to
         self._opens, self._show, self._typed, self._seconds = opens, show, typed, seconds
         self._location: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_answer: Callable[[str], bool] = lambda location: False
@@ -138,7 +140,7 @@ class LoopbackVisit:
                 method, target, *_ = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split(" ", 2)
                 is_ours = method == "GET" and target.partition("?")[0] == urlsplit(self.uri).path
                 taken = is_ours and self._accept_location(self.uri + target[len(urlsplit(self.uri).path) :])
-                page = (self._done if taken else _OTHER).encode()
+                page = (_format_answer_page(target, self._back_to) if taken else _OTHER).encode()
                 status = "200 OK" if taken else "404 Not Found"
                 writer.write(_HEAD.format(status=status, length=len(page)).encode() + page)
                 await writer.drain()
@@ -146,6 +148,16 @@ class LoopbackVisit:
             pass
         finally:
             writer.close()
+
+
+def _format_answer_page(target: str, back_to: str) -> str:
+    """The page at the end of a sign-in. What the issuer says is shown as text, and not at any length."""
+    answer = dict(parse_qsl(urlsplit(target).query))
+    if "error" not in answer:
+        return _PAGE.format(title=f"Back to {back_to}", text=_DONE)
+    reason = escape((answer.get("error_description") or answer["error"])[:MAX_REASON_LENGTH].strip(" ."))
+    text = _REFUSED.format(reason=reason, back_to=back_to[:1].upper() + back_to[1:])
+    return _PAGE.format(title="You are not signed in", text=text)
 
 
 def has_browser() -> bool:

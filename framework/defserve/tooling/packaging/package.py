@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from defserve.client.targets import ENTRY_POINT_GROUP
 from defserve.errors import UsageError
 from defserve.tooling.client_settings import install_command
 from defserve.tooling.packaging.privacy import classify_private_path, is_shipping_allowed, refuse_private
 from defserve.tooling.packaging.project_documents import (
+    PackageProblem,
     ProjectFolder,
     Wheel,
+    check_server_version,
     disagreements,
     make_manifest_json,
     make_server_json,
@@ -38,7 +45,7 @@ class BuiltPackage(NamedTuple):
 
     wheel: Wheel
     files: tuple[Path, ...]
-    problems: tuple[str, ...]
+    problems: tuple[PackageProblem, ...]
 
 
 def make_package(
@@ -63,14 +70,19 @@ def make_package(
     bundle = out / f"{wheel.name}-{wheel.version}.mcpb"
     write_bundle(bundle, project.folder, manifest, lambda name: is_shipping_allowed(name, allowed))
     files = [wheel_path, sdist, bundle, _write_json(out / "server.json", server)]
-    if project.target is None:
-        problems.append('pyproject.toml: no server is registered; add [project.entry-points."defserve.servers"]')
-    else:
-        begins("Listing the tools of the wheel")
-        try:
-            files.append(_write_json(out / "tools.json", tools_json(wheel_path, project.target)))
-        except UsageError as error:
-            problems.append(str(error))
+    begins("Trying the server and the commands of the wheel")
+    with unpack_wheel(wheel_path) as installed:
+        problems += check_scripts(wheel, installed)
+        if project.target is None:
+            problems.append(NO_SERVER)
+        else:
+            try:
+                listing = list_server(installed, project.target)
+            except UsageError as error:
+                problems.append(PackageProblem(error.problem, error.fix))
+            else:
+                files.append(_write_json(out / "tools.json", [entry(tool) for tool in listing["tools"]]))
+                problems += check_server_version(listing["server"]["version"], wheel)
     begins("Looking for private files and secrets")
     refuse_private(project.folder, files, allowed)
     return BuiltPackage(wheel, tuple(files), tuple(problems))
@@ -85,23 +97,52 @@ def _write_json(path: Path, value: Any) -> Path:
 
 
 LAST_LINES: Final = 20
+NO_ISOLATION: Final = "--no-isolation"
+UNMET: Final = re.compile("(?:Unmet|Missing) dependencies")
 
 
 def build(project: ProjectFolder, out: Path) -> tuple[Path, Path]:
     """Build into the folder `out` and return the wheel and the sdist. Older builds of this project are deleted."""
     command = build_command(project, out)
     out.mkdir(parents=True, exist_ok=True)
-    for old in find_built(project, out):
-        old.unlink()
-    done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-LAST_LINES:])
-        raise UsageError(f"building failed: {' '.join(command)}\n{tail}")
+    code, log = _run_build(command, project, out)
+    unmet = find_unmet_requirements(log) if code and NO_ISOLATION in command else []
+    if unmet:
+        # The backend is installed, and what it needs for this project is not: an environment of its own has it.
+        command.remove(NO_ISOLATION)
+        code, log = _run_build(command, project, out)
+    if code:
+        tail = "\n".join(log.strip().splitlines()[-LAST_LINES:])
+        fix = f"correct what these lines name; {shlex.join(command)} shows all of them"
+        if unmet:
+            fix = install_command(*unmet)
+        raise UsageError(f"building failed: {shlex.join(command)}\n{tail}", fix=fix)
     built = list(find_built(project, out))
     wheels, sdists = ([path for path in built if path.name.endswith(end)] for end in (".whl", ".tar.gz"))
     if len(wheels) != 1 or len(sdists) != 1:
-        raise UsageError(f"{' '.join(command)} made {len(wheels)} wheels and {len(sdists)} sdists in {out}")
+        raise UsageError(
+            f"{shlex.join(command)} made {len(wheels)} wheels and {len(sdists)} sdists in {out}",
+            fix="set up [build-system] in pyproject.toml so that it makes one of each",
+        )
     return wheels[0], sdists[0]
+
+
+def _run_build(command: Sequence[str], project: ProjectFolder, out: Path) -> tuple[int, str]:
+    """The exit code, and what was printed."""
+    for old in list(find_built(project, out)):
+        old.unlink()
+    done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True, errors="replace")
+    return done.returncode, done.stdout + done.stderr
+
+
+def find_unmet_requirements(log: str) -> list[str]:
+    """What `build` says is not installed: the lines that are indented least, below its message."""
+    lines = iter(log.splitlines())
+    if not any(UNMET.search(line) for line in lines):
+        return []
+    named = [line.expandtabs(4) for line in takewhile(lambda line: line[:1].isspace(), lines)]
+    indent = min((len(line) - len(line.lstrip()) for line in named), default=0)
+    return [line.strip() for line in named if not line[indent].isspace()]
 
 
 def build_command(project: ProjectFolder, out: Path) -> list[str]:
@@ -109,7 +150,7 @@ def build_command(project: ProjectFolder, out: Path) -> list[str]:
     backend = project.backend.partition(".")[0]
     if _has("build"):
         # If the backend is installed, it is used, and nothing is downloaded.
-        isolation = ["--no-isolation"] if _has(backend) else []
+        isolation = [NO_ISOLATION] if _has(backend) else []
         return [sys.executable, "-m", "build", "--outdir", str(out), *isolation, str(project.folder)]
     if backend == "hatchling" and _has("hatchling"):
         return [sys.executable, "-m", "hatchling", "build", "-d", str(out)]
@@ -212,30 +253,77 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(info, content)
 
 
-# -- `tools.json`: the tools of the server in a built wheel. The server is only listed, not started.
+# -- What the wheel does where it is installed: its server is listed, and its commands are loaded. Nothing is started.
 
 
 TIMEOUT: Final = 60.0
+LOAD_SCRIPT: Final = """
+import sys
+from importlib.metadata import EntryPoint
+if not callable(EntryPoint("", sys.argv[1], "").load()):
+    raise TypeError("it is not a function")
+"""
+NO_SERVER: Final = PackageProblem(
+    "pyproject.toml: no server is registered",
+    'add [project.entry-points."defserve.servers"] with a line such as notes = "notes_mcp.server:server"',
+)
 
 
-def tools_json(wheel: Path, target: str) -> list[dict[str, Any]]:
-    """The tools that the server at `target` in the wheel lists. Raises UsageError if that fails."""
-    with tempfile.TemporaryDirectory() as folder:
+@contextmanager
+def unpack_wheel(wheel: Path) -> Generator[Path]:
+    """A folder with the files of the wheel and nothing else, so that a missing file is noticed here and not by a user.
+
+    Its name is that of a folder with installed packages: there a server without a version has that of the wheel.
+    """
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent, "site-packages")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
-        # The files of the wheel are used, so that a missing file is noticed here and not by a user.
-        path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-        command = [sys.executable, "-m", "defserve", "list", "--json", target]
-        environment = {**os.environ, "PYTHONPATH": path}
-        try:
-            done = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT, errors="replace"
-            )
-        except subprocess.TimeoutExpired:
-            raise UsageError(f"the server {target} in {wheel.name} did not list its tools in {TIMEOUT:g} s") from None
+        yield folder
+
+
+def list_server(installed: Path, target: str) -> dict[str, Any]:
+    """What `defserve list --json` says of the server at `target`. Raises UsageError if that fails."""
+    fix = f'correct the server, or its line in [project.entry-points."{ENTRY_POINT_GROUP}"]'
+    try:
+        done = _run_python(installed, "-m", "defserve", "list", "--json", target)
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"the server {target} in the wheel did not list its tools in {TIMEOUT:g} s", fix=fix) from None
     if done.returncode:
-        raise UsageError(f"the server {target} in {wheel.name} cannot list its tools:\n{done.stderr.strip()}")
-    return [entry(tool) for tool in json.loads(done.stdout)["tools"]]
+        raise UsageError(f"the server {target} in the wheel cannot list its tools:\n{done.stderr.strip()}", fix=fix)
+    return json.loads(done.stdout)
+
+
+def check_scripts(wheel: Wheel, installed: Path) -> Iterator[PackageProblem]:
+    """The commands of the wheel that would fail at once: their module or function is not there."""
+    for name, value in wheel.scripts.items():
+        try:
+            done = _run_python(installed, "-c", LOAD_SCRIPT, value)
+        except subprocess.TimeoutExpired:
+            cause = f"it was not loaded in {TIMEOUT:g} s"
+        else:
+            if not done.returncode:
+                continue
+            cause = (done.stderr.strip().splitlines() or ["it cannot be loaded"])[-1]
+        yield PackageProblem(
+            f"pyproject.toml: the command {name} of the wheel fails: {value}: {cause}",
+            f'correct its line in [project.scripts], such as {name} = "notes_mcp.server:server.main", '
+            "or put the missing file into the wheel",
+        )
+
+
+def _run_python(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python with the files of the wheel in front of everything that is installed. Raises TimeoutExpired."""
+    path = os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=installed,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        errors="replace",
+    )
 
 
 def entry(tool: Mapping[str, Any]) -> dict[str, Any]:

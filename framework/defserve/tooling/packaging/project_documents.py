@@ -69,40 +69,69 @@ def make_manifest_json(project: ProjectFolder, wheel: Wheel) -> Document:
     }
 
 
-def schema_problems(document: Document, schema: str) -> Iterator[str]:
-    """Where a document breaks its schema (`server` or `manifest`), one line each."""
+class PackageProblem(NamedTuple):
+    """Why a package should not be published, and what to change."""
+
+    problem: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n  fix: {self.fix}"
+
+
+def schema_problems(document: Document, schema: str) -> Iterator[PackageProblem]:
+    """Where a document breaks its schema (`server` or `manifest`)."""
     from jsonschema import Draft202012Validator
 
     rules: Mapping[str, Any] = json.loads(Path(__file__).with_name(f"{schema}.schema.json").read_text(encoding="utf-8"))
     validator: Any = Draft202012Validator(rules)
+    fix = f"change it in {schema}.json; without that file in the project, one is made for you"
     # An empty name means that the README has no marker; `disagreements` reports that.
     found = (error for error in validator.iter_errors(document) if (error.json_path, error.instance) != ("$.name", ""))
     for error in sorted(found, key=lambda error: error.json_path):
-        yield f"{schema}.json: {error.json_path.removeprefix('$.')}: {error.message}"
+        yield PackageProblem(f"{schema}.json: {error.json_path.removeprefix('$.')}: {error.message}", fix)
     meta: Any = document.get("_meta") if schema == "server" else None
     if meta and len(json.dumps(meta)) > MAX_META_BYTES:
-        yield f"{schema}.json: _meta: larger than {MAX_META_BYTES} bytes"
+        yield PackageProblem(f"{schema}.json: _meta: larger than {MAX_META_BYTES} bytes", "shorten it")
 
 
-def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterator[str]:
-    """Where the documents, the README and the wheel disagree, one line each."""
-    marker = marker_in(wheel.readme)
+def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterator[PackageProblem]:
+    """Where the documents, the README and the wheel disagree."""
+    marker, name = marker_in(wheel.readme), server.get("name")
+    fix = f"put this line into the README: <!-- mcp-name: {name or 'io.github.USER/NAME'} -->"
     if marker is None:
-        yield f"README: no marker; add: <!-- mcp-name: {server.get('name') or 'io.github.USER/NAME'} -->"
-    elif marker != server.get("name"):
-        yield f"README: the marker says mcp-name: {marker}, but server.json says {server.get('name')!r}"
-    for name, document in (("server.json", server), ("manifest.json", manifest)):
+        yield PackageProblem("README: no marker: the registry does not know whose package it is", fix)
+    elif marker != name:
+        problem = f"README: the marker says mcp-name: {marker}, but server.json says {name!r}"
+        yield PackageProblem(problem, f"write the same name into both; {fix}")
+    for place, document in (("server.json", server), ("manifest.json", manifest)):
         if document.get("version") != wheel.version:
-            yield f"{name}: version is {document.get('version')!r}, but the wheel has {wheel.version!r}"
+            yield _make_version_problem(f"{place}: version", document.get("version"), wheel)
     for package in filter(is_object, as_list(server.get("packages") or [])):
         if package.get("registryType") != "pypi":
             continue
         if normalize_name(str(package.get("identifier"))) != normalize_name(wheel.name):
-            yield f"server.json: packages: identifier is {package.get('identifier')!r}, but the wheel is {wheel.name!r}"
+            problem = f"identifier is {package.get('identifier')!r}, but the wheel is {wheel.name!r}"
+            yield PackageProblem(f"server.json: packages: {problem}", f'write there "identifier": "{wheel.name}"')
         if package.get("version") != wheel.version:
-            yield f"server.json: packages: version is {package.get('version')!r}, but the wheel has {wheel.version!r}"
+            yield _make_version_problem("server.json: packages: version", package.get("version"), wheel)
     if wheel.name not in wheel.scripts and normalize_name(wheel.name) not in wheel.scripts:
-        yield f"pyproject.toml: `uvx {wheel.name}` fails: no script in [project.scripts] is called {wheel.name!r}"
+        problem = f"`uvx {wheel.name}` fails: no script in [project.scripts] is called {wheel.name!r}"
+        script = next(iter(wheel.scripts.values()), "notes_mcp.server:server.main")
+        yield PackageProblem(f"pyproject.toml: {problem}", f'add there: {wheel.name} = "{script}"')
+
+
+def check_server_version(version: str, wheel: Wheel) -> Iterator[PackageProblem]:
+    """Whether the server tells clients another version than that of its wheel."""
+    if version != wheel.version:
+        problem = f"the server says that its version is {version!r}, but the wheel has {wheel.version!r}"
+        fix = 'leave the version out of Server("…"): it is that of the wheel then; or write the same into both'
+        yield PackageProblem(problem, fix)
+
+
+def _make_version_problem(place: str, version: object, wheel: Wheel) -> PackageProblem:
+    problem = f"{place} is {version!r}, but the wheel has {wheel.version!r}"
+    return PackageProblem(problem, f'write there "{wheel.version}", or change the version in pyproject.toml')
 
 
 # -- A project folder, as its `pyproject.toml` describes it.
