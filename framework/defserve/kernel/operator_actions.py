@@ -7,6 +7,7 @@ those of MGP's clients, so there is one set of rules, and one audit trail.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import AsyncGenerator, Mapping
 from difflib import get_close_matches
@@ -281,9 +282,50 @@ async def health_of(member: KernelMember) -> dict[str, Any]:
         except PeerError as error:
             found |= {"status": "unhealthy", "problem": member.hidden(error.message)}
         found["latency_ms"] = round((time.perf_counter() - began) * 1000, 1)
-    elif member.state == "error":
+    elif member.state in ("error", "restarting"):
         found |= {"status": "unhealthy", "problem": member.problem or member.hidden(backend.note if backend else "")}
     return {**found, "observed_at": vocabulary.format_instant(vocabulary.utc_now())}
+
+
+# -- `defserve why … --server mgp.toml`: whether a caller may call a tool.
+
+
+async def explain_kernel_call(
+    kernel: Kernel, caller: str, tool: str, token: str | None, scopes: str | None
+) -> dict[str, Any]:
+    """What the gates of the kernel say about the call. The server behind it decides after them, in its own process."""
+    from defserve.server.call_decision import CallStep, examine_caller, explain_call
+
+    await kernel.governance.refresh()
+    found = kernel.server.mcp.tools.registry.get(tool)
+    if found is None:
+        _check_owner_runs(kernel, tool)
+    known = await examine_caller(
+        kernel.server, caller, token=token, scopes=None if scopes is None else scopes.replace(",", " ").split()
+    )
+    decision = await explain_call(kernel.server, known, tool)
+    if isinstance(found, RemoteTool) and known.principal is not None:
+        id = found.backend.id
+        grant = f"defserve kernel access grant {shlex.join((known.principal.id, id))} --config {kernel.config.path}"
+        decision.steps[:] = [
+            step._replace(fix=grant) if step.gate == "access" and step.outcome == "refused" else step
+            for step in decision.steps
+        ]
+        if not any(step.outcome == "refused" for step in decision.steps):
+            sentence = "decides for itself as well; to it, the kernel is the caller"
+            decision.steps.append(CallStep(f"server {id}", "depends", sentence))
+    return {"caller": known.title, "tool": tool, **decision.describe()}
+
+
+def _check_owner_runs(kernel: Kernel, tool: str) -> None:
+    """Raises UsageError if the tool may be one of a server whose tools are not known."""
+    for member in kernel.members.values():
+        backend = member.backend
+        if backend is not None and not backend.is_known and backend.prefix.text and backend.may_have(tool):
+            raise UsageError(
+                f"server {member.id!r} is not connected ({member.state}), so its tools are not known",
+                fix="see why: defserve kernel ps",
+            )
 
 
 # -- `defserve kernel audit` and `mgp/audit/replay`: the audit log of a kernel, for its operators.

@@ -134,6 +134,17 @@ _ROWS: Final = (
             VerbParameter("top", int, "at most so many (default: 5)", 5, "--top", "N"),
         ),
     ),
+    KernelVerb(
+        "why",
+        "",  # `defserve why` asks for it
+        lambda kernel: kernel.explain_call,
+        (
+            VerbParameter("caller", str, "who calls, as `defserve why` names callers"),
+            VerbParameter("tool", str, "the name of a tool of the kernel"),
+            VerbParameter("token", str, "the token of the caller", None),
+            VerbParameter("scopes", str, "assume that the caller has these scopes", None),
+        ),
+    ),
     KernelVerb("health", "ask servers whether they answer", lambda kernel: kernel.health, (OPTIONAL_ID,)),
     KernelVerb(
         "audit",
