@@ -74,9 +74,9 @@ HELD: Final = (
     VerbParameter("unseen", bool, "also what was too long to be shown", False, "--unseen"),
 )
 FOLLOW: Final = VerbParameter("follow", bool, "go on with what comes", False, "--follow")
-AGENT: Final = VerbParameter("agent", str, "whom: the principal's id, as keys and tokens name it")
+CALLER: Final = VerbParameter("caller", str, "who: the id that a key or token has, such as ann")
 REASON: Final = VerbParameter("reason", str, "why; it is kept and audited", None, "--reason", "TEXT")
-ENTRY: Final = (AGENT, ID, TOOL)
+ENTRY: Final = (CALLER, ID, TOOL)
 NEW_ENTRY: Final = (
     *ENTRY,
     REASON,
@@ -160,17 +160,17 @@ _ROWS: Final = (
         "access list",
         "show who may use which server and tool",
         lambda kernel: kernel.access.list_entries,
-        (OPTIONAL_ID, AGENT._replace(help="only entries of this one", default=None, option="--agent")),
+        (OPTIONAL_ID, CALLER._replace(help="only entries of this caller", default=None, option="--caller")),
     ),
     KernelVerb(
         "access grant",
-        "let an agent use a server or a tool",
+        "let a caller use a server or a tool",
         lambda kernel: partial(kernel.access.set_entry, "allow"),
         NEW_ENTRY,
     ),
     KernelVerb(
         "access deny",
-        "keep an agent from a server or a tool",
+        "keep a caller from a server or a tool",
         lambda kernel: partial(kernel.access.set_entry, "deny"),
         NEW_ENTRY,
     ),

@@ -148,7 +148,7 @@ class ServerEntry:
 
 @dataclass(frozen=True, slots=True)
 class RegisterRules:
-    """Which servers agents may add while the kernel runs."""
+    """Which servers callers may add while the kernel runs."""
 
     enabled: bool = False
     commands: tuple[str, ...] = ()
