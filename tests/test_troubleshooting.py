@@ -162,7 +162,8 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "This tool keeps state, and callers who do not say who they are cannot be told apart: sign in, open a session, or"
     ' name the "checkpoint" to start from (null begins anew)': called_without_a_name,
     "404 Invalid request: no such session; initialize again": lambda _: posted(calc(), mcp_session_id="gone"),
-    "400 Invalid request: the Mcp-Session-Id header is missing": lambda _: posted(calc()),
+    "400 Invalid request: the Mcp-Session-Id header is missing: send initialize first."
+    " For curl, serve with --rest": lambda _: posted(calc()),
     "406 This address is for MCP clients. There is no page for browsers here.": lambda _: opened_in_a_browser(calc()),
     "400 <header> header is missing": lambda _: posted(calc(), message=request()),
     "406 Not acceptable: accept both application/json and text/event-stream": lambda _: posted(
