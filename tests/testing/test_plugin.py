@@ -415,6 +415,12 @@ def test_too_late(client):
     result.stdout.fnmatch_lines(["*notes was tested with a store in memory before*", "*fix: write own_store=True*"])
 
 
+def test_an_option_of_the_mark_that_does_not_exist_is_told(suite: pytest.Pytester):
+    result = run(suite, OVER.format(over=", ovr='http'", expected=[]))
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*serves has no option 'ovr'*", "*fix: did you mean 'over'?*"])
+
+
 def test_an_object_cannot_be_started_as_a_process(suite: pytest.Pytester):
     result = run(
         suite,

@@ -94,7 +94,7 @@ def load_fixed_key(key: str | bytes, algorithms: frozenset[str]) -> Verification
     if not public:
         raise UsageError(
             f"JWT(key=…) is not a PEM public key, which {', '.join(sorted(algorithms))} need",
-            fix='for a shared secret say so: algorithms=("HS256",)',
+            fix=_find_pem_fix(raw),
         )
     material = _load_public_key(raw)
     fits = fitting_algorithms(material) & algorithms
@@ -104,6 +104,12 @@ def load_fixed_key(key: str | bytes, algorithms: frozenset[str]) -> Verification
             fix=f"it must be RSA of {MIN_RSA_BITS} bits or more, P-256, P-384, P-521 or Ed25519, as the algorithms say",
         )
     return VerificationKey(material, fits)
+
+
+def _find_pem_fix(raw: bytes) -> str:
+    if raw.endswith((b".pem", b".crt", b".cer", b".pub", b".key")):
+        return f"give what is in the file: Path({raw.decode(errors='replace')!r}).read_text()"
+    return 'give the text of the key, -----BEGIN PUBLIC KEY----- …; for a shared secret add algorithms=("HS256",)'
 
 
 def _secret(raw: bytes, algorithms: frozenset[str], public: bool) -> VerificationKey:

@@ -24,7 +24,7 @@ from defserve.base.backoff import compute_backoff
 from defserve.base.hidden_characters import is_printable_line
 from defserve.client.mgp.server_claims import MgpClaims, parse_mgp_claims
 from defserve.client.replies import Json
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.proxying.targets import BackendSecrets, Target
 
@@ -329,6 +329,7 @@ class ServerExit(StrEnum):
     """It never ran, and another try would end the same way: there is no such program, or a name is taken."""
 
 
+@explain_arguments
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
     """When a server is started again. Times are seconds.

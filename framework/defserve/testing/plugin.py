@@ -132,6 +132,7 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
     mark = request.node.get_closest_marker("serves")
     target: Any = mark.args[0] if mark and mark.args else _find_default_server(request)
     options = {name: value for name, value in mark.kwargs.items() if name != "over"} if mark else {}
+    _check_options(options)
     has_own_store = options.pop("own_store", False)
     if isinstance(target, str) and is_server_address(target):
         return target, options
@@ -154,6 +155,20 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
     except UsageError as error:
         pytest.fail(str(error), pytrace=False)
     return server, options
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Fails the test for an option of its mark that does not exist."""
+    from inspect import signature
+
+    from defserve.client.client import Client
+    from defserve.errors import did_you_mean
+    from defserve.testing.transports import CREDENTIALS
+
+    known = [*("over", "own_store", *CREDENTIALS), *list(signature(Client).parameters)[1:]]
+    for name in options:
+        if name not in known:
+            pytest.fail(f"serves has no option {name!r}\n  fix: {did_you_mean(name, known)}", pytrace=False)
 
 
 def _find_default_server(request: pytest.FixtureRequest) -> Any:
