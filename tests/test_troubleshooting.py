@@ -160,7 +160,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
         calc(auth=Auth(tokens(), scopes=["notes:read"])), authorization=f"Bearer {TOKEN}"
     ),
     "This tool keeps state, and callers who do not say who they are cannot be told apart: sign in, open a session, or"
-    ' name the "checkpoint" to start from (null begins anew)': called_without_a_name,
+    ' name the "checkpoint" to start from (null starts empty)': called_without_a_name,
     "404 Invalid request: no such session; initialize again": lambda _: posted(calc(), mcp_session_id="gone"),
     "400 Invalid request: the Mcp-Session-Id header is missing: send initialize first."
     " For curl, serve with --rest": lambda _: posted(calc()),
@@ -212,7 +212,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<tool> has to be confirmed, and this client cannot be asked: <fix>": lambda _: called(
         one_tool(wipe, confirm="always"), "wipe", offers=()
     ),
-    "<tool> has to be confirmed, and a caller that nobody vouches for cannot do that: <fix>": lambda _: called(
+    "<tool> has to be confirmed, and an unauthenticated caller cannot do that: <fix>": lambda _: called(
         one_tool(wipe, granted=["filesystem.write"]), "wipe", over="ws"
     ),
     "<tool> is dangerous and needs your yes": lambda desk: desk.calls(

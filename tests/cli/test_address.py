@@ -125,7 +125,7 @@ def test_nobody_at_an_address_is_unreachable(defserve: Run, scheme: str):
         (
             401,
             "Bearer",
-            "wants a token (HTTP 401)\n  fix: add --token TOKEN, or --token @FILE. Who runs the server gives out its "
+            "wants a token (HTTP 401)\n  fix: add --token TOKEN, or --token @FILE. Whoever runs the server gives out its "
             "tokens, such as API keys\n",
         ),
         (401, 'Bearer error="invalid_token"', "does not take this token (HTTP 401)\n  fix: use another --token"),

@@ -118,7 +118,7 @@ def _secret(raw: bytes, algorithms: frozenset[str], public: bool) -> Verificatio
     least = max(SYMMETRIC[name] for name in algorithms)
     if len(raw) < least:
         raise UsageError(
-            f"the secret of JWT(key=…) is {len(raw)} bytes long; {', '.join(sorted(algorithms))} need {least}",
+            f"the secret of JWT(key=…) is {len(raw)} bytes long; {', '.join(sorted(algorithms))} need at least {least}",
             fix=f"make one: python -c 'import secrets; print(secrets.token_urlsafe({least}))'",
         )
     return VerificationKey(raw, algorithms)

@@ -145,7 +145,7 @@ def describe_hidden_tools(target: ServerTarget, options: Namespace, tool: str) -
     if not target.address or not (options.token or "authorization" in given):
         return ""
     why = f"defserve why token {shlex.quote(tool)} --token FILE --server SERVER.py"
-    return f"this token may not use it: who runs the server sees what it lacks with {why}"
+    return f"this token may not use it: whoever runs the server can see what it lacks: {why} (or mgp.toml)"
 
 
 def _answers() -> Answers:
@@ -212,7 +212,7 @@ def _credentials(error: CredentialsRequired, address: str) -> str:
     scopes = SCOPES.search(challenge) if error.error == "insufficient_scope" else None
     token = TOKENS.get(error.error, TOKENS[""])
     if METADATA not in challenge:
-        return f"{token}. Who runs the server gives out its tokens, such as API keys"
+        return f"{token}. Whoever runs the server gives out its tokens, such as API keys"
     asked = f' --scope "{scopes[1]}"' if scopes else ""
     return f"sign in: defserve login {address}{asked}; or {token}"
 

@@ -197,7 +197,7 @@ async def check_token(url: str, token: str, ask: SendHttpRequest = send_http_req
         yield Step(TOKEN, "kind", "ok", about)
         return
     shown = [f"{name} {_show_claim(name, claims[name])}" for name in SHOWN_CLAIMS if name in claims]
-    yield Step(TOKEN, "says of itself", "ok", ", ".join(shown) or "none of the usual claims")
+    yield Step(TOKEN, "claims", "ok", ", ".join(shown) or "none of the usual claims")
     if answer.status == 401:
         looked = [found async for found in _metadata(url, challenge.get("resource_metadata"), ask)]
         yield await _verify_token(url, token, looked[-1][1] or {}, ask)

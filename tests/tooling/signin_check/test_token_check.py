@@ -51,7 +51,7 @@ def test_the_check_that_fails_is_named(shown: str, said: str):
 
 
 def test_a_token_says_what_it_is():
-    about = found(Web(), token(exp=1_700_000_000, iat=None))["says of itself"].about
+    about = found(Web(), token(exp=1_700_000_000, iat=None))["claims"].about
     expected = f"iss '{ISSUER}', aud '{URL}', sub 'alice', scope 'read write', exp 2023-11-14 22:13:20Z"
     assert about == expected
 
