@@ -35,7 +35,7 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "local_token",
         {
             "action": BooleanOptionalAction,
-            "help": "on a loopback address: your own programs connect as you, with a key from a private file",
+            "help": "on a loopback address: your programs connect as you, by a key in a private file",
         },
     ),
     (
