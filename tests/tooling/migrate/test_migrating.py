@@ -311,7 +311,7 @@ def test_what_would_break_is_reported(written: str, line: int, note: str) -> Non
 def test_other_programs_are_left_alone() -> None:
     text = "import json\n\n\nclass FastMCP: ...\n"
     assert migrate(text).text == text and "nothing of FastMCP" in migrate(text).notes[0].text
-    with pytest.raises(UsageError, match="this is not valid Python"):
+    with pytest.raises(UsageError, match="it is not Python"):
         migrate("def f(:\n")
 
 

@@ -301,7 +301,7 @@ def _migrate(named: list[Path]) -> list[Migrated]:
     done = {path: Migrated(path, sources[path], each) for path, each in migrate_files(sources).items()}
     for path in files:
         if bad := [note for note in done[path].migration.notes if note.text == NOT_PYTHON]:
-            raise UsageError(f"{path}: line {bad[0].line}: {NOT_PYTHON}", fix="fix that line first")
+            raise UsageError(f"{path}: line {bad[0].line}: {NOT_PYTHON}", fix="correct it first")
     return [
         each
         for path, each in done.items()

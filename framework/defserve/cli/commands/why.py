@@ -25,8 +25,8 @@ MARKS: Final[dict[Outcome, tuple[str, str]]] = {
 }
 ABOUT: Final = """Say whether a caller may call a tool, and why.
 
-Every check of the server is asked about the call, and nothing runs. Exit code 0: it would run; 5: it would be refused,
-it needs a person's yes, or only the running server can tell."""
+The server's own checks decide; the tool doesn't run. Exit code 0: it would run; 5: it would be refused, or only run if
+a person says yes, or only the server that runs can tell."""
 EXAMPLES: Final = """  defserve why ci delete_note --server notes.py              an API key, by who it is for
   defserve why key:1f2e3d4c5b6a7988 delete_note               an API key, by its id
   defserve why anonymous delete_note                          who shows no token

@@ -28,7 +28,7 @@ def migrate(source: str, name: str = "server") -> Migration:
     path = Path(f"{name}.py")
     migration = migrate_files({path: source})[path]
     if any(note.text == NOT_PYTHON for note in migration.notes):
-        raise UsageError(f"line {migration.notes[0].line}: {NOT_PYTHON}", fix="fix that line first")
+        raise UsageError(f"line {migration.notes[0].line}: {NOT_PYTHON}", fix="correct it first")
     return migration
 
 
@@ -86,5 +86,5 @@ def _migrate_file(file: SourceFile, path: Path, source: str) -> Migration:
 
 
 NOTHING_HERE = "nothing of FastMCP or the official SDK is imported here"
-NOT_PYTHON = "this is not valid Python"
+NOT_PYTHON = "it is not Python"
 _INSIDE = "the server is made in a function: move it and its functions to the module, and migrate again"
