@@ -145,7 +145,7 @@ def describe_hidden_tools(target: ServerTarget, options: Namespace, tool: str) -
     if not target.address or not (options.token or "authorization" in given):
         return ""
     why = f"defserve why token {shlex.quote(tool)} --token FILE --server SERVER.py"
-    return f"this token may not use it: whoever runs the server sees what it lacks with {why}"
+    return f"this token may not use it: who runs the server sees what it lacks with {why}"
 
 
 def _answers() -> Answers:
