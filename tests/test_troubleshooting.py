@@ -91,7 +91,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<file>:<line>: <tool>: tool has no option '<option>'": lambda desk: desk.declares(
         "@server.tool(timout=5)\ndef add() -> int: ..."
     ),
-    "<file>:<line>: resource '<uri>' does not match function '<name>': its <problem>": lambda desk: desk.declares(
+    "<file>:<line>: resource '<uri>' does not match function '<name>': <problem>": lambda desk: desk.declares(
         "@server.resource('notes://{id}')\ndef note(name: str) -> str: ..."
     ),
     "<file>:<line>: @<mark> comes after @server.tool has registered <name>": lambda desk: desk.declares(
