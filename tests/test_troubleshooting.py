@@ -91,7 +91,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<file>:<line>: <tool>: tool has no option '<option>'": lambda desk: desk.declares(
         "@server.tool(timout=5)\ndef add() -> int: ..."
     ),
-    "<file>:<line>: resource '<uri>' does not match function '<name>': its <problem>": lambda desk: desk.declares(
+    "<file>:<line>: resource '<uri>' does not match function '<name>': <problem>": lambda desk: desk.declares(
         "@server.resource('notes://{id}')\ndef note(name: str) -> str: ..."
     ),
     "<file>:<line>: @<mark> comes after @server.tool has registered <name>": lambda desk: desk.declares(
@@ -160,9 +160,10 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
         calc(auth=Auth(tokens(), scopes=["notes:read"])), authorization=f"Bearer {TOKEN}"
     ),
     "This tool keeps state, and callers who do not say who they are cannot be told apart: sign in, open a session, or"
-    ' name the "checkpoint" to start from (null begins anew)': called_without_a_name,
+    ' name the "checkpoint" to start from (null starts empty)': called_without_a_name,
     "404 Invalid request: no such session; initialize again": lambda _: posted(calc(), mcp_session_id="gone"),
-    "400 Invalid request: the Mcp-Session-Id header is missing": lambda _: posted(calc()),
+    "400 Invalid request: the Mcp-Session-Id header is missing: send initialize first."
+    " For curl, serve with --rest": lambda _: posted(calc()),
     "406 This address is for MCP clients. There is no page for browsers here.": lambda _: opened_in_a_browser(calc()),
     "400 <header> header is missing": lambda _: posted(calc(), message=request()),
     "406 Not acceptable: accept both application/json and text/event-stream": lambda _: posted(
@@ -211,7 +212,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<tool> has to be confirmed, and this client cannot be asked: <fix>": lambda _: called(
         one_tool(wipe, confirm="always"), "wipe", offers=()
     ),
-    "<tool> has to be confirmed, and a caller that nobody vouches for cannot do that: <fix>": lambda _: called(
+    "<tool> has to be confirmed, and an unauthenticated caller cannot do that: <fix>": lambda _: called(
         one_tool(wipe, granted=["filesystem.write"]), "wipe", over="ws"
     ),
     "<tool> is dangerous and needs your yes": lambda desk: desk.calls(

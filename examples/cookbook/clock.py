@@ -29,7 +29,7 @@ def lend(title: Annotated[str, "Its whole title."], days: Days = 14) -> date:
 def overdue() -> list[str]:
     """The books that should be back, the latest last."""
     late = sorted((due, title) for title, due in loans.items() if due < today())
-    return [f"{title}: {(today() - due).days} days" for due, title in late]
+    return [f"{title}, days late: {(today() - due).days}" for due, title in late]
 
 
 if __name__ == "__main__":

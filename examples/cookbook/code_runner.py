@@ -31,6 +31,8 @@ async def analyse(code: Annotated[str, Code(level="strict", allow=MODULES)]) -> 
     outcome = await run_async(code, level="strict", allow=MODULES, inputs={"sales": SALES}, limits=LIMITS)
     if not outcome:
         raise ToolError(outcome.error or outcome.status)
+    if outcome.is_repr:
+        raise ToolError(f"The result is not JSON: {outcome.value}. Leave numbers, texts, lists or dicts in `result`.")
     return Ran(value=outcome.value, printed=outcome.stdout)
 
 

@@ -29,7 +29,7 @@ def remember(fact: Annotated[str, "One sentence that is true on its own."], mine
     """Remember a fact for later conversations."""
     if fact not in mine.facts:
         mine.facts.append(fact)
-    return f"{len(mine.facts)} facts are kept"
+    return f"Facts stored: {len(mine.facts)}"
 
 
 @memory.tool

@@ -29,9 +29,9 @@ function cannot swallow it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from defserve.base.frozen import FrozenDataclass
 from defserve.base.peer_bounds import (
@@ -304,3 +304,75 @@ class Dismissed(ToolError):
 
 class Suspended(BaseException):
     """Leaves synchronous code that asked a question. The answer comes with a later request."""
+
+
+# -- Arguments that a constructor or a method of ours does not take: the author's line, and the name that was meant.
+
+
+C = TypeVar("C", bound=type[Any])
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def explain_arguments(kind: C) -> C:
+    """Class decorator for what authors create: with wrong arguments its constructor raises UsageError."""
+    kind.__init__ = _explain(kind.__init__, kind.__name__, lambda: kind)
+    return kind
+
+
+def explain_call_arguments(subject: str) -> Callable[[F], F]:
+    """The same for a method that authors call by the name `subject`."""
+    return lambda function: _explain(function, subject, lambda: function)
+
+
+def _explain(function: F, subject: str, find_signature: Callable[[], Any]) -> F:
+    from functools import wraps
+
+    @wraps(function)
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        try:
+            return function(self, *args, **named)
+        except TypeError:
+            explained = find_signature()
+            given = args if isinstance(explained, type) else (self, *args)
+            if (error := _find_argument_error(subject, explained, given, named)) is None:
+                raise  # another one, from inside
+        raise error
+
+    return cast("F", call)
+
+
+def _find_argument_error(subject: str, function: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """What is wrong with the arguments; None if they fit."""
+    from inspect import Parameter, signature
+
+    called = signature(function)
+    try:
+        called.bind(*args, **named)
+    except TypeError:
+        pass
+    else:
+        return None
+    where = _find_author_line()
+    places = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    by_place = [name for name, one in called.parameters.items() if one.kind in places]
+    names = [name for name, one in called.parameters.items() if one.kind is not Parameter.POSITIONAL_ONLY]
+    if unknown := [name for name in named if name not in names]:
+        return UsageError(f"{subject} has no option {unknown[0]!r}", where=where, fix=did_you_mean(unknown[0], names))
+    if len(args) > len(by_place):
+        options = ", ".join(f"{name}=…" for name in names if name not in by_place) or "fewer"
+        return UsageError(f"{subject} got {len(args)} arguments without a name", where=where, fix=f"write {options}")
+    given = {*by_place[: len(args)], *named}
+    missing = [name for name, one in called.parameters.items() if one.default is Parameter.empty and name not in given]
+    words = ", ".join(f"{name}=…" for name in missing)
+    return UsageError(f"{subject} needs {', '.join(missing)}", where=where, fix=f"write {subject}({words})")
+
+
+def _find_author_line() -> str:
+    """`file.py:12` of the nearest line that is not ours."""
+    import os
+    import sys
+
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "defserve":
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"

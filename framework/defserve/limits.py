@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 
 from defserve.base.frozen import FrozenDataclass
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 
 
+@explain_arguments
 class Limits(FrozenDataclass):
     """What one server allows. Replace single fields: `Limits(tool=120, in_flight=16)`.
 

@@ -125,8 +125,8 @@ def test_nobody_at_an_address_is_unreachable(defserve: Run, scheme: str):
         (
             401,
             "Bearer",
-            "wants a token (HTTP 401)\n  fix: add --token TOKEN, or --token @FILE. Who runs the server gives out its "
-            "tokens, such as API keys\n",
+            "wants a token (HTTP 401)\n  fix: add --token TOKEN, or --token @FILE. Whoever runs the server gives out"
+            " its tokens, such as API keys\n",
         ),
         (401, 'Bearer error="invalid_token"', "does not take this token (HTTP 401)\n  fix: use another --token"),
         (403, 'Bearer error="insufficient_scope"', "wants a token with more scopes (HTTP 403)\n  fix: use a --token"),

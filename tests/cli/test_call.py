@@ -364,7 +364,7 @@ async def test_who_is_shown_no_tools_is_told_that_the_token_may_be_why():
         told = [str(unknown_tool(client, "buy", [], hidden)) for hidden in ("this token may not use it", "")]
     assert told == [
         "shop shows you no tool 'buy'\n  fix: you see none; or this token may not use it",
-        "shop has no tool 'buy'\n  fix: it has no tools",
+        "shop has no tool 'buy'\n  fix: see what it offers: defserve list",
     ]
 
 
@@ -398,6 +398,7 @@ def test_a_traceback_of_packages_alone_only_loses_our_frames():
     text = f'Traceback:\n{ours}  File "{PYTHON_FOLDERS[0]}/y.py", line 2, in b\nE: e\n'
     assert brief(text) == f'Traceback:\n  File "{PYTHON_FOLDERS[0]}/y.py", line 2, in b\nE: e\n{MORE}'
     assert brief("no traceback\n") == "no traceback\n"
+    assert brief(f"Traceback (most recent call last):\n{ours}E: e") == f"E: e\n{MORE}"
 
 
 OBJECTS = """from pydantic import BaseModel

@@ -44,9 +44,9 @@ def finding(state: doctor.State) -> doctor.DoctorFinding:
     ("states", "last"),
     [
         (["ok"], "All good."),
-        (["ok", "unused"], "All good. What has -- is only needed if you use it."),
-        (["ok", "unused", "missing"], "1 thing to mend."),
-        (["broken", "missing"], "2 things to mend."),
+        (["ok", "unused"], "All good. Lines with -- only matter if you use them."),
+        (["ok", "unused", "missing"], "1 problem to fix."),
+        (["broken", "missing"], "2 problems to fix."),
     ],
 )
 def test_the_last_line_is_the_verdict(states: list[doctor.State], last: str):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from defserve.server.call_decision import CallDecision, examine_caller, explain_
 from tests.auth.web import client, post
 from tests.cli.running import Run
 from tests.rows import for_each_row
+from tests.waiting import wait_until
 
 NOTES = '''
 from defserve import Server, dangerous
@@ -290,7 +293,39 @@ async def test_a_gate_of_an_author_s_own_speaks_for_itself():
     assert decision.steps[-1] == ("call", "refused", "it is too late", "come back tomorrow")
 
 
-def test_the_file_of_a_kernel_is_told_which_command_shows_its_access(notes: Path, defserve: Run):
-    told = defserve("why", "ann", "notes_add", "--server", "mgp.toml")
-    assert told.code == 1
-    assert "defserve kernel access list --agent ann --config mgp.toml" in told.err
+def kernel_file(folder: Path) -> None:
+    vault = f'[[servers]]\nid = "vault"\nprefix = "vault"\ncommand = "{sys.executable}"\n'
+    (folder / "mgp.toml").write_text(
+        f'[kernel]\nname = "desk"\nkeys = "keys.json"\n{vault}args = ["vault.py"]\ndefault_policy = "opt-in"\n'
+    )
+    (folder / "vault.py").write_text(
+        'from defserve import Server\nserver = Server("vault")\n\n@server.tool\ndef read() -> str:\n    return ""\n\n'
+        "server.main()\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_kernel_says_why_a_caller_may_not_use_a_tool_of_its_servers(notes: Path, defserve: Run):
+    kernel_file(notes)
+    code, out, _ = defserve("why", "wild", "vault_read", "--server", "mgp.toml")
+    assert code == 5
+    assert "✗ access: wild has no access to vault_read" in out
+    assert f"fix: defserve kernel access grant wild vault --config {notes}" in out
+    told = defserve("why", "wild", "vault_reed", "--server", "mgp.toml")
+    assert (told.code, "did you mean 'vault_read'?" in told.err) == (1, True)
+
+
+@pytest.mark.slow
+def test_a_kernel_that_runs_is_asked_why(notes: Path, defserve: Run):
+    kernel_file(notes)
+    command = [sys.executable, "-m", "defserve", "kernel", "--on", "http://127.0.0.1:0/mcp"]
+    with subprocess.Popen(command, cwd=notes) as process:
+        try:
+            wait_until(lambda: defserve("kernel", "access", "grant", "wild", "vault").code == 0, 60)
+            asked = ("why", "token", "vault_read", "--token", "wild.key", "--server", "mgp.toml")
+            wait_until(lambda: defserve(*asked).code == 0, 60)
+            told = json.loads(defserve(*asked, "--json").out)
+        finally:
+            process.kill()
+    assert told["steps"][-1]["gate"] == "server vault"
+    assert {step["outcome"] for step in told["steps"][:-1]} <= {"passed", "fact"}

@@ -143,7 +143,9 @@ async def test_a_refusal_of_the_issuer_a_time_out_and_a_cancel_are_told_and_leav
     async with seen() as it:
         it.there.answer_fields = {"error": "access_denied", "error_description": "not you", "code": ""}
         await it.sign_in()
-        assert it.account["state"] == "failed" and "says no: access_denied: not you" in it.account["message"]
+        assert (
+            it.account["state"] == "failed" and "refused the sign-in: access_denied: not you" in it.account["message"]
+        )
 
         it.there.answer_fields = {}
         first = await do(it.inspection, "account.sign_in")

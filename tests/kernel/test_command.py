@@ -21,6 +21,7 @@ from defserve.cli.kernel_actions import list_kernel_commands
 from defserve.errors import PeerGone
 from defserve.kernel.control import ask_kernel
 from tests.kernel.running import entry
+from tests.rows import for_each_row
 from tests.waiting import is_running, wait_until
 
 
@@ -172,11 +173,56 @@ def test_a_file_can_be_checked_alone(tmp_path: Path) -> None:
     assert "has neither a command nor a url" in wrong.stderr
 
 
-def test_a_command_with_its_arguments_in_it_is_noted(tmp_path: Path) -> None:
-    (tmp_path / "mgp.toml").write_text("[[servers]]\nid = 'a'\ncommand = 'python notes.py'\n")
-    note = "a: there is no program 'python notes.py'; its arguments belong in args = […]"
-    assert f"\nnote: {note}\n" in defserve(tmp_path, "--check").stdout
-    assert json.loads(defserve(tmp_path, "--check", "--json").stdout)["notes"] == [note]
+@for_each_row(
+    ("command", "fix"),
+    [
+        ("python notes.py", 'write command = "python" and args = ["notes.py"]'),
+        ("no-such-program", "install it, or give its full path"),
+        ("${NO_SUCH_SETTING:-no-such-program}", "install it, or give its full path"),
+    ],
+)
+def test_a_program_that_is_not_here_is_a_warning_of_check(tmp_path: Path, command: str, fix: str) -> None:
+    file = tmp_path / "mgp.toml"
+    file.write_text(f"[[servers]]\nid = 'a'\ncommand = '{command}'\n")
+    problem = f"a cannot start: there is no program {command!r}"
+    assert f"\nwarning: {file}:1: {problem}\n  fix: {fix}\n" in defserve(tmp_path, "--check").stdout
+    (warning,) = json.loads(defserve(tmp_path, "--check", "--json").stdout)["warnings"]
+    assert (warning["problem"], warning["fix"]) == (problem, fix)
+
+
+SECRETIVE = '[[servers]]\nid = "vault"\nurl = "http://127.0.0.1:9/mcp"\n'
+
+
+@for_each_row(
+    ("settings", "server", "words", "credential"),
+    [
+        ("", 'auth_token = "t"', (), "auth_token"),
+        ("", 'headers = {X-Api-Key = "t"}', ("--on", "http://127.0.0.1:8000/mcp"), "headers.X-Api-Key"),
+        ('on = "https://desk.example/mcp"', 'auth_token = "t"', (), "auth_token"),
+        ("", 'headers = {Accept-Language = "de"}', (), ""),
+        ("", 'auth_token = "t"', ("--on", "stdio:"), ""),
+        ('keys = "keys.json"', 'auth_token = "t"', (), ""),
+        ('default_policy = "opt-in"', 'auth_token = "t"', (), ""),
+        ("", 'auth_token = "t"\ndefault_policy = "opt-in"', (), ""),
+        ("", 'auth_token = "t"\nenabled = false', (), ""),
+    ],
+)
+def test_check_warns_of_a_server_that_everybody_may_call_with_your_credentials(
+    tmp_path: Path, settings: str, server: str, words: tuple[str, ...], credential: str
+) -> None:
+    (tmp_path / "mgp.toml").write_text(f"[kernel]\n{settings}\n{SECRETIVE}{server}\n")
+    out = defserve(tmp_path, "--check", *words).stdout
+    assert ("warning:" in out) is bool(credential)
+    assert not credential or f"can call vault with your credentials ({credential}): [kernel] has no keys" in out
+
+
+def test_a_kernel_that_starts_open_says_so(tmp_path: Path) -> None:
+    with kernel(tmp_path, f'{SECRETIVE}auth_token = "t"') as process:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        assert told.startswith("warning: ")
+        assert "anyone who reaches http://127.0.0.1:0/mcp can call vault with your credentials" in told
+        assert process.stderr.readline().startswith('  fix: write keys = "keys.json" in [kernel]')
 
 
 def test_an_imported_file_can_be_checked_at_once(tmp_path: Path) -> None:

@@ -126,9 +126,11 @@ async def test_too_many_restarts_leave_a_server_in_error_until_an_operator_start
         await until(lambda: here.state("a") == "error")
         assert any("restart_limit_exceeded" in text for text in texts(here))
         assert here.kernel.ps()[0]["recent_restarts"] == 2
+        assert here.kernel.ps()[0]["gave_up"] == "gave up after 2 restarts in 300 s"
         await here.kernel.start("a")
         await here.connected("a")
         assert here.kernel.ps()[0]["recent_restarts"] == 0
+        assert here.kernel.ps()[0]["gave_up"] == ""
 
 
 @pytest.mark.slow

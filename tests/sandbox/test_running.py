@@ -73,10 +73,18 @@ class TestValues:
         assert outcome.value == [1, {"a": 2}, 3] and rows == [1, {"a": 2}]
 
     def test_what_is_no_json_comes_as_its_repr(self, level: Any) -> None:
-        outcome = run("{1}", level=level)
-        assert (outcome.value, outcome.is_repr) == ("{1}", True)
+        outcome = run("b'a'", level=level)
+        assert (outcome.value, outcome.is_repr) == ("b'a'", True)
         assert run("float('nan')", level=level).is_repr
-        assert len(run("{'x' * 5000}", level=level).value) == 1_000
+        assert len(run("b'x' * 5000", level=level).value) == 1_000
+
+    def test_a_function_is_no_text_of_the_program(self, level: Any) -> None:
+        assert run("result = lambda: 1", level=level).is_repr
+        assert not run("result = '<function>'", level=level).is_repr
+
+    def test_a_set_comes_as_an_array(self, level: Any) -> None:
+        outcome = run("{'found': {3, 1, 2}, 'mixed': {1}}", level=level)
+        assert (outcome.value, outcome.is_repr) == ({"found": [1, 2, 3], "mixed": [1]}, False)
 
     def test_what_is_printed_is_kept_in_order(self, level: Any) -> None:
         assert run("print('a', 1)\nprint('é')", level=level).stdout == "a 1\né\n"

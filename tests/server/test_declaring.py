@@ -90,12 +90,12 @@ ERRORS: dict[str, tuple[Callable[[Server], Any], Any, list[str]]] = {
     "a variable that is no parameter": (
         lambda server: server.add_resource(hello, "x://{name}"),
         hello,
-        ["'x://{name}' does not match function 'hello'", "variables ['name'] are no parameters", "same names"],
+        ["'x://{name}' does not match function 'hello'", "the function has no parameter 'name'", "same names"],
     ),
     "a parameter that is no variable": (
         lambda server: server.add_resource(two, "x://{name}"),
         two,
-        ["parameters ['other'] are no variables", "same names"],
+        ["the URI has no variable 'other'", "same names"],
     ),
     "a broken template": (lambda server: server.add_resource(two, "x://{name"), two, ["x://{name", "RFC 6570"]),
     "no URI": (lambda server: server.add_resource(hello, "hello"), hello, ["'hello' is not a URI", "scheme"]),

@@ -348,6 +348,79 @@ def test_a_road_that_does_not_exist_is_told(suite: pytest.Pytester):
     result.stdout.fnmatch_lines(["*carrier pigeon*memory, stdio, http, ws*"])
 
 
+STORED = """
+import pytest
+from pathlib import Path
+from pydantic import BaseModel
+from defserve import Server, State
+
+class Notes(BaseModel):
+    texts: list[str] = []
+
+def make() -> Server:
+    server = Server("notes", store="sqlite:///notes.db")
+    server.state(Notes)
+
+    @server.tool
+    def add(text: str, notes: State[Notes]) -> list[str]:
+        notes.texts.append(text)
+        return notes.texts
+
+    return server
+
+notes = make()
+"""
+
+
+@pytest.mark.slow
+def test_a_test_stores_nothing_on_disk_and_finds_nothing_of_other_tests(suite: pytest.Pytester):
+    suite.makepyfile(notes=STORED)
+    code = """
+import pytest
+from pathlib import Path
+
+@pytest.mark.serves("notes:notes", over=("memory", "http", "stdio"))
+@pytest.mark.parametrize("turn", [1, 2])
+def test_add(client, turn):
+    assert client.call("add", text="a") == ["a"]
+    assert client.call("add", text="b") == ["a", "b"]
+    assert not Path("notes.db").exists()
+"""
+    run_apart(suite, code).assert_outcomes(passed=12)
+
+
+def test_a_mark_asks_for_the_server_s_own_store(suite: pytest.Pytester):
+    code = """
+own = pytest.mark.serves(notes, own_store=True)
+
+@own
+def test_first(client):
+    client.call("add", text="a")
+    assert Path("notes.db").exists()
+
+@own
+def test_second(client):
+    assert client.call("add", text="b")[:1] == ["a"]
+
+@pytest.mark.serves(notes)
+def test_in_memory(client):
+    assert client.call("add", text="c") == ["c"]
+
+@own
+def test_too_late(client):
+    pass
+"""
+    result = run(suite, STORED + code)
+    result.assert_outcomes(passed=6, errors=2)
+    result.stdout.fnmatch_lines(["*notes was tested with a store in memory before*", "*fix: write own_store=True*"])
+
+
+def test_an_option_of_the_mark_that_does_not_exist_is_told(suite: pytest.Pytester):
+    result = run(suite, OVER.format(over=", ovr='http'", expected=[]))
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*serves has no option 'ovr'*", "*fix: did you mean 'over'?*"])
+
+
 def test_an_object_cannot_be_started_as_a_process(suite: pytest.Pytester):
     result = run(
         suite,

@@ -21,7 +21,7 @@ from defserve.auth.bearer_tokens import ExplainingVerifier, TokenRefused, format
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.principals import ApiKeyPrincipal, Principal, convert_permissions_to_scopes, parse_scopes
 from defserve.core.json_values import is_object
-from defserve.errors import DefserveError, UsageError
+from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.files import (
     get_config_path,
     load_secret,
@@ -102,6 +102,7 @@ class NewKey(NamedTuple):
     key: ApiKey
 
 
+@explain_arguments
 class ApiKeys(ExplainingVerifier):
     """Verifies keys, and makes, lists and revokes them.
 

@@ -40,7 +40,7 @@ from defserve.auth.principals import (
 )
 from defserve.auth.rates import RefusalLog
 from defserve.core.json_values import as_list, is_array, is_object
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 
 if TYPE_CHECKING:
     from defserve.auth.api_keys import ApiKeys
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 1.0
 
 
+@explain_arguments
 class Auth:
     """How callers prove who they are.
 

@@ -18,7 +18,7 @@ from defserve.auth.principals import Principal, parse_scopes
 from defserve.base.peer_bounds import truncate_text
 from defserve.base.redaction import escape_unprintable
 from defserve.core.json_values import is_mapping
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 
 if TYPE_CHECKING:
     from defserve.stores.identity import ServerIdentity
@@ -202,6 +202,7 @@ def get_revocations(verifier: object) -> Callable[[], AsyncGenerator[str]] | Non
     return getattr(verifier, "revocations", None)
 
 
+@explain_arguments
 class StaticTokens(ExplainingVerifier):
     """A fixed list of tokens, each with its principal: a name, a Principal, or `{"principal": …, "scopes": […]}`.
 
@@ -209,6 +210,11 @@ class StaticTokens(ExplainingVerifier):
     """
 
     def __init__(self, tokens: Mapping[str, str | Principal | Mapping[str, Any]]) -> None:
+        if not isinstance(tokens, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - authors make mistakes
+            raise UsageError(
+                f"StaticTokens takes a dict, and got a {type(tokens).__name__}",
+                fix='say whose each token is: StaticTokens({token: "alice"})',
+            )
         if not tokens:
             raise UsageError("StaticTokens({}) lets nobody in", fix='give tokens: {token: "alice"}')
         for place, token in enumerate(tokens, 1):

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from defserve.auth.bearer_tokens import DpopProofRequest
 from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS, parse_jwk
 from defserve.core import json_values
-from defserve.errors import DefserveError, UsageError
+from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.identity import NO_SERVER_IDENTITY, ServerIdentity, ServerStore, check_owner, make_server_store
 from defserve.stores.store import MemoryNonces, NonceStore, Store, StoreNonces, is_in_memory
 
@@ -42,6 +42,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 ProofError = Literal["", "invalid_dpop_proof", "use_dpop_nonce"]
 
 
+@explain_arguments
 class DPoP:
     """How bound tokens are accepted. `store` remembers used proofs: give one that all processes share.
 

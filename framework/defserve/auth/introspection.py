@@ -26,7 +26,7 @@ from defserve.auth.oauth import check_oauth_url, encode_client_basic_auth
 from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim
 from defserve.base.peer_bounds import ByteCache
 from defserve.core.json_values import as_list, is_object
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 
 log = logging.getLogger("defserve.auth")
 
@@ -48,6 +48,7 @@ class Introspected(NamedTuple):
     problem: str
 
 
+@explain_arguments
 class Introspection(ExplainingVerifier):
     """Tokens that only their issuer can read, by its introspection endpoint at `url`.
 

@@ -26,13 +26,14 @@ from defserve.auth.oauth import check_oauth_url, list_issuer_metadata_urls
 from defserve.auth.principals import Principal, is_token_principal_id
 from defserve.core import json_values
 from defserve.core.json_values import is_object
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 
 if TYPE_CHECKING:
     from defserve.auth.bearer_tokens import TokenVerifier
     from defserve.stores.identity import ServerIdentity
 
 
+@explain_arguments
 class Issuers(ExplainingVerifier):
     """Verifiers of different issuers. A token is shown to the one whose issuer it names (`iss`), and to no other.
 

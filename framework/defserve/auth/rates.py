@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from defserve.auth.oauth import is_loopback
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 
 log = logging.getLogger("defserve.auth")
 
@@ -25,6 +25,7 @@ MAX_LOGGED_REFUSALS = 20
 _SLACK = 1e-6
 
 
+@explain_arguments
 @dataclass(frozen=True, slots=True)
 class Rate:
     """How often something may be done: `burst` times at once, and after that `per_second` times a second."""

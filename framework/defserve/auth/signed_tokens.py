@@ -44,7 +44,7 @@ from defserve.auth.signing_keys import (
 )
 from defserve.base.peer_bounds import ByteCache, truncate_text
 from defserve.core import json_values
-from defserve.errors import DefserveError, UsageError
+from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.identity import ServerIdentity, make_server_store, parse_identity
 from defserve.stores.store import DENIED_TOKENS_SPACE, Store, StoreChange
 
@@ -61,6 +61,7 @@ _TYPES = ("jwt", "at+jwt")
 _NOT_OF_ACCESS = ("events", "at_hash", "c_hash")
 
 
+@explain_arguments
 class JWT(ExplainingVerifier):
     """Signed tokens of one issuer (RFC 7519, RFC 9068) for one audience.
 
@@ -301,6 +302,7 @@ SCOPE_CLAIMS: Final = ("scope", "scp")
 MAX_ID_LENGTH: Final = 1024
 
 
+@explain_arguments
 class DeniedTokens:
     """Ids of tokens that were taken back, in a store that all processes share: `sqlite:///tokens.db`, or a store.
 
@@ -348,6 +350,7 @@ def _name(jti: str) -> str:
     return sha256(jti.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+@explain_arguments
 class OIDC(JWT):
     """Access tokens of one issuer, checked with the keys that it publishes.
 

@@ -94,7 +94,7 @@ def load_fixed_key(key: str | bytes, algorithms: frozenset[str]) -> Verification
     if not public:
         raise UsageError(
             f"JWT(key=…) is not a PEM public key, which {', '.join(sorted(algorithms))} need",
-            fix='for a shared secret say so: algorithms=("HS256",)',
+            fix=_find_pem_fix(raw),
         )
     material = _load_public_key(raw)
     fits = fitting_algorithms(material) & algorithms
@@ -106,13 +106,19 @@ def load_fixed_key(key: str | bytes, algorithms: frozenset[str]) -> Verification
     return VerificationKey(material, fits)
 
 
+def _find_pem_fix(raw: bytes) -> str:
+    if raw.endswith((b".pem", b".crt", b".cer", b".pub", b".key")):
+        return f"give what is in the file: Path({raw.decode(errors='replace')!r}).read_text()"
+    return 'give the text of the key, -----BEGIN PUBLIC KEY----- …; for a shared secret add algorithms=("HS256",)'
+
+
 def _secret(raw: bytes, algorithms: frozenset[str], public: bool) -> VerificationKey:
     if public:
         raise UsageError("JWT(key=…) is a PEM key, but the algorithms want a secret", fix='algorithms=("RS256",)')
     least = max(SYMMETRIC[name] for name in algorithms)
     if len(raw) < least:
         raise UsageError(
-            f"the secret of JWT(key=…) is {len(raw)} bytes long; {', '.join(sorted(algorithms))} need {least}",
+            f"the secret of JWT(key=…) is {len(raw)} bytes long; {', '.join(sorted(algorithms))} need at least {least}",
             fix=f"make one: python -c 'import secrets; print(secrets.token_urlsafe({least}))'",
         )
     return VerificationKey(raw, algorithms)

@@ -6,6 +6,7 @@ What servers wrote is only data here, so everything that is printed is escaped.
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from argparse import Namespace
@@ -26,7 +27,7 @@ from defserve.kernel.verbs import KERNEL_VERBS, VERB_GROUPS, KernelVerb
 CONFIG_HELP: Final = "the kernel's file (default: $MGP_CONFIG_PATH, ./mgp.toml, ~/.config/mgp/servers.toml)"
 
 
-MAX_NOTE_LENGTH: Final = 100
+MAX_NOTE_LENGTH: Final = 200
 
 Show: TypeAlias = Callable[[Iterable[Any]], Iterable[str]]
 """Makes lines of a kernel's answers, as they come."""
@@ -49,7 +50,7 @@ def health_lines(answers: Iterable[Any]) -> Iterable[str]:
             f"{row['latency_ms']} ms" if "latency_ms" in row else "-",
             format_duration(row["uptime_secs"]) if row.get("uptime_secs") is not None else "-",
             calls({**row, "calls": row.get("pending_requests")}),
-            str(row.get("problem") or "").partition("\n")[0][:MAX_NOTE_LENGTH],
+            format_exit_note(str(row.get("problem") or ""))[:MAX_NOTE_LENGTH],
         )
         for row in answers
     )
@@ -165,7 +166,7 @@ def ps_lines(answers: Iterable[Any]) -> Iterable[str]:
 
 def _row(row: dict[str, Any]) -> tuple[StyledText, ...]:
     held = ", ".join(row.get("held") or ())
-    note = format_exit_note(str(row.get("note") or "")) or (f"held until approved: {held}" if held else "")
+    note = format_member_note(row) or (f"held until approved: {held}" if held else "")
     return (
         (row["id"], "title"),
         style_state(row["state"]),
@@ -178,11 +179,24 @@ def _row(row: dict[str, Any]) -> tuple[StyledText, ...]:
     )
 
 
+def format_member_note(row: Mapping[str, Any]) -> str:
+    """What is wrong with a server of `ps`: whether the kernel gave it up, and how it ended."""
+    note = format_exit_note(str(row.get("note") or ""))
+    if not row.get("gave_up"):
+        return note
+    return f"{row['gave_up']} (start it: defserve kernel start {shlex.quote(row['id'])}): {note}"
+
+
+EXCEPTION_NAME: Final = re.compile(r"^defserve\.errors\.\w+: ")
+"""What stands before the text of an error of ours in a traceback. It tells nobody anything."""
+
+
 def format_exit_note(text: str) -> str:
-    """How it ended, and the last line that it wrote: what a traceback ends with."""
-    first, _, rest = text.strip().partition("\n")
-    last = rest.rpartition("\n")[2].strip(" |")
-    return f"{first.removesuffix('; its last words:')}: {last}" if rest and "fix:" not in last else first
+    """How it ended, and the last line that it wrote: what a traceback ends with, and the fix that stands below it."""
+    first, *rest = (line.strip(" |") for line in text.strip().split("\n"))
+    fix = f"; {rest.pop()}" if rest and rest[-1].startswith("fix:") else ""
+    first = first.removesuffix("; its last words:")
+    return f"{first}: {EXCEPTION_NAME.sub('', rest[-1])}{fix}" if rest else f"{first}{fix}"
 
 
 def _up(row: dict[str, Any]) -> str:

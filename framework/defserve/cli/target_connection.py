@@ -185,10 +185,12 @@ TOKENS: Final[Mapping[str | None, str]] = {
 }
 METADATA: Final = "resource_metadata="
 """In a challenge it says that one can sign in."""
+CHECK_ADDRESS: Final = "check the address; most end with /mcp, older ones with /sse"
 STATUSES: Final[Mapping[int, str]] = {
     401: "sign in: defserve login {url}",
-    404: "check the address; most end with /mcp, older ones with /sse",
-    405: "check the address; most end with /mcp, older ones with /sse",
+    404: CHECK_ADDRESS,
+    405: CHECK_ADDRESS,
+    501: CHECK_ADDRESS,
 }
 TLS: Final = "[SSL"
 UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
@@ -227,7 +229,7 @@ def _credentials(error: CredentialsRequired, address: str) -> str:
     scopes = SCOPES.search(challenge) if error.error == "insufficient_scope" else None
     token = TOKENS.get(error.error, TOKENS[""])
     if METADATA not in challenge:
-        return f"{token}. Who runs the server gives out its tokens, such as API keys"
+        return f"{token}. Whoever runs the server gives out its tokens, such as API keys"
     asked = f' --scope "{scopes[1]}"' if scopes else ""
     return f"sign in: defserve login {address}{asked}; or {token}"
 
@@ -341,6 +343,9 @@ def _shorten_traceback(record: logging.LogRecord) -> bool:
     return True
 
 
+TRACEBACK_HEAD: Final = "Traceback (most recent call last):\n"
+
+
 def brief(text: str) -> str:
     """A traceback without the frames of Python, packages and defserve. If none would be left, only ours are hidden."""
     paths = [frame[1] for frame in FRAME.finditer(text)]
@@ -350,6 +355,8 @@ def brief(text: str) -> str:
         else (PACKAGE_FOLDER,)
     )
     shown = FRAME.sub(lambda frame: frame[0] if is_outside(frame[1], hidden) else "", text)
+    if FRAME.search(shown) is None:
+        shown = shown.replace(TRACEBACK_HEAD, "")
     return text if shown == text else f"{shown.rstrip()}\n{MORE}"
 
 

@@ -39,7 +39,7 @@ from defserve.client.replies import (
 from defserve.client.server_requests import ServerRequests
 from defserve.core.json_values import is_object
 from defserve.core.messages import Request
-from defserve.errors import MethodNotFound, PeerError, PeerGone
+from defserve.errors import MethodNotFound, PeerError, PeerGone, explain_arguments
 
 if TYPE_CHECKING:
     from defserve.client.apps import RenderedApp
@@ -59,6 +59,7 @@ MAX_LIST_SECONDS: Final = 3_600.0
 log = logging.getLogger("defserve.client")
 
 
+@explain_arguments
 class Client(ServerRequests):
     """Speaks MCP with one server, in either era: `async with Client(link) as client`.
 

@@ -30,6 +30,10 @@ ResolveHost: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Gives the addresses that a connection to a host and port may go to, in order. Raises Refused if there are none."""
 
 
+class ProgramMissing(PeerGone):
+    """The program of a server cannot be started: there is none, or it may not be run. Trying again does not help."""
+
+
 class HttpChallenge(NamedTuple):
     """A request that an HTTP server refused for its credentials. `sent` is the `Authorization` it had, or empty.
 

@@ -17,7 +17,7 @@ from defserve.code_mode.calls import (
 )
 from defserve.core.call import Call, InnerCall
 from defserve.core.registry import Registry
-from defserve.errors import TimedOut, UsageError
+from defserve.errors import TimedOut, UsageError, explain_arguments
 from defserve.limits import Limits
 from defserve.protocols.mcp import reporting
 from defserve.protocols.mcp.asking.client_requests import ParkedWork, ParkedWorkMarker, ParkedWorkRegistry
@@ -224,6 +224,7 @@ class CodeRun:
 KiB, MiB = 1024, 1024 * 1024
 
 
+@explain_arguments
 @dataclass(frozen=True, slots=True)
 class CodeMode:
     """The limits of code mode, and how it is offered. `Server(code_mode=True)` stands for the defaults."""

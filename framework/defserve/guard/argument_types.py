@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import CoreSchema, core_schema
 
+from defserve.errors import explain_arguments
 from defserve.guard.verdict import require_allowed
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class ShellCommand:
         return Shell().__get_pydantic_core_schema__(source, handler)
 
 
+@explain_arguments
 @dataclass(frozen=True)
 class Shell:
     """How a `ShellCommand` is judged: `Annotated[ShellCommand, Shell(allowed={"git": ["status", "log"]})]`."""
@@ -127,6 +129,7 @@ class PublicUrl(str):
         return Url().__get_pydantic_core_schema__(source, handler)
 
 
+@explain_arguments
 @dataclass(frozen=True)
 class Url:
     """How a `PublicUrl` is judged: `Annotated[PublicUrl, Url(hosts=["api.example.com"])]`."""
@@ -160,6 +163,7 @@ VALIDATED_URLS: ContextVar[list[tuple[PublicUrl, Url]] | None] = ContextVar("def
 author's own validators, they could no longer be recognised. None: nobody wants them."""
 
 
+@explain_arguments
 @dataclass(frozen=True)
 class Within:
     """A path that stays below `root`, symbolic links included: `Annotated[Path, Within("/srv/data")]`.
@@ -183,6 +187,7 @@ class Within:
         return paths.resolve(text, Path(self.root))
 
 
+@explain_arguments
 @dataclass(frozen=True)
 class Code:
     """Source code that is judged: `Annotated[str, Code(level="strict", allow=["math"])]`."""

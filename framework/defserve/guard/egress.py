@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from defserve.errors import Rejected, UsageError
+from defserve.errors import Rejected, UsageError, explain_arguments
 from defserve.guard.network import (
     ALLOWED_PORTS,
     ALLOWED_SCHEMES,
@@ -34,6 +34,7 @@ _WRITTEN: Final = (
 )
 
 
+@explain_arguments
 @dataclass(frozen=True, slots=True)
 class Egress:
     """What may be fetched. Replace single fields: `Egress(hosts=["api.example.com"], timeout=10)`."""

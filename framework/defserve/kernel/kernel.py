@@ -24,7 +24,12 @@ from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, InvalidParams, UsageError
 from defserve.kernel.config.entries import KernelConfig, ServerEntry, find_server_changes
 from defserve.kernel.config.loading import load_kernel_config
-from defserve.kernel.governance.access import has_closed_servers, make_kernel_policy, needs_access_control
+from defserve.kernel.governance.access import (
+    find_open_servers,
+    has_closed_servers,
+    make_kernel_policy,
+    needs_access_control,
+)
 from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks import check_marks
 from defserve.kernel.governance.server_directory import check_register_rules, make_guarded_resolver
@@ -38,6 +43,7 @@ from defserve.kernel.operator_actions import (
     PermissionVerbs,
     add_operator_tools,
     check_server_health,
+    explain_kernel_call,
     list_held_tools,
     show_audit,
 )
@@ -183,6 +189,12 @@ class Kernel:
             raise UsageError(f"the search failed: {error.message}", fix="use other words") from None
         return [{"risk_level": tool["security"]["risk_level"], **tool} for tool in found]
 
+    async def explain_call(
+        self, caller: str, tool: str, token: str | None = None, scopes: str | None = None
+    ) -> dict[str, Any]:
+        """Whether a caller may call a tool, step by step, as `defserve why` says it."""
+        return await explain_kernel_call(self, caller, tool, token, scopes)
+
     async def health(self, id: str | None = None) -> list[dict[str, Any]]:
         """Whether servers answer now: one of them, or all."""
         return await check_server_health(self, id)
@@ -215,6 +227,11 @@ class Kernel:
             config = await asyncio.to_thread(load_kernel_config, self.config.path)
             _check(config)
             return await self._take_over(config)
+
+    def find_open_servers(self) -> list[UsageError]:
+        """Servers that unauthenticated callers use with the credentials of the file."""
+        has_auth = self.server.auth is not None
+        return find_open_servers(self.config, self.on, has_auth=has_auth) if self.on else []
 
     # -- members -------------------------------------------------------------------------------------------
 
@@ -308,7 +325,7 @@ class Kernel:
         )
         outcomes = await asyncio.gather(*(step for _, step in steps), return_exceptions=True)
         failed = {id: self._failure(id, outcome) for (id, _), outcome in zip(steps, outcomes, strict=True) if outcome}
-        for notice in config.notes:
+        for notice in (*config.notes, *self.find_open_servers()):
             log.warning("%s", notice)
         self.members = {id: self.members[id] for id in (*new, *self.members) if id in self.members}
         return {

@@ -398,7 +398,7 @@ def notify_transition(server: Server, member: KernelMember, change: BackendTrans
         else LIMIT_REASON
         if is_limit
         else DEFAULT_SHUTDOWN_REASON,
-        "detail": STATE_DESCRIPTIONS[new],
+        "detail": (STATE_DESCRIPTIONS if member.backend is None else member.backend.state_descriptions)[new],
         "timestamp": vocabulary.format_instant(vocabulary.utc_now()),
     }
     for session in server.composition.sessions:

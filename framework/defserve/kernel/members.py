@@ -18,7 +18,7 @@ from defserve.kernel.config.entries import ServerEntry
 from defserve.protocols.mgp import vocabulary
 from defserve.proxying.backend import Backend
 from defserve.proxying.calls import CallSlots, CallTiming
-from defserve.proxying.mounted import TRANSITION_LOG, BackendOptions, BackendTransition, ToolChoice
+from defserve.proxying.mounted import TRANSITION_LOG, BackendOptions, BackendTransition, RefusalReason, ToolChoice
 from defserve.proxying.mounts import Mounts
 from defserve.proxying.targets import MIN_SECRET_LENGTH, BackendSecrets, Command, Remote, Target
 
@@ -194,7 +194,13 @@ class KernelMember:
             "since": vocabulary.format_instant(datetime.fromtimestamp(backend.since, UTC)),
             "health": self.health,
             "note": self.hidden(backend.note) or row["note"],
+            "gave_up": self._format_refusal(),
         }
+
+    def _format_refusal(self) -> str:
+        """Why the kernel does not start it again. What cannot start says so itself."""
+        refusal = self.backend.refusal if self.backend is not None and self.state == "error" else None
+        return "" if refusal is None or refusal.reason is RefusalReason.IMPOSSIBLE else refusal.text
 
 
 def _format_transition(change: BackendTransition) -> str:

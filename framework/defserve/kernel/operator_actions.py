@@ -7,6 +7,7 @@ those of MGP's clients, so there is one set of rules, and one audit trail.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import AsyncGenerator, Mapping
 from difflib import get_close_matches
@@ -49,8 +50,8 @@ class AccessVerbs:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    async def list_entries(self, id: str | None = None, agent: str | None = None) -> list[dict[str, Any]]:
-        """The default of each server, and every entry; of one server or agent, if they are named."""
+    async def list_entries(self, id: str | None = None, caller: str | None = None) -> list[dict[str, Any]]:
+        """The default of each server, and every entry; of one server or caller, if they are named."""
         access = self._access()
         if id is not None:
             self._kernel.member(id)
@@ -63,21 +64,21 @@ class AccessVerbs:
             rows += [
                 {**access.to_wire(entry, one), "expired": not entry.holds(access.clock())}
                 for entry in policy.entries()
-                if agent in (None, entry.agent_id)
+                if caller in (None, entry.agent_id)
             ]
         return rows
 
     async def set_entry(
         self,
         permission: str,
-        agent: str,
+        caller: str,
         id: str,
         tool: str | None = None,
         reason: str | None = None,
         until: str | None = None,
         force: bool = False,
     ) -> dict[str, Any]:
-        """Let an agent use a server, or one of its tools by the server's own name of it ("allow"); or keep it from
+        """Let a caller use a server, or one of its tools by the server's own name of it ("allow"); or keep it from
         that ("deny").
 
         Raises UsageError for a tool that a connected server does not have, unless `force` is set.
@@ -87,14 +88,14 @@ class AccessVerbs:
         more = {"permission": permission, "justification": reason, "expires_at": until}
         return await self._operate(
             "mgp_access_grant",
-            {**_about(agent, id, tool), **{name: value for name, value in more.items() if value is not None}},
+            {**_about(caller, id, tool), **{name: value for name, value in more.items() if value is not None}},
         )
 
-    async def revoke_entry(self, agent: str, id: str, tool: str | None = None) -> dict[str, Any]:
+    async def revoke_entry(self, caller: str, id: str, tool: str | None = None) -> dict[str, Any]:
         """Remove an entry: then that of the server counts, or the default."""
-        found = await self._operate("mgp_access_revoke", _about(agent, id, tool))
+        found = await self._operate("mgp_access_revoke", _about(caller, id, tool))
         if not found["revoked"]:
-            raise UsageError(f"{agent!r} has no such entry", fix="see `defserve kernel access list`")
+            raise UsageError(f"{caller!r} has no such entry", fix="see `defserve kernel access list`")
         return found
 
     def _check_tool(self, id: str, tool: str | None) -> None:
@@ -121,10 +122,10 @@ class AccessVerbs:
         return access
 
 
-def _about(agent: str, id: str, tool: str | None) -> dict[str, Any]:
+def _about(caller: str, id: str, tool: str | None) -> dict[str, Any]:
     if tool is None:
-        return {"entry_type": "server_grant", "agent_id": agent, "server_id": id}
-    return {"entry_type": "tool_grant", "agent_id": agent, "server_id": id, "tool_name": tool}
+        return {"entry_type": "server_grant", "agent_id": caller, "server_id": id}
+    return {"entry_type": "tool_grant", "agent_id": caller, "server_id": id, "tool_name": tool}
 
 
 # -- `defserve kernel permissions`: what servers need, and what operators have decided about it.
@@ -281,9 +282,50 @@ async def health_of(member: KernelMember) -> dict[str, Any]:
         except PeerError as error:
             found |= {"status": "unhealthy", "problem": member.hidden(error.message)}
         found["latency_ms"] = round((time.perf_counter() - began) * 1000, 1)
-    elif member.state == "error":
+    elif member.state in ("error", "restarting"):
         found |= {"status": "unhealthy", "problem": member.problem or member.hidden(backend.note if backend else "")}
     return {**found, "observed_at": vocabulary.format_instant(vocabulary.utc_now())}
+
+
+# -- `defserve why … --server mgp.toml`: whether a caller may call a tool.
+
+
+async def explain_kernel_call(
+    kernel: Kernel, caller: str, tool: str, token: str | None, scopes: str | None
+) -> dict[str, Any]:
+    """What the gates of the kernel say about the call. The server behind it decides after them, in its own process."""
+    from defserve.server.call_decision import CallStep, examine_caller, explain_call
+
+    await kernel.governance.refresh()
+    found = kernel.server.mcp.tools.registry.get(tool)
+    if found is None:
+        _check_owner_runs(kernel, tool)
+    known = await examine_caller(
+        kernel.server, caller, token=token, scopes=None if scopes is None else scopes.replace(",", " ").split()
+    )
+    decision = await explain_call(kernel.server, known, tool)
+    if isinstance(found, RemoteTool) and known.principal is not None:
+        id = found.backend.id
+        grant = f"defserve kernel access grant {shlex.join((known.principal.id, id))} --config {kernel.config.path}"
+        decision.steps[:] = [
+            step._replace(fix=grant) if step.gate == "access" and step.outcome == "refused" else step
+            for step in decision.steps
+        ]
+        if not any(step.outcome == "refused" for step in decision.steps):
+            sentence = "decides for itself as well; to it, the kernel is the caller"
+            decision.steps.append(CallStep(f"server {id}", "depends", sentence))
+    return {"caller": known.title, "tool": tool, **decision.describe()}
+
+
+def _check_owner_runs(kernel: Kernel, tool: str) -> None:
+    """Raises UsageError if the tool may be one of a server whose tools are not known."""
+    for member in kernel.members.values():
+        backend = member.backend
+        if backend is not None and not backend.is_known and backend.prefix.text and backend.may_have(tool):
+            raise UsageError(
+                f"server {member.id!r} is not connected ({member.state}), so its tools are not known",
+                fix="see why: defserve kernel ps",
+            )
 
 
 # -- `defserve kernel audit` and `mgp/audit/replay`: the audit log of a kernel, for its operators.
@@ -351,12 +393,12 @@ HEALTH, RESTART, AUDIT = "mgp_health", "mgp_server_restart", "mgp_audit"
 
 TOOLS: Final[Mapping[str, MethodToolSpec]] = {
     ACCESS_QUERY: MethodToolSpec(
-        "Tell whether an agent may use a server or one of its tools, and which entry says so.",
+        "Tell whether a caller may use a server or one of its tools, and which entry says so.",
         make_discovery_schema({"agent_id": TEXT, "server_id": TEXT, "tool_name": TEXT}, "agent_id", "server_id"),
         False,
     ),
     ACCESS_GRANT: MethodToolSpec(
-        "Allow an agent a server or one of its tools, or deny it.",
+        "Allow a caller a server or one of its tools, or deny it.",
         make_discovery_schema(NEW_ENTRY, "entry_type", "agent_id", "server_id", "permission"),
         True,
     ),

@@ -74,9 +74,9 @@ HELD: Final = (
     VerbParameter("unseen", bool, "also what was too long to be shown", False, "--unseen"),
 )
 FOLLOW: Final = VerbParameter("follow", bool, "go on with what comes", False, "--follow")
-AGENT: Final = VerbParameter("agent", str, "whom: the principal's id, as keys and tokens name it")
+CALLER: Final = VerbParameter("caller", str, "who: the id that a key or token has, such as ann")
 REASON: Final = VerbParameter("reason", str, "why; it is kept and audited", None, "--reason", "TEXT")
-ENTRY: Final = (AGENT, ID, TOOL)
+ENTRY: Final = (CALLER, ID, TOOL)
 NEW_ENTRY: Final = (
     *ENTRY,
     REASON,
@@ -134,6 +134,17 @@ _ROWS: Final = (
             VerbParameter("top", int, "at most so many (default: 5)", 5, "--top", "N"),
         ),
     ),
+    KernelVerb(
+        "why",
+        "",  # `defserve why` asks for it
+        lambda kernel: kernel.explain_call,
+        (
+            VerbParameter("caller", str, "who calls, as `defserve why` names callers"),
+            VerbParameter("tool", str, "the name of a tool of the kernel"),
+            VerbParameter("token", str, "the token of the caller", None),
+            VerbParameter("scopes", str, "assume that the caller has these scopes", None),
+        ),
+    ),
     KernelVerb("health", "ask servers whether they answer", lambda kernel: kernel.health, (OPTIONAL_ID,)),
     KernelVerb(
         "audit",
@@ -149,17 +160,17 @@ _ROWS: Final = (
         "access list",
         "show who may use which server and tool",
         lambda kernel: kernel.access.list_entries,
-        (OPTIONAL_ID, AGENT._replace(help="only entries of this one", default=None, option="--agent")),
+        (OPTIONAL_ID, CALLER._replace(help="only entries of this caller", default=None, option="--caller")),
     ),
     KernelVerb(
         "access grant",
-        "let an agent use a server or a tool",
+        "let a caller use a server or a tool",
         lambda kernel: partial(kernel.access.set_entry, "allow"),
         NEW_ENTRY,
     ),
     KernelVerb(
         "access deny",
-        "keep an agent from a server or a tool",
+        "keep a caller from a server or a tool",
         lambda kernel: partial(kernel.access.set_entry, "deny"),
         NEW_ENTRY,
     ),

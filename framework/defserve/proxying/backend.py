@@ -24,12 +24,12 @@ from defserve.proxying.channel import BackendChannel, FrontClient, identify_fron
 from defserve.proxying.conversations import BackendChannels
 from defserve.proxying.mounted import (
     ASLEEP_REASON,
-    STATE_DESCRIPTIONS,
     BackendOptions,
     BackendState,
     BackendStateName,
     MountedServer,
     RestartCounter,
+    RestartRefusal,
 )
 from defserve.proxying.supervision import BackendSupervision, make_default_restart_policy
 
@@ -89,6 +89,11 @@ class Backend(MountedServer):
     def note(self) -> str:
         """Its last words, for operators: they may name paths and commands."""
         return self._state.note
+
+    @property
+    def refusal(self) -> RestartRefusal | None:
+        """Why it is not started again. None: it runs, or will."""
+        return self._state.refusal
 
     @property
     def since(self) -> float:
@@ -192,7 +197,7 @@ def describe_backend_state(backend: Backend) -> dict[str, Any]:
     """What lists say, to anybody, of a backend that is not connected."""
     return {
         "state": backend.state,
-        "note": ASLEEP_REASON if backend.note == ASLEEP_REASON else STATE_DESCRIPTIONS[backend.state],
+        "note": ASLEEP_REASON if backend.note == ASLEEP_REASON else backend.state_descriptions[backend.state],
     }
 
 

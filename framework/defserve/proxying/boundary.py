@@ -44,7 +44,7 @@ from defserve.protocols.mgp.errors import (
     UpstreamUnavailable,
 )
 from defserve.protocols.mgp.terms import MGP_EXTENSION_ID
-from defserve.proxying.mounted import CLEAN_EXIT_REASON, STATE_DESCRIPTIONS, BackendStateName
+from defserve.proxying.mounted import CLEAN_EXIT_REASON, BackendStateName, MountedServer
 from defserve.serve.address import AddressUnreachable, CredentialsRequired, HttpRefusal
 
 if TYPE_CHECKING:
@@ -300,6 +300,14 @@ RETRY_MS = 1_000
 OWN_FIELDS = ("server_id", "trace_id")
 """What our errors say themselves. A backend's word for it must not be taken for ours."""
 
+# A state, and whether the server is a child that we start; an address may be down, and nobody here restarts it.
+UNSETTLED_STATES: Final[Mapping[tuple[BackendStateName, bool], str]] = {
+    ("connecting", True): "is still starting",
+    ("connecting", False): "is not connected yet",
+    ("restarting", True): "is being restarted",
+    ("restarting", False): "cannot be reached at the moment",
+}
+
 log = logging.getLogger("defserve.proxying")
 
 
@@ -313,18 +321,19 @@ class RelayedError(ProtocolError):
     error_type = "upstream_error"
 
 
-def make_not_connected_error(id: str, state: BackendStateName, why: str = "") -> Exception:
+def make_not_connected_error(server: MountedServer, state: BackendStateName, why: str = "") -> Exception:
     """Why a call cannot go to a backend now. It was not sent, so it is safe to send it again.
 
     `why` is a plain sentence of ours that anybody may read.
     """
+    id = server.id
     data: dict[str, Any] = {"server_id": id, "state": state}
     if state == "draining":
         return Draining(f"server {id!r} is shutting down", data={**data, "retry_after_ms": RETRY_MS})
     if state in ("connecting", "restarting"):
-        what = "is still starting" if state == "connecting" else "is being restarted"
+        what = UNSETTLED_STATES[state, server.target.isolates]
         return ServerRestarting(f"server {id!r} {what}; try again", data=data, retryable=True, retry_after_ms=RETRY_MS)
-    text = f"server {id!r} is not connected ({state}): {why or STATE_DESCRIPTIONS[state]}"
+    text = f"server {id!r} is not connected ({state}): {why or server.state_descriptions[state]}"
     return ServerNotReady(text, data=data, retry_after_ms=RETRY_MS)
 
 

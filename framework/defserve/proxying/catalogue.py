@@ -394,7 +394,7 @@ class BackendCatalogue:
                     raise NameClash(
                         f"{registry.kind} {name!r} of server {self._backend.id!r} is already registered"
                         f" at {taken.where or 'this server'}",
-                        fix="mount one of the two with a prefix",
+                        fix='mount one of the two with a prefix (in mgp.toml: prefix = "…")',
                     )
 
     def _show(self, kind: str, items: dict[str, Any]) -> None:

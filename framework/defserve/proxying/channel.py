@@ -64,7 +64,7 @@ QUESTION_CAPABILITIES: Final[Mapping[str, str]] = {
     "roots/list": "roots",
 }
 
-CANNOT_CONFIRM_REASON: Final = "nobody vouches for the caller, so it cannot confirm anything"
+CANNOT_CONFIRM_REASON: Final = "the caller is not authenticated, so it cannot confirm anything"
 
 OF_A_CALL: Final = frozenset({"notifications/message", "notifications/progress"})
 """The notifications that a front hears within its call."""

@@ -98,7 +98,7 @@ class BackendChannels:
                 await state.wait_until_ready(WAIT_SECONDS)
         main = self.main
         if state.now != "connected" or main is None:
-            raise boundary.make_not_connected_error(self._server.id, state.now)
+            raise boundary.make_not_connected_error(self._server, state.now)
         per = self.sharing
         if per == "shared":
             return main
@@ -181,7 +181,7 @@ class BackendChannels:
     async def _open_for(self, front: FrontClient) -> BackendChannel:
         wait = self._restarts.wait(front.key)
         if isinstance(wait, RestartRefusal):
-            raise boundary.make_not_connected_error(self._server.id, "error", f"{wait.reason}: {wait.text}")
+            raise boundary.make_not_connected_error(self._server, "error", f"{wait.reason}: {wait.text}")
         if wait:  # its process failed, and may have the next one then
             await asyncio.sleep(wait)
         try:
@@ -191,7 +191,7 @@ class BackendChannels:
             log.warning(
                 "server %r did not open for a client: %s", self._server.id, self._server.redact_secrets(error.message)
             )
-            raise boundary.make_not_connected_error(self._server.id, "error") from None
+            raise boundary.make_not_connected_error(self._server, "error") from None
         try:
             await self.opened(channel, front)
         except BaseException:

@@ -24,7 +24,7 @@ from defserve.base.backoff import compute_backoff
 from defserve.base.hidden_characters import is_printable_line
 from defserve.client.mgp.server_claims import MgpClaims, parse_mgp_claims
 from defserve.client.replies import Json
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.proxying.targets import BackendSecrets, Target
 
@@ -158,6 +158,11 @@ class MountedServer:
         """Whether the operator lets callers share a conversation, whoever they are."""
         return self.target.per == "shared"
 
+    @property
+    def state_descriptions(self) -> Mapping[BackendStateName, str]:
+        """What anybody may read of each state."""
+        return STATE_DESCRIPTIONS if self.target.isolates else REMOTE_STATE_DESCRIPTIONS
+
     def is_open_to(self, call: Call) -> bool:
         """Whether it may be used by who calls."""
         return self.open_to is None or self.open_to(call.session, call.identity)
@@ -219,6 +224,14 @@ STATE_DESCRIPTIONS: Final[Mapping[BackendStateName, str]] = {
     "error": "it does not run; its operator finds the reason in the log",
 }
 
+REMOTE_STATE_DESCRIPTIONS: Final[Mapping[BackendStateName, str]] = {
+    **STATE_DESCRIPTIONS,
+    "connecting": "it is being connected",
+    "restarting": "it cannot be reached now; the connection is tried again",
+    "error": "it cannot be reached; its operator finds the reason in the log",
+}
+"""The same of a server at an address: nobody here starts it."""
+
 log = logging.getLogger("defserve.proxying")
 TRANSITION_LOG: Final = "server %r: %s (%s)"
 """How changes of states are logged. Who shows them otherwise can leave them out."""
@@ -234,12 +247,14 @@ class BackendTransition:
 
 
 class BackendState:
-    """The state of one backend: `now`, since the time `since`. `note` has its last words, which are for operators."""
+    """The state of one backend: `now`, since the time `since`. `note` has its last words, which are for operators.
+    With a `refusal` it stays as it is until an operator starts it."""
 
     def __init__(self, id: str) -> None:
         self._id = id
         self.now: BackendStateName = "registered"
         self.note = ""
+        self.refusal: RestartRefusal | None = None
         self.since = time.time()
         self._watchers: dict[object, Callable[[BackendTransition], None]] = {}
         self.join_loop()
@@ -256,6 +271,7 @@ class BackendState:
             self.settled.set()
         elif state in ("connecting", "restarting"):
             self.settled.clear()
+            self.refusal = None
         if state == "connected":
             self.note = ""
         log.log(logging.WARNING if state == "error" else logging.INFO, TRANSITION_LOG, self._id, state, reason)
@@ -309,8 +325,11 @@ class ServerExit(StrEnum):
     """With another exit code, by a signal, by a lost connection, while it was opened, or by failed health probes."""
     STOPPED = "stopped"
     """Because an operator asked for it."""
+    IMPOSSIBLE = "impossible"
+    """It never ran, and another try would end the same way: there is no such program, or a name is taken."""
 
 
+@explain_arguments
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
     """When a server is started again. Times are seconds.
@@ -347,6 +366,7 @@ class RefusalReason(StrEnum):
     POLICY = "restart_policy"
     STOPPED = "operator_request"
     LIMIT = "restart_limit_exceeded"
+    IMPOSSIBLE = "cannot_start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,13 +408,14 @@ class RestartCounter:
         policy = self.policy
         if exit is ServerExit.STOPPED:
             return RestartRefusal(RefusalReason.STOPPED, "an operator stopped it")
+        if exit is ServerExit.IMPOSSIBLE:
+            return RestartRefusal(RefusalReason.IMPOSSIBLE, "it cannot start until that is fixed")
         if policy.strategy == "never" or (policy.strategy == "on_failure" and exit is ServerExit.CLEAN):
-            return RestartRefusal(RefusalReason.POLICY, f"its restart policy is {policy.strategy}")
+            return RestartRefusal(RefusalReason.POLICY, f"not restarted, because its policy is {policy.strategy}")
         count = self.recent
         if policy.max_restarts is not None and count >= policy.max_restarts:
-            return RestartRefusal(
-                RefusalReason.LIMIT, f"{count} restarts in {policy.window:g} s, and no more than that are allowed"
-            )
+            restarts = f"{count} restart{'' if count == 1 else 's'}"
+            return RestartRefusal(RefusalReason.LIMIT, f"gave up after {restarts} in {policy.window:g} s")
         self._times.append(self._clock())
         return compute_backoff(count, policy.base, policy.cap) * (1 - JITTER * self._chance())
 

@@ -167,7 +167,7 @@ class Mounts(Extension):
         for backend in self.backends.values():
             # Nobody knows what it has. That it does not run says more than that there is no such name.
             if not backend.is_known and backend.prefix.text and backend.may_have(name) and backend.is_open_to(call):
-                raise boundary.make_not_connected_error(backend.id, backend.state)
+                raise boundary.make_not_connected_error(backend, backend.state)
         return bool(opening)
 
     def find_owner(self, uri: str, able: Callable[[Backend], bool]) -> Backend | None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from defserve.base.concurrency import BackgroundTasks
+from defserve.client.link import ProgramMissing
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 from defserve.protocols.mgp.lifecycle import DEFAULT_SHUTDOWN_REASON, SHUTDOWN_REASONS
 from defserve.proxying.catalogue import BackendCatalogue, NameClash
@@ -239,7 +240,8 @@ class BackendSupervision:
             self._state.note = note
             verdict = self._policy.plan_restart(exit)
             if isinstance(verdict, RestartRefusal):
-                reason = note if exit is ServerExit.STOPPED else f"{verdict.reason}: {note}"
+                self._state.refusal = verdict
+                reason = note if exit is ServerExit.IMPOSSIBLE else f"{verdict.reason}: {note}"
                 self._state.enter_state("disconnected" if exit is ServerExit.CLEAN else "error", reason)
                 return
             if self._state.now != "error":
@@ -266,7 +268,9 @@ class BackendSupervision:
             is_clean = gone is not None and CLEAN_EXIT_REASON in gone.message
             return ServerExit.CLEAN if is_clean else ServerExit.FAILED, hidden(gone.message if gone else self._failed)
         except NameClash as clash:
-            return ServerExit.STOPPED, str(clash)
+            return ServerExit.IMPOSSIBLE, str(clash)
+        except ProgramMissing as error:
+            return ServerExit.IMPOSSIBLE, hidden(error.message)
         except PeerError as error:
             return ServerExit.FAILED, hidden(error.message)
         except Exception as error:

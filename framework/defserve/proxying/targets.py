@@ -17,7 +17,7 @@ from defserve.client.targets import RemoteServer as Address
 from defserve.client.targets import is_server_address
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 
 if TYPE_CHECKING:
     from defserve.client.link import ClientAuth, ClientLink, ResolveHost
@@ -83,6 +83,7 @@ class BackendSecrets:
         return value
 
 
+@explain_arguments
 class Remote(Address):
     """A server at an address: `RemoteServer("https://wiki.example.org/mcp", token=…)`.
 
@@ -146,6 +147,7 @@ class Remote(Address):
         return f"Remote({self.shown!r})"
 
 
+@explain_arguments
 class Command:
     """A server that is started as a child process: `Command("uvx", "mailer", env={"TOKEN": …})`.
 

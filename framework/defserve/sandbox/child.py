@@ -159,11 +159,13 @@ def keep_last_expression(tree: ast.Module, text: str) -> str:
 
 
 def encode(value: Any, most: int) -> ChildReport:
-    """The value as JSON of at most that many bytes. A value that is not JSON is sent as its `repr`."""
+    """The value as JSON of at most that many bytes, sets as arrays. Any other value is sent as its `repr`."""
     try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=list_set)
         # `json` accepts a lone surrogate, nothing else does.
-        if len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")) > most:
+        if len(text.encode("utf-8")) > most:
             return {"status": "output"}
+        return {"status": "ok", "value": json.loads(text)}
     except MemoryError:
         return {"status": "memory"}
     except BaseException:
@@ -171,7 +173,17 @@ def encode(value: Any, most: int) -> ChildReport:
             return {"status": "ok", "value": repr(value)[:MAX_REPR], "is_repr": True}
         except BaseException as error:
             return {"status": "error", "error": f"the value has no text: {describe_error(error)}"}
-    return {"status": "ok", "value": value}
+
+
+def list_set(value: Any) -> list[Any]:
+    """The members of a set, in order if they have one. Raises TypeError for what isn't a set."""
+    if not isinstance(value, (set, frozenset)):
+        raise TypeError
+    members: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+    try:
+        return sorted(members)
+    except TypeError:
+        return members
 
 
 def describe_error(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from keyword import iskeyword
 from threading import Event, Lock
 from typing import Any, Literal, get_args
 
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 from defserve.guard.code.allowed_names import CodeLevel
 from defserve.guard.verdict import Violation
 
@@ -25,6 +25,7 @@ NameList = Collection[str]
 MiB = 1024 * 1024
 
 
+@explain_arguments
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
     """What one run may use, including the start of its process."""

@@ -30,6 +30,7 @@ from pydantic_monty import (
 from defserve.sandbox import frames
 from defserve.sandbox.awaited import AwaitedCalls
 from defserve.sandbox.values import (
+    MAX_REPR,
     EncodedValue,
     UnencodableArguments,
     encode_arguments,
@@ -160,6 +161,9 @@ class ProgramHost:
         value = session.feed_run(task["source"], inputs=json.loads(task["inputs"]), print_callback=self._printed)
         with suppress(MontyRuntimeError):
             value = session.feed_run("result", print_callback=self._printed)
+            # A function crosses as a text about it.
+            if isinstance(value, str) and not session.feed_run("isinstance(result, str)"):
+                return EncodedValue("ok", json.dumps(value[:MAX_REPR]).encode(), is_repr=True)
         return encode_sandbox_value(value, task["value_bytes"])
 
     def _start(self) -> EncodedValue | None:

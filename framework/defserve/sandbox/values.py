@@ -30,17 +30,28 @@ class EncodedValue(NamedTuple):
 
 
 def encode_sandbox_value(value: Any, most: int) -> EncodedValue:
-    """The value that a program ended with, in at most so many bytes. What is not JSON is written as its `repr`."""
+    """The value that a program ended with, in at most so many bytes. A set is an array; what else is not JSON is
+    written as its `repr`."""
     if measure_value(value, most) > most:
         return EncodedValue("output")
     try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8")
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_list_set).encode("utf-8")
         if len(text) > most:
             return EncodedValue("output")
         from_json(text)  # the server reads it so, which is stricter
         return EncodedValue("ok", text)
     except (TypeError, ValueError, RecursionError):
         return _represent(value)
+
+
+def _list_set(value: Any) -> list[Any]:
+    if not isinstance(value, set | frozenset):
+        raise TypeError
+    members = list(cast("Collection[Any]", value))
+    try:
+        return sorted(members)
+    except TypeError:
+        return members
 
 
 def _represent(value: Any) -> EncodedValue:

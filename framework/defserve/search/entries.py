@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from defserve.core.json_values import is_array, is_object
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 
 RiskLevel: TypeAlias = Literal["safe", "moderate", "dangerous"]
 RISK_LEVELS: tuple[RiskLevel, ...] = ("safe", "moderate", "dangerous")
@@ -216,6 +216,7 @@ def estimate_tokens(size: int) -> int:
     return -(-size // 4)
 
 
+@explain_arguments
 @dataclass(frozen=True, slots=True)
 class ToolBudget:
     """Tokens: what lists and search results may cost a model.

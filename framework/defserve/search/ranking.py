@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 from defserve.search.entries import STOP_WORDS, EntryFilter, ToolBudget, ToolEntry, split_words, stem_word, stem_words
 from defserve.search.scores import Embedder, KeywordIndex, ToolVectors
 from defserve.search.vocabulary import SYNONYMS, expand_phrases
@@ -259,6 +259,7 @@ def _telling(
 Level: TypeAlias = Literal["auto", "L0", "L1", "L2", "L3"]
 
 
+@explain_arguments
 @dataclass(frozen=True, slots=True)
 class Search:
     """What `tools/list` shows, and how tools are found.

@@ -195,9 +195,7 @@ def _examine_assumed(server: Server, name: str, scopes: Iterable[str]) -> Examin
             f"{server.name} cannot know {name!r}", fix="it has no auth; name the caller: pipe or anonymous"
         )
     principal = server.auth.complete_principal(Principal(name, frozenset(scopes), credential=name))
-    return ExaminedCaller(
-        repr(name), principal, CallStep("known", "depends", "taken for granted; no token was checked")
-    )
+    return ExaminedCaller(repr(name), principal, CallStep("known", "depends", "assumed; no token was checked"))
 
 
 async def _examine_key(server: Server, name: str) -> ExaminedCaller:

@@ -33,12 +33,15 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "--local-token",
         "local_token",
-        {"action": BooleanOptionalAction, "help": "on a loopback address: who shows the key in a file of yours is you"},
+        {
+            "action": BooleanOptionalAction,
+            "help": "on a loopback address: your programs connect as you, by a key in a private file",
+        },
     ),
     (
         "--trust-same-user",
         "trust_same_user",
-        {**SWITCH, "help": "on a unix socket: every process of your user is you, proxies too"},
+        {**SWITCH, "help": "on a unix socket: every process of your user connects as you, proxies included"},
     ),
     ("--stateless", "stateless", {**SWITCH, "help": "open no sessions: all clients are of the stateless era"}),
     ("--certfile", "certfile", {"metavar": "FILE", "help": "certificate for https:// and wss://"}),

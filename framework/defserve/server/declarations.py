@@ -14,7 +14,7 @@ from defserve.binding.signature import find_source_location, get_function_name, 
 from defserve.context import Context
 from defserve.core.composition import Composition
 from defserve.core.extension import Extension, Provider, Wrapper, is_coroutine_function
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 from defserve.limits import Limits
 from defserve.protocols.mcp.extension import MCP, OPTIONAL_EXTENSION_FACETS
 from defserve.protocols.mcp.items import Item
@@ -339,8 +339,12 @@ def compose_server(server: Server) -> Composition:
         server.extend(ProcessSharing(server.shared, server.storage_identity))
     composition = Composition(server.extensions, limits=server.limits, around=_wrappers(server))
     if unknown := sorted(set(server.wrappers) - composition.known_methods):
+        from defserve.binding.signature import find_source_location
+
         raise UsageError(
-            f"around({unknown[0]!r}) wraps a method that this server does not have", fix="check its spelling"
+            f"around({unknown[0]!r}) wraps a method that this server does not have",
+            where=find_source_location(server.wrappers[unknown[0]][0]),
+            fix=did_you_mean(unknown[0], sorted(composition.known_methods)),
         )
     if server.search is not None:
         server.search.check(is_whole=not _is_proxy(server))

@@ -160,10 +160,9 @@ def refuse_unknown_fields(
     given: Mapping[str, Any], fields: type[Any], function: Callable[..., Any], subject: str, where: str
 ) -> None:
     """Raises UsageError for an option that neither `fields`, a typed dictionary, nor the function itself has."""
-
-    refuse_unknown_option(
-        given, [*fields.__annotations__, *(function.__kwdefaults__ or ())], subject, where, SERVER_OPTION_FIXES
-    )
+    by_place = function.__code__.co_varnames[1 : function.__code__.co_argcount]
+    known = [*fields.__annotations__, *by_place, *(function.__kwdefaults__ or ())]
+    refuse_unknown_option(given, known, subject, where, SERVER_OPTION_FIXES)
 
 
 def check_shared_and_feature_sets(shared: str | None, feature_sets: str, where: str) -> None:
@@ -212,6 +211,7 @@ SERVER_ATTRIBUTE_FIXES: Final = {
     "import_server": 'server.mount(child, prefix="…")',
     "as_proxy": 'server.mount(Command("python", "other.py")) or server.mount(Remote("https://…"))',
     "add_middleware": '@server.around("tools/call")',
+    "middleware": '@server.around("tools/call")',
     "list_tools": _LIST.format("tools"),
     "get_tools": _LIST.format("tools"),
     "get_tool": _LIST.format("tools"),
@@ -225,7 +225,7 @@ SERVER_ATTRIBUTE_FIXES: Final = {
     "read_resource": '@server.resource("notes://{id}"); in a test: await client.read(uri)',
     "get_context": "a parameter of the tool: ctx: Context",
     "request_context": "a parameter of the tool: ctx: Context",
-    "set_logging_level": "nothing: clients choose the level themselves",
+    "set_logging_level": "leave it out; clients choose the level themselves",
     "create_initialization_options": "server.run() needs none",
     "settings": "options of Server(…) and server.run(…)",
 }
@@ -234,8 +234,8 @@ SERVER_ATTRIBUTE_FIXES: Final = {
 SERVER_OPTION_FIXES: Final = {
     **dict.fromkeys(("transport", "host", "port", "path", "mount_path", "streamable_http_path"), _HTTP),
     "sse_path": f"{_HTTP[:-1]}, legacy_sse=True)",
-    "stateless_http": "nothing: requests of the newest version have no session, older clients have one",
-    "json_response": "nothing: a response is JSON until there is more to say",
+    "stateless_http": "leave it out; requests of the newest version have no session, older clients have one",
+    "json_response": "leave it out; a response is JSON until there is more to say",
     "debug": 'server.run(log_level="debug")',
     "log_level": 'server.run(log_level="info")',
     "middleware": '@server.around("tools/call")',
@@ -250,8 +250,8 @@ SERVER_OPTION_FIXES: Final = {
     "exclude_tags": "server.mount(child, transform=Transform(hide=[…]))",
     "transforms": "server.mount(child, transform=Transform(…))",
     "token_verifier": "Server(auth=…): StaticTokens, ApiKeys, JWT, or a class with `verify`",
-    "mask_error_details": "nothing: details never leave the server, except those of ToolError",
-    "show_banner": "nothing: there is no banner",
+    "mask_error_details": "leave it out; details never leave the server, except those of ToolError",
+    "show_banner": "leave it out; there is no banner",
     **{f"on_duplicate_{kind}": "replace=True where a name is used again" for kind in ("tools", "resources", "prompts")},
     "on_duplicate": "replace=True where a name is used again",
     "uvicorn_config": "options of server.run(…), or server.asgi() under a uvicorn of yours",
@@ -269,11 +269,11 @@ DECORATOR_OPTION_FIXES: Final = {
     "output_schema": "a return type: the schema is made from it",
     "input_schema": "types of the parameters, or schema={…}",
     "exclude_args": "Annotated[T, Depends(f)], or ctx: Context: they are injected",
-    "enabled": "nothing: a tool that is not declared is not there",
+    "enabled": "leave it out; a tool that should not be there is not declared, or is removed: server.remove_tool(name)",
     "serializer": "a return type; what it has as text is sent",
     "auth": "Server(auth=…), and scopes=[…] for a tool",
     "mimeType": "mime_type=…",
     "uri": 'the first argument: @server.resource("notes://{id}")',
-    "run_in_thread": "nothing: a plain def runs in a thread",
+    "run_in_thread": "leave it out; a plain def runs in a thread",
 }
 """An option of their decorators → what to write."""

@@ -56,6 +56,13 @@ class Server(Declarations):
     Tools, resources and prompts may change while it serves. Extensions, `around` and the lifespan may not.
     """
 
+    if not TYPE_CHECKING:  # which reads `__init__`
+
+        def __new__(cls, *args, **named):
+            if not args and "name" not in named and cls.__init__ is Server.__init__:
+                raise UsageError("Server needs a name", where=find_author_location(), fix='write Server("notes")')
+            return super().__new__(cls)
+
     def __init__(
         self,
         name: str,

@@ -268,16 +268,17 @@ async def announce_dangerous_tools(composition: Composition, auth: Auth | None, 
     tools = [tool for tool, found in securities if found is not None and found.security.confirmation_required]
     if not tools:
         return
-    rights, refused = "", ["callers without a token"]
+    rights, unasked = "", list[str]()
     if mgp.options.confirm == "always":
-        refused.append("clients that cannot be asked")
+        unasked = ["every caller"]
     else:
         rights = ", or if a key, token or access entry names the tool"
-        if auth is not None and (unnamed := await _list_callers_to_ask(mgp, auth, tools)):
-            refused.append(f"if the client cannot be asked, {_list_names(unnamed)}")
+        unasked = await _list_callers_to_ask(mgp, auth, tools) if auth is not None else []
     names = _list_names([tool.name for tool in tools])
     say(f"dangerous tools: {names}. A call runs if a person confirms it through the client{rights}.")
-    say(f"  would be refused: {'; '.join(refused)}")
+    say("  always refused: callers without a token")
+    if unasked:
+        say(f"  refused if the client can't ask a person: {_list_names(unasked)}")
 
 
 async def _list_callers_to_ask(mgp: MGP, auth: Auth, tools: list[Tool]) -> list[str]:
@@ -300,7 +301,7 @@ async def _list_callers_to_ask(mgp: MGP, auth: Auth, tools: list[Tool]) -> list[
         for caller in (auth.complete_principal(key.make_principal()) for key in keys):
             unnamed = [t.name for t in tools if caller.may_invoke(t.name) and not find_naming_right(mgp, caller, t)]
             if unnamed:
-                listed[f'key "{caller.id}" (tool:invoke:* does not name {_list_names(unnamed)})'] = None
+                listed[f'key "{caller.id}" (it does not name {_list_names(unnamed)})'] = None
     return list(listed)
 
 

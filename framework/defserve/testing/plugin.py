@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 ERAS = ("handshake", "stateless")
 TRANSPORTS = ("memory", "stdio", "http", "ws")
 MARKERS = (
-    'serves(target, over=..., **options): the server of the `client` fixture: an object, "module:attr",'
-    ' "path/server.py:attr" or an address; over "memory", "stdio", "http", "ws" or several of them;'
-    " options go to the client",
+    "serves(target, over=..., own_store=False, **options): the server of the `client` fixture: an object,"
+    ' "module:attr", "path/server.py:attr" or an address; over "memory", "stdio", "http", "ws" or several of them; with'
+    " own_store it uses Server(store=...), and else an empty store in memory; options go to the client",
     'eras(*eras): run only in these eras: "handshake", "stateless", or a protocol version',
 )
 PASSED = pytest.StashKey[bool]()
@@ -126,13 +126,18 @@ def schema_snapshot(request: pytest.FixtureRequest, client: SyncClient) -> Calla
 def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, dict[str, Any]]:
     from defserve.client.targets import is_server_address, is_server_object
     from defserve.errors import UsageError
+    from defserve.testing.transports import replace_stores, require_own_stores
     from defserve.tooling.loading import load_quietly
 
     mark = request.node.get_closest_marker("serves")
     target: Any = mark.args[0] if mark and mark.args else _find_default_server(request)
     options = {name: value for name, value in mark.kwargs.items() if name != "over"} if mark else {}
-    if isinstance(target, str) and (over == "stdio" or is_server_address(target)):
+    _check_options(options)
+    has_own_store = options.pop("own_store", False)
+    if isinstance(target, str) and is_server_address(target):
         return target, options
+    if isinstance(target, str) and over == "stdio":
+        return target, {**options, "own_store": has_own_store}
     if over == "stdio":
         pytest.fail(
             "over stdio a server runs in its own process, so it cannot be given as an object\n"
@@ -145,7 +150,25 @@ def _server_under_test(request: pytest.FixtureRequest, over: str) -> tuple[Any, 
         pytest.fail(f"the server under test cannot be loaded: {error}", pytrace=False)
     if not is_server_object(server):
         pytest.fail(f"the server under test is {type(server).__name__!r}, not a server", pytrace=False)
+    try:
+        (require_own_stores if has_own_store else replace_stores)(server)
+    except UsageError as error:
+        pytest.fail(str(error), pytrace=False)
     return server, options
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Fails the test for an option of its mark that does not exist."""
+    from inspect import signature
+
+    from defserve.client.client import Client
+    from defserve.errors import did_you_mean
+    from defserve.testing.transports import CREDENTIALS
+
+    known = [*("over", "own_store", *CREDENTIALS), *list(signature(Client).parameters)[1:]]
+    for name in options:
+        if name not in known:
+            pytest.fail(f"serves has no option {name!r}\n  fix: {did_you_mean(name, known)}", pytrace=False)
 
 
 def _find_default_server(request: pytest.FixtureRequest) -> Any:

@@ -199,8 +199,8 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda it: it.answer_fields.update(state=""), "does not belong"),
     (lambda it: it.answer_fields.update(iss="https://evil.example"), "is from https://evil.example"),
     (lambda it: it.answer_fields.update(iss=it.origin + "/"), "not from"),
-    (lambda it: it.issuer.update(authorization_response_iss_parameter_supported=True), "does not say that it is from"),
-    (lambda it: it.answer_fields.update(code="", error="access_denied"), "says no: access_denied"),
+    (lambda it: it.issuer.update(authorization_response_iss_parameter_supported=True), "does not name http"),
+    (lambda it: it.answer_fields.update(code="", error="access_denied"), "refused the sign-in: access_denied"),
     (lambda it: it.answer_fields.update(code=""), "no code"),
 ]
 

@@ -35,7 +35,7 @@ def test_a_book_is_overdue_the_day_after_it_was_due(client: SyncClient, day: Fak
     day.passes(days=14)
     assert client.call("overdue") == []
     day.passes(days=1)
-    assert client.call("overdue") == ["Emma: 1 days"]
+    assert client.call("overdue") == ["Emma, days late: 1"]
 
 
 def test_a_book_is_lent_once(client: SyncClient, day: FakeDay) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.forking.spawning import quick_arguments
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
+
+PAGE = Path(__file__).parents[3] / "docs" / "cookbook" / "kernel.md"
 
 
 def quick_python(folder: Path) -> str:
@@ -32,6 +35,8 @@ async def test_five_servers_are_one(tmp_path: Path):
     kernel = Kernel(load_kernel_config(PROGRAMS / "kernel" / "mgp.toml"), {**os.environ, **settings})
     async with kernel.server.connect() as client:
         await until(lambda: len(kernel.ps()) == 5 and all(row["tools"] for row in kernel.ps()))
+        shown = re.findall(r"^(office\.\w+) +\w+ +[\d-]+ +(\d+) ", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+        assert shown == [(row["id"], str(row["tools"])) for row in kernel.ps()], "the page shows other counts of tools"
         names = {tool["name"] for tool in await client.tools()}
         assert {"books_add_books", "charts_bar_chart", "drafts_restore", "files_read_file"} <= names
         assert "files_delete_file" not in names

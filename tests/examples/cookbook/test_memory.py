@@ -15,9 +15,9 @@ def recalled(client: SyncClient, message: str | None) -> list[tuple[str, str]]:
 
 
 def test_what_was_remembered_is_read_by_the_model_when_it_matters(client: SyncClient):
-    assert client.call("remember", fact="Alice drinks green tea.") == "1 facts are kept"
-    assert client.call("remember", fact="The office is in Oslo.") == "2 facts are kept"
-    assert client.call("remember", fact="The office is in Oslo.") == "2 facts are kept"
+    assert client.call("remember", fact="Alice drinks green tea.") == "Facts stored: 1"
+    assert client.call("remember", fact="The office is in Oslo.") == "Facts stored: 2"
+    assert client.call("remember", fact="The office is in Oslo.") == "Facts stored: 2"
     ((position, text),) = recalled(client, "What does Alice like?")
     assert position == "beforeUser"
     assert text == "Facts that the user asked to remember:\n- Alice drinks green tea."

@@ -57,7 +57,7 @@ def test_two_kernels_that_grant_at_once_lose_nothing(tmp_path: Path) -> None:
 
         def grant(process: int) -> None:
             for number in range(GRANTS):
-                asked = {"verb": "access grant", "agent": f"{process}-{number}", "id": "a"}
+                asked = {"verb": "access grant", "caller": f"{process}-{number}", "id": "a"}
                 assert list(ask_kernel(config, asked, process))
 
         with ThreadPoolExecutor(2) as both:
@@ -67,7 +67,7 @@ def test_two_kernels_that_grant_at_once_lose_nothing(tmp_path: Path) -> None:
         # Each knows what was decided at the other, and may take it back.
         found = list(ask_kernel(config, {"verb": "access list"}, one.pid))
         assert {row["agent_id"] for row in found if "agent_id" in row} == expected
-        list(ask_kernel(config, {"verb": "access revoke", "agent": f"{two.pid}-0", "id": "a"}, one.pid))
+        list(ask_kernel(config, {"verb": "access revoke", "caller": f"{two.pid}-0", "id": "a"}, one.pid))
         assert granted(config) == expected - {f"{two.pid}-0"}
 
 

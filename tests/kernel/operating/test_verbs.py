@@ -68,7 +68,7 @@ async def test_access_is_granted_denied_and_revoked(tmp_path: Path, capsys: pyte
         assert [each for each, _ in one.trail.told("ACCESS_GRANTED", "ACCESS_REVOKED")] == [
             "ACCESS_GRANTED", "ACCESS_REVOKED", "ACCESS_REVOKED",
         ]  # fmt: skip
-        assert await asked(one, "access list", agent="eve") == [default]
+        assert await asked(one, "access list", caller="eve") == [default]
 
 
 async def test_an_entry_for_a_tool_that_a_server_does_not_have_is_refused(
@@ -77,28 +77,28 @@ async def test_an_entry_for_a_tool_that_a_server_does_not_have_is_refused(
     async with governed(tmp_path, tool("look"), tool("add_note"), kernel=CLOSED) as one:
         for verb in ("access grant", "access deny"):
             with pytest.raises(UsageError, match="'s' has no tool 'ad_note'") as caught:
-                await asked(one, verb, agent="bob", id="s", tool="ad_note")
+                await asked(one, verb, caller="bob", id="s", tool="ad_note")
             assert "did you mean 'add_note'?" in str(caught.value)
         with pytest.raises(UsageError, match="it has add_note, look"):
-            await asked(one, "access deny", agent="bob", id="s", tool="zzz")
+            await asked(one, "access deny", caller="bob", id="s", tool="zzz")
         assert len(await asked(one, "access list")) == 1
         # A tool may be yet to come, and the tools of a server that does not run are not known.
         assert await typed(one, capsys, "access", "deny", "bob", "s", "later", "--force") == "bob: deny s later\n"
         await one.here.kernel.stop("s")
-        await asked(one, "access deny", agent="bob", id="s", tool="ad_note")
+        await asked(one, "access deny", caller="bob", id="s", tool="ad_note")
         assert len(await asked(one, "access list")) == 3
 
 
 @pytest.mark.parametrize(
     ("verb", "fields", "told"),
     [
-        ("access grant", {"agent": "bob", "id": "x"}, "no server 'x'"),
-        ("access grant", {"agent": "b\nob", "id": "s"}, "printable"),
-        ("access grant", {"agent": "bob", "id": "s", "until": "soon"}, "expires_at"),
-        ("access grant", {"agent": "bob", "id": "s", "reason": "x" * 3000}, "justification"),
-        ("access revoke", {"agent": "bob", "id": "s"}, "no such entry"),
+        ("access grant", {"caller": "bob", "id": "x"}, "no server 'x'"),
+        ("access grant", {"caller": "b\nob", "id": "s"}, "printable"),
+        ("access grant", {"caller": "bob", "id": "s", "until": "soon"}, "expires_at"),
+        ("access grant", {"caller": "bob", "id": "s", "reason": "x" * 3000}, "justification"),
+        ("access revoke", {"caller": "bob", "id": "s"}, "no such entry"),
         ("access list", {"id": "x"}, "no server 'x'"),
-        ("access grant", {"agent": "bob"}, "needs id"),
+        ("access grant", {"caller": "bob"}, "needs id"),
         ("access __init__", {}, "no verb"),
         ("governance approve", {}, "no verb"),
         ("permissions approve", {"id": "s", "permission": "camera"}, "needs no permission"),
@@ -122,7 +122,7 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing(
 async def test_a_kernel_that_cannot_tell_its_callers_apart_says_so(tmp_path: Path) -> None:
     async with governed(tmp_path, tool("look")) as one:
         with pytest.raises(UsageError, match="no access control") as caught:
-            await asked(one, "access grant", agent="bob", id="s")
+            await asked(one, "access grant", caller="bob", id="s")
         assert "default_policy" in caught.value.fix
 
 
@@ -273,7 +273,7 @@ async def test_a_decision_that_cannot_be_kept_is_refused_with_the_reason(
         with pytest.raises(UsageError, match="No space left"):
             await asked(one, "permissions deny", id="s")
         with pytest.raises(UsageError):
-            await asked(one, "access grant", agent="bob", id="s")
+            await asked(one, "access grant", caller="bob", id="s")
         assert len(await asked(one, "access list")) == 1
         assert await uses(one) == "access_denied"
 

@@ -294,7 +294,8 @@ async def test_a_token_in_a_message_on_a_pipe_is_still_the_local_users_client(tm
 
 AUTO = "A call runs if a person confirms it through the client, or if a key, token or access entry names the tool."
 ALWAYS = "A call runs if a person confirms it through the client."
-NO_TOKEN = "  would be refused: callers without a token"
+NO_TOKEN = "  always refused: callers without a token"
+UNASKED = "  refused if the client can't ask a person: "
 
 
 def serve_disks(*names: str, **options: Any) -> Server:
@@ -325,16 +326,17 @@ async def test_the_start_names_the_dangerous_tools_and_who_is_refused():
     several = await announced(serve_disks(*"abcdefg", confirm="always"))
     assert several == [
         f"dangerous tools: a, b, c, d, e and 2 more. {ALWAYS}",
-        f"{NO_TOKEN}; clients that cannot be asked",
+        NO_TOKEN,
+        f"{UNASKED}every caller",
     ]
 
 
 async def test_the_start_names_what_tokens_lack():
     tokens = StaticTokens({"good": "ann"})
-    lacking = f"{NO_TOKEN}; if the client cannot be asked, tokens without the scope tool:invoke:NAME"
-    assert await announced(serve_disks("wipe", auth=tokens)) == [f"dangerous tools: wipe. {AUTO}", lacking]
+    lacking = f"{UNASKED}tokens without the scope tool:invoke:NAME"
+    assert await announced(serve_disks("wipe", auth=tokens)) == [f"dangerous tools: wipe. {AUTO}", NO_TOKEN, lacking]
     granted = serve_disks("wipe", auth=tokens, permissions="config_only", granted=["filesystem.write"])
-    assert (await announced(granted))[1] == NO_TOKEN
+    assert (await announced(granted))[1:] == [NO_TOKEN]
 
 
 async def test_the_start_names_the_keys_that_do_not_name_a_tool(tmp_path: Path):
@@ -350,11 +352,8 @@ async def test_the_start_names_the_keys_that_do_not_name_a_tool(tmp_path: Path):
     }.items():
         await keys.create(name, permissions=permissions)
     access = AccessPolicy("opt-out", [Entry("tool_grant", "bob", tool) for tool in ("wipe", "shred")])
-    _, refused = await announced(serve_disks("wipe", "shred", auth=keys, access=access))
-    assert refused == (
-        f'{NO_TOKEN}; if the client cannot be asked, key "ci" (tool:invoke:* does not name wipe, shred), '
-        'key "half" (tool:invoke:* does not name shred)'
-    )
+    _, _, refused = await announced(serve_disks("wipe", "shred", auth=keys, access=access))
+    assert refused == f'{UNASKED}key "ci" (it does not name wipe, shred), key "half" (it does not name shred)'
 
 
 async def test_keys_that_cannot_be_read_do_not_stop_the_start(tmp_path: Path):

@@ -30,7 +30,7 @@ from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteReq
 from defserve.auth.proxy.tokens import ProxyTokens, UserGrants
 from defserve.auth.proxy.vendors import Vendor, VendorLogin, resolve_vendor
 from defserve.core.json_values import is_mapping
-from defserve.errors import DefserveError, UsageError
+from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.identity import ServerIdentity, make_server_store
 from defserve.stores.store import Store, is_in_memory
 
@@ -38,6 +38,7 @@ VARIABLE: Final = "DEFSERVE_SECRET"
 LASTS_SECONDS: Final = 30 * 86400.0
 
 
+@explain_arguments
 class OAuthProxy(Auth):
     """Lets MCP clients sign users in through a vendor such as Google, GitHub, Entra, Auth0, Okta or Keycloak.
 

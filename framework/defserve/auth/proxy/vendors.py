@@ -27,7 +27,7 @@ from defserve.auth.principals import is_token_principal_id
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.auth.signed_tokens import IdTokenVerifier
 from defserve.core.json_values import is_array, is_object
-from defserve.errors import UsageError, did_you_mean
+from defserve.errors import UsageError, did_you_mean, explain_arguments
 
 log = logging.getLogger("defserve.auth")
 
@@ -257,6 +257,7 @@ def _select_tokens(tokens: Mapping[str, Any]) -> dict[str, str]:
 # -- The vendors, as data. A vendor with an `issuer` says the rest in its metadata.
 
 
+@explain_arguments
 @dataclass(frozen=True, slots=True)
 class Vendor:
     """Where users sign in. `{tenant}`, `{domain}` and `{issuer}` are filled in by the author.

@@ -376,7 +376,8 @@ def unknown_tool(client: Client, tool: str, known: list[str], hidden: str) -> To
     """The error for a tool that is not listed. `hidden` says what it means if the server has it; else it is empty."""
     name = client.server_info.get("name", "the server")
     if not hidden:
-        fix = did_you_mean(tool, known, f"its tools are {', '.join(known)}" if known else "it has no tools")
+        listed = f"its tools are {', '.join(known)}" if known else "see what it offers: defserve list"
+        fix = did_you_mean(tool, known, listed)
         return ToolError(f"{name} has no tool {tool!r}\n  fix: {fix}")
     fix = did_you_mean(tool, known, f"you see {', '.join(known)}" if known else "you see none")
     return ToolError(f"{name} shows you no tool {tool!r}\n  fix: {fix}{'' if fix.endswith('?') else ';'} or {hidden}")

@@ -177,10 +177,10 @@ def verdict(found: list[DoctorFinding]) -> StyledLine:
     """The findings in one line."""
     to_mend = sum(finding.state in ("missing", "broken") for finding in found)
     if to_mend:
-        words = "1 thing to mend" if to_mend == 1 else f"{to_mend} things to mend"
+        words = "1 problem to fix" if to_mend == 1 else f"{to_mend} problems to fix"
         is_broken = any(finding.state == "broken" for finding in found)
         return StyledLine((f"{words}.", "bad" if is_broken else "warning"))
-    more = " What has -- is only needed if you use it." if any(each.state == "unused" for each in found) else ""
+    more = " Lines with -- only matter if you use them." if any(each.state == "unused" for each in found) else ""
     return StyledLine(("All good.", "good"), more)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from defserve.cli.content import print_file_check
 from defserve.cli.exits import EXIT_OK
-from defserve.cli.kernel_actions import CONFIG_HELP, format_exit_note, list_kernel_commands, run_kernel_verb
+from defserve.cli.kernel_actions import CONFIG_HELP, format_member_note, list_kernel_commands, run_kernel_verb
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.cli.screen import can_draw, make_console, show_stderr
 from defserve.cli.screen_blocks import StyledLine, format_count, measure_text
 from defserve.cli.start_screen import format_fact, format_start, format_time, show_start_at_terminal
+from defserve.errors import UsageError
 from defserve.kernel.control import locate_config
 from defserve.server.command_line import add_serving_options, read_serving_options
 
@@ -72,10 +74,10 @@ def main(argv: list[str]) -> int:
 
     file = locate_config(options.config)
     if options.json:
-        return print_file_check(options, str(file), lambda: _summarize_config(load_kernel_config(file)))
+        return print_file_check(options, str(file), lambda: _summarize_config(load_kernel_config(file), options.on))
     config = load_kernel_config(file)
     if options.check:
-        return _check(config)
+        return _check(config, options.on)
     options.on = options.on or config.settings.on or "stdio:"
     for note in config.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -83,6 +85,8 @@ def main(argv: list[str]) -> int:
 
     kernel = Kernel(config)
     kernel.on = options.on
+    for warning in kernel.find_open_servers():
+        print(f"warning: {warning}", file=sys.stderr)
     with KernelStartDisplay(kernel, is_logged=bool(options.log_level or options.log_json)):
         kernel.server.run(**read_serving_options(options))
     return EXIT_OK
@@ -93,7 +97,7 @@ def main(argv: list[str]) -> int:
 
 MAX_DRAWN_SECONDS: Final = 15.0
 """A server that is not ready by then has a line for each change, like everywhere else."""
-MAX_REASON_LENGTH: Final = 160
+MAX_REASON_LENGTH: Final = 300
 SETTLED: Final = frozenset(("connected", "disconnected", "error"))
 # State → what is shown of it, and its style.
 STATE_WORDS: Final = {
@@ -106,6 +110,8 @@ STATE_WORDS: Final = {
     "error": ("failed", "bad"),
 }
 DISABLED: Final = ("disabled", "faint")
+RETRIED: Final = ("trying again", "warning")
+"""A server at an address is not ours to start."""
 ASLEEP: Final = ("ready, idle until its first call", "good")
 
 
@@ -196,10 +202,12 @@ class KernelStartDisplay:
             word, style = DISABLED
         elif member.state == "disconnected" and member.entry.start == "lazy":
             word, style = ASLEEP
+        elif member.state == "restarting" and member.entry.launch.url:
+            word, style = RETRIED
         elif member.state == "connected" and member.backend is not None and id in self._seconds:
             more = f" in {format_time(self._seconds[id])}, {format_count(member.backend.tools, 'tool')}"
-        elif member.state in ("error", "restarting"):
-            why = format_exit_note(str(member.make_ps_row()["note"]))
+        if member.state in ("error", "restarting"):
+            why = format_member_note(member.make_ps_row())
             more = f": {why[:MAX_REASON_LENGTH]}" if why else ""
         return StyledLine(indent, (id, "title"), gap, (word, style), more, hang=len(f"{id}{gap}"))
 
@@ -214,32 +222,47 @@ def _is_other_news(record: logging.LogRecord) -> bool:
 # -- Files: checked, imported from the settings of a client, and their schema.
 
 
-def _check(config: KernelConfig) -> int:
-    """Say what is in the file. A variable that is not set is no mistake of the file."""
+def _check(config: KernelConfig, on: str | None) -> int:
+    """Say what is in the file. What this machine lacks, a variable or a program, is no mistake of the file."""
     print(f"{config.path} is valid: {format_count(len(config.servers), 'server')}")
-    for note in _notes(config):
+    for note in config.notes:
         print(f"note: {note}")
+    for warning in _find_warnings(config, on):
+        print(f"warning: {warning}")
     for id, names in config.unset().items():
         print(f"note: {id} is not started here: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not set")
     return EXIT_OK
 
 
-def _summarize_config(config: KernelConfig) -> dict[str, Any]:
+def _summarize_config(config: KernelConfig, on: str | None) -> dict[str, Any]:
     unset = {id: list(names) for id, names in config.unset().items()}
-    return {"servers": [entry.id for entry in config.servers], "notes": _notes(config), "unset": unset}
+    warnings = [{"problem": one.problem, "where": one.where, "fix": one.fix} for one in _find_warnings(config, on)]
+    servers = [entry.id for entry in config.servers]
+    return {"servers": servers, "notes": list(config.notes), "warnings": warnings, "unset": unset}
 
 
-def _notes(config: KernelConfig) -> list[str]:
-    """What should be known of the file, and commands that are whole lines of a shell: a program has no arguments."""
-    lines = {entry.id: entry.launch.command for entry in config.servers if " " in entry.launch.command}
-    return [
-        *config.notes,
-        *(
-            f"{id}: there is no program {line!r}; its arguments belong in args = […]"
-            for id, line in lines.items()
-            if "${" not in line and not shutil.which(line)
-        ),
-    ]
+def _find_warnings(config: KernelConfig, on: str | None) -> list[UsageError]:
+    """What will go wrong, or is less safe than it looks, when the file is served here at `on`."""
+    from defserve.kernel.governance.access import find_open_servers
+
+    address = on or config.settings.on
+    return [*_find_missing_programs(config), *find_open_servers(config, address, has_auth=bool(config.settings.keys))]
+
+
+def _find_missing_programs(config: KernelConfig) -> Iterator[UsageError]:
+    """Servers whose program is not on this machine. Variables may stand in the command."""
+    from defserve.kernel.config.entries import unset_in
+
+    for entry in config.servers:
+        launch = entry.launch
+        if not entry.enabled or not launch.command or unset_in(launch.texts(), os.environ):
+            continue
+        filled = launch.fill_variables(os.environ)
+        if shutil.which(filled.command, path=filled.env.get("PATH")) is None:
+            program, _, rest = launch.command.partition(" ")
+            fix = f'write command = "{program}" and args = ["{rest}"]' if rest else "install it, or give its full path"
+            problem = f"{entry.id} cannot start: there is no program {launch.command!r}"
+            yield UsageError(problem, where=entry.where, fix=fix)
 
 
 def import_settings(argv: list[str]) -> int:

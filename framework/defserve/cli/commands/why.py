@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from argparse import Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.cli.exits import EXIT_OK, EXIT_TOOL_FAILED
@@ -14,12 +15,13 @@ from defserve.cli.screen_blocks import JsonBlock, StyledLine
 from defserve.cli.target import NAME_ONE, find_project_target, load_target, redirect_stdout_to_stderr
 from defserve.client.targets import is_server_address
 from defserve.errors import UsageError
-from defserve.server.call_decision import TOKEN, CallDecision, ExaminedCaller, Outcome, examine_caller, explain_call
+from defserve.server.call_decision import TOKEN, Outcome, examine_caller, explain_call
 
 if TYPE_CHECKING:
     from defserve.client.signin.credentials import Tokens
 
 TOKEN_VARIABLE: Final = "DEFSERVE_TOKEN"
+START_SECONDS: Final = 30.0
 MARKS: Final[dict[Outcome, tuple[str, str]]] = {
     "passed": ("✓", "good"),
     "refused": ("✗", "bad"),
@@ -36,6 +38,7 @@ EXAMPLES: Final = """  defserve why ci delete_note --server notes.py            
   defserve why token delete_note --token @token.txt           whoever the token proves
   defserve why token delete_note                              you, as defserve login signed you in
   defserve why alice delete_note --scopes notes.read,notes.write
+  defserve why bob vault_read --server mgp.toml               of the kernel that serves this file
 """
 
 
@@ -49,7 +52,7 @@ def main(argv: list[str]) -> int:
         CommandArgument(
             "--server",
             metavar="TARGET",
-            help="server.py, server.py:name or module:name (default: the project's server)",
+            help="server.py, server.py:name, module:name or a kernel's mgp.toml (default: the project's server)",
         ),
         CommandArgument(
             "--token",
@@ -63,12 +66,6 @@ def main(argv: list[str]) -> int:
     target = options.server or find_project_target()
     if target is None:
         raise UsageError("no server is given", fix=f"add --server: {NAME_ONE}")
-    if target.endswith(".toml"):
-        raise UsageError(
-            f"{target!r} is the file of a kernel, whose servers decide as well",
-            fix=f"defserve kernel access list --agent {options.caller} --config {target} shows what is granted and "
-            "denied; for the rest, ask the server itself: --server server.py",
-        )
     if is_server_address(target):
         raise UsageError(
             f"{target!r} is an address, and a server tells nobody its rules",
@@ -76,22 +73,23 @@ def main(argv: list[str]) -> int:
             f"{target} says whether your token is accepted, and which scopes it has",
         )
     with redirect_stdout_to_stderr():
-        server = load_target(target)
-        caller, decision = asyncio.run(_explain(server, options))
+        told = _ask_kernel(target, options) if target.endswith(".toml") else asyncio.run(_explain(target, options))
     if options.json:
-        show_stdout(JsonBlock({"caller": caller.title, "tool": options.tool, **decision.describe()}))
+        show_stdout(JsonBlock(told))
     else:
-        show_stdout(*_format_decision(caller, decision, f"{options.tool} on {os.path.basename(target)}"))
-    return EXIT_OK if decision.would_run else EXIT_TOOL_FAILED
+        show_stdout(*_format_decision(told, os.path.basename(target)))
+    return EXIT_OK if told["would_run"] else EXIT_TOOL_FAILED
 
 
-async def _explain(server: Any, options: Namespace) -> tuple[ExaminedCaller, CallDecision]:
+async def _explain(target: str, options: Namespace) -> dict[str, Any]:
+    server = load_target(target)
     scopes = None if options.scopes is None else options.scopes.replace(",", " ").split()
-    token, granted = options.token or os.environ.get(TOKEN_VARIABLE), None
+    token, granted = _find_token(options), None
     if options.caller == TOKEN and not token and (sign_in := _find_sign_in(server)) is not None:
         token, granted = sign_in.access_token, sign_in.scopes
     caller = await examine_caller(server, options.caller, token=token, scopes=scopes, granted=granted)
-    return caller, await explain_call(server, caller, options.tool)
+    decision = await explain_call(server, caller, options.tool)
+    return {"caller": caller.title, "tool": options.tool, **decision.describe()}
 
 
 def _find_sign_in(server: Any) -> Tokens | None:
@@ -104,11 +102,43 @@ def _find_sign_in(server: Any) -> Tokens | None:
     return credential.tokens if credential is not None else None
 
 
-def _format_decision(caller: ExaminedCaller, decision: CallDecision, subject: str) -> list[StyledLine]:
-    lines = [StyledLine((f"{caller.title} → {subject}", "title"))]
+def _ask_kernel(file: str, options: Namespace) -> dict[str, Any]:
+    """What the kernel that serves a file says; if none runs, one that is started for this question."""
+    from defserve.kernel.control import ask_kernel, find_socket_paths, locate_config
+
+    config = locate_config(file)
+    question = {
+        "caller": options.caller,
+        "tool": options.tool,
+        "token": _find_token(options),
+        "scopes": options.scopes,
+    }
+    if running := find_socket_paths(config):
+        (told,) = ask_kernel(config, {"verb": "why", **question}, min(running))
+        return told
+    return asyncio.run(_ask_own_kernel(config, question))
+
+
+async def _ask_own_kernel(config: Path, question: dict[str, Any]) -> dict[str, Any]:
+    from defserve.kernel.kernel import Kernel
+
+    kernel = Kernel.load(config)
+    async with kernel.server.connect():
+        backends = (member.backend for member in kernel.members.values())
+        await asyncio.gather(*(one.ready(START_SECONDS) for one in backends if one is not None and one.is_new))
+        return await kernel.explain_call(**question)
+
+
+def _find_token(options: Namespace) -> str | None:
+    return options.token or os.environ.get(TOKEN_VARIABLE)
+
+
+def _format_decision(told: dict[str, Any], target: str) -> list[StyledLine]:
+    lines = [StyledLine((f"{told['caller']} → {told['tool']} on {target}", "title"))]
     lines += [
-        StyledLine("  ", MARKS[step.outcome], f" {step.gate}: ", step.sentence, hang=4) for step in decision.steps
+        StyledLine("  ", MARKS[step["outcome"]], f" {step['gate']}: ", step["sentence"], hang=4)
+        for step in told["steps"]
     ]
-    lines.append(StyledLine((decision.verdict, "good" if decision.would_run else "bad")))
-    fixes = dict.fromkeys(step.fix for step in decision.steps if step.fix)
+    lines.append(StyledLine((told["verdict"], "good" if told["would_run"] else "bad")))
+    fixes = dict.fromkeys(step["fix"] for step in told["steps"] if step["fix"])
     return lines + [StyledLine("  ", ("fix:", "fix"), f" {fix}") for fix in fixes]

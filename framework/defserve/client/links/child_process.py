@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Final, NamedTuple, cast
 
 from defserve.base.redaction import escape_unprintable_lines
-from defserve.client.link import TURN_SECONDS, split_into_pieces
+from defserve.client.link import TURN_SECONDS, ProgramMissing, split_into_pieces
 from defserve.client.replies import KEPT_HEAD_BYTES, KEPT_TAIL_BYTES, CutMessage
 from defserve.core.line_framing import LineSplitter
 from defserve.errors import PeerGone
@@ -382,7 +382,8 @@ def _not_started(options: ChildOptions, error: OSError) -> PeerGone:
     # A missing working folder gives the same error as a missing program.
     is_about_command = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC) and os.path.isdir(cwd or ".")
     fix = _fix_for(command) if is_about_command else ""
-    return PeerGone(f"{text}\n  fix: {fix}" if fix else text)
+    kind = ProgramMissing if is_about_command else PeerGone
+    return kind(f"{text}\n  fix: {fix}" if fix else text)
 
 
 def _fix_for(command: str) -> str:

@@ -129,6 +129,8 @@ class HttpEndpoint:
             return make_peer_error(error)
         # Such an error without an id was made before the message was read: it is about HTTP.
         words = " ".join(str(error.get("message") or body.decode(errors="replace")).split())[:MAX_QUOTE_LENGTH]
+        if media_type(response) == HTML_MEDIA_TYPE:
+            words = WEB_PAGE
         text = f"{self} answered HTTP {status} {response.reason}".rstrip()
         return HttpRefusal(
             f"{text}: {words}" if words else text, data={**object_or_empty(error.get("data")), "status": status}
@@ -141,6 +143,10 @@ class HttpEndpoint:
 
     async def aclose(self) -> None:
         await self._http.aclose()
+
+
+HTML_MEDIA_TYPE: Final = "text/html"
+WEB_PAGE: Final = "a web page, so this is no MCP endpoint"
 
 
 def media_type(response: HttpResponse) -> str:

@@ -31,7 +31,7 @@ from defserve.client.mcpl.state import STATE_SEND_MODES, OnState, StateSendMode
 from defserve.client.replies import Json
 from defserve.core.json_values import is_mapping
 from defserve.core.messages import encode
-from defserve.errors import InvalidParams, UsageError
+from defserve.errors import InvalidParams, UsageError, explain_arguments
 from defserve.protocols.mcp.errors import read_object_param, read_optional_object_param, read_text_param
 from defserve.protocols.mcpl.content import ModelInfo
 from defserve.protocols.mcpl.manifest import nest_capability_paths
@@ -52,6 +52,7 @@ OFFERS: Final = (
 VERSIONS: Final = (MCPL_04.version, MCPL_05.version)
 
 
+@explain_arguments
 class Mcpl:
     """How a host takes part in MCPL. It holds no connection: many clients may share one. Callables may be async.
 

@@ -49,7 +49,7 @@ from defserve.client.replies import Json, filter_strings, object_or_empty, strin
 from defserve.core.extension import ALL_METHODS
 from defserve.core.json_values import as_list
 from defserve.core.messages import RequestId, encode
-from defserve.errors import DefserveError, MethodNotFound, PeerError, PeerGone, Refused, UsageError
+from defserve.errors import DefserveError, MethodNotFound, PeerError, PeerGone, Refused, UsageError, explain_arguments
 from defserve.protocols.mcp.asking.client_features import SINGLE_FIELD_NAME
 from defserve.protocols.mgp.audit import AuditLogger, AuditSink, AuditSinks, open_audit_sinks
 from defserve.protocols.mgp.forwarding import apply_standard_validator
@@ -77,6 +77,7 @@ OFFERED_MGP_EXTENSIONS: Final = (
 CALLBACK_EXTENSIONS: Final = ("bidirectional", "callbacks")
 
 
+@explain_arguments
 class Mgp:
     """How a host guards its calls. It holds no connection: many clients may share one.
 

@@ -55,7 +55,7 @@ from defserve.client.signin.grants import (
 )
 from defserve.client.signin.issuer import ClientRegistration, DiscoveredIssuer, discover_issuer, is_own_issuer
 from defserve.client.targets import connect_url
-from defserve.errors import PeerError, UsageError
+from defserve.errors import PeerError, UsageError, explain_arguments
 
 MAX_VAIN_RENEWALS: Final = 2
 """How many new tokens a server may refuse, one after the other, before we believe that it takes none."""
@@ -326,6 +326,7 @@ def _authorization(credential: Credential) -> str:
 # -- How a client signs in, as one writes it: `Remote(url, auth=SignIn())`.
 
 
+@explain_arguments
 class SignIn:
     """A person signs in, in a browser, when the server asks for a token. `auth=SignIn()` is usually enough.
 
@@ -396,6 +397,7 @@ class _Unattended:
         return ServerAuthorizer(url, self._store, self._grant, self._how)
 
 
+@explain_arguments
 class ClientCredentials(_Unattended):
     """The client acts for itself, with a secret or with a private key (PEM or JWK) whose public half the issuer knows.
 

@@ -293,7 +293,9 @@ class Attempt:
             raise SignInError("what came back does not belong to this sign-in", fix="sign in again")
         issuer = self.found.issuer
         if "iss" not in answer and issuer.sends_issuer:
-            raise SignInError(f"what came back does not say that it is from {issuer.issuer}", fix="sign in again")
+            raise SignInError(
+                f"the answer to the sign-in does not name {issuer.issuer} as its sender", fix="sign in again"
+            )
         if answer.get("iss", issuer.issuer) != issuer.issuer:
             raise SignInError(
                 f"what came back is from {quote_peer_text(answer['iss'])}, not from {issuer.issuer}; "
@@ -304,7 +306,7 @@ class Attempt:
             said = quote_peer_text(answer.get("error_description", ""))
             raise RefusedByIssuer(
                 answer["error"],
-                f"{issuer.issuer} says no: {quote_peer_text(answer['error'])}{f': {said}' if said else ''}",
+                f"{issuer.issuer} refused the sign-in: {quote_peer_text(answer['error'])}{f': {said}' if said else ''}",
             )
         if not answer.get("code"):
             raise SignInError(f"{issuer.issuer} sent no code back", fix="sign in again")

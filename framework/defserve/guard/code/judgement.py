@@ -75,7 +75,8 @@ def _violations(source: str | bytes, policy: CodePolicy) -> Iterable[Violation]:
     except TreeTooDeep:
         return [Violation("nesting", f"Code nested too deeply: at most {policy.bounds.depth} levels are allowed")]
     except SyntaxError as error:
-        return [Violation("syntax", f"{INVALID}: {error.msg}", error.lineno)]
+        is_more = error.msg.lower() != INVALID.lower()
+        return [Violation("syntax", f"{INVALID}: {error.msg}" if is_more else INVALID, error.lineno)]
     except (ValueError, RecursionError, MemoryError, OverflowError):
         return [Violation("nesting", "Code too complex to be judged")]
     return found

@@ -69,6 +69,14 @@ class ServerLaunch:
         return Hidden(used, [value for name, value in named.items() if "${" not in value and is_secret_name(name)])
 
     @property
+    def credential(self) -> str:
+        """The setting that makes whoever calls the server its operator: a token, a key. Empty: it has none."""
+        if self.auth_token:
+            return "auth_token"
+        named = (("headers", self.headers), ("env", self.env))
+        return next((f"{table}.{name}" for table, values in named for name in values if is_secret_name(name)), "")
+
+    @property
     def shown(self) -> str:
         """The command line or address, as the file has it."""
         return self.url or " ".join((self.command, *self.args))
@@ -140,7 +148,7 @@ class ServerEntry:
 
 @dataclass(frozen=True, slots=True)
 class RegisterRules:
-    """Which servers agents may add while the kernel runs."""
+    """Which servers callers may add while the kernel runs."""
 
     enabled: bool = False
     commands: tuple[str, ...] = ()

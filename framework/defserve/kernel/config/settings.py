@@ -360,7 +360,7 @@ SERVER_SETTINGS: Final = Table(
         "version": Text("the protocol version to speak with it; the default is the newest that both know",
                         HANDSHAKE_VERSIONS + STATELESS_VERSIONS),
         "pinned": Texts("tools that are always listed"),
-        "default_policy": Text("whether agents need a grant (opt-in) or not (opt-out)", POLICIES),
+        "default_policy": Text("whether callers need a grant (opt-in) or not (opt-out)", POLICIES),
         "health": HEALTH,
         "mgp": MGP,
         "restart_policy": Either("the same as in [servers.mgp], or a table",
@@ -381,7 +381,7 @@ KERNEL: Final = Table(
         "instructions": Text("what clients are told about the whole"),
         "on": Text("where it serves unless --on says otherwise", example="http://127.0.0.1:8000/mcp"),
         "level": Text("how much of the tools a list shows (MGP §16.3); auto: as much as the budget allows", LEVELS),
-        "default_policy": Text("whether agents need a grant (opt-in) or not (opt-out)", POLICIES),
+        "default_policy": Text("whether callers need a grant (opt-in) or not (opt-out)", POLICIES),
         "permissions": Text(
             "whether permissions that no operator has decided about are approved for callers that are "
             "vouched for (auto_approve), or wait for an operator (interactive)",
@@ -410,9 +410,9 @@ KERNEL: Final = Table(
         ),
         "tools": Table("all servers' tools", {"pinned": Texts("tools that are always listed: `office.mail.send`")}),
         "register": Table(
-            "servers that agents add while the kernel runs",
+            "servers that callers add while the kernel runs",
             {
-                "enabled": Flag("whether agents may add servers at all"),
+                "enabled": Flag("whether callers may add servers at all"),
                 "commands": Texts("the programs that they may start"),
                 "hosts": Texts("the hosts that they may connect to"),
             },

@@ -42,6 +42,30 @@ def has_closed_servers(config: KernelConfig) -> bool:
     return "opt-in" in (config.settings.default_policy, *(entry.default_policy for entry in config.servers))
 
 
+NETWORK_ADDRESSES: Final = ("http://", "https://", "ws://", "wss://")
+
+
+def find_open_servers(config: KernelConfig, on: str, *, has_auth: bool) -> list[UsageError]:
+    """Servers that unauthenticated callers at the address `on` use with the credentials of the file, and how to close
+    each. Without an address, the file may yet be served at one."""
+    settings = config.settings
+    if has_auth or (on and not on.startswith(NETWORK_ADDRESSES)):
+        return []
+    callers = f"anyone who reaches {on}" if on else "served over HTTP, anyone who reaches this kernel"
+    return [
+        UsageError(
+            f"{callers} can call {entry.id} with your credentials ({credential}): [kernel] has no keys",
+            where=entry.where,
+            fix=f'write keys = "keys.json" in [kernel] and run defserve keys create; or write default_policy = "opt-in"'
+            f" for {entry.id}, and grant callers access",
+        )
+        for entry in config.servers
+        if entry.enabled
+        and (credential := entry.launch.credential)
+        and (entry.default_policy or settings.default_policy) != "opt-in"
+    ]
+
+
 def make_kernel_policy(config: KernelConfig) -> AccessPolicy:
     """The policy of the kernel's own tools. They show and do only what their caller may."""
     return AccessPolicy("opt-out", admins=config.settings.admins or ("local",))

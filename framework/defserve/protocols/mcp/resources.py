@@ -101,9 +101,10 @@ class Resource(Item[ResourceOptions]):
         unknown = sorted(variables - set(names))
         missing = sorted(n for n, p in names.items() if n not in variables and p.required)
         if unknown or missing:
-            problem = f"variables {unknown} are no parameters" if unknown else f"parameters {missing} are no variables"
+            names_of = ", ".join(map(repr, unknown or missing))
+            problem = f"the function has no parameter {names_of}" if unknown else f"the URI has no variable {names_of}"
             raise UsageError(
-                f"resource {uri!r} does not match function {bound.signature.name!r}: its {problem}",
+                f"resource {uri!r} does not match function {bound.signature.name!r}: {problem}",
                 where=where,
                 fix="use the same names in the template and in the signature",
             )

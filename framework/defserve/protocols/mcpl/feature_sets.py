@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_call_arguments
 from defserve.protocols.mcpl.section import DeclareTool, FeatureBinding, FeatureSetBase, make_registering_decorator
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class FeatureSet(FeatureSetBase):
 
         return ToolScope(self, scope)
 
+    @explain_call_arguments("state")
     def state(
         self,
         model: type[M],

@@ -124,7 +124,7 @@ class ToolScope:
         scope, tag = self._resolve_scope(arguments), call.params.get("scope")
         if is_anonymous_session(call.session):
             raise self._make_denial(
-                scope.label, f"nobody vouches for the caller, so it can approve nothing: {AUTHENTICATION_HINT}"
+                scope.label, f"the caller is not authenticated, so it can approve nothing: {AUTHENTICATION_HINT}"
             )
         if get_mcpl_terms(call.terms) is not None and get_mcpl_vocabulary(call).scopes:
             if is_object(tag) and normalize_label(str(tag.get("label"))) != scope.label:

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from defserve.core.json_values import is_object
 from defserve.core.shapes import is_number
-from defserve.errors import UsageError
+from defserve.errors import UsageError, explain_arguments
 from defserve.protocols.mcpx.envelope import Envelope, MessageKind, find_operation_context, parse_kind
 
 LIFETIME: Final = 300.0
@@ -404,6 +404,7 @@ class ApprovalRule:
         return {**about, "approvals": len(self.approvals), "within": within}
 
 
+@explain_arguments
 class ApprovalRules:
     """Decisions of people, and what follows from them.
 

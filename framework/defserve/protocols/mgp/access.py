@@ -20,7 +20,7 @@ from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler
 from defserve.core.messages import Params
 from defserve.core.shapes import TEXT, one_of, read_member
-from defserve.errors import InvalidParams, MethodNotFound, UsageError
+from defserve.errors import InvalidParams, MethodNotFound, UsageError, explain_arguments
 from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mcp.errors import read_text_param
 from defserve.protocols.mgp import vocabulary
@@ -273,6 +273,7 @@ _FALLBACKS: Final[Mapping[AccessDefault, AccessDecision]] = {
 }
 
 
+@explain_arguments
 class AccessPolicy:
     """Which agents may use which tools. An agent's entry for the tool decides, then its entry for the server, then
     `default`.

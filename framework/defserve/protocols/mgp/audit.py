@@ -28,6 +28,7 @@ from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mcp.errors import get_trace_id
 from defserve.protocols.mcp.items import ORIGINAL_NAME_FACET
 from defserve.protocols.mgp import vocabulary
+from defserve.protocols.mgp.errors import ServerNotReady, ServerRestarting
 from defserve.protocols.mgp.terms import get_call_sections, get_tool_security
 from defserve.protocols.mgp.vocabulary import CUSTOM_NAME_PATTERN
 
@@ -248,7 +249,7 @@ def outcome_events(error: BaseException | None) -> list[tuple[str, str, Params]]
     if isinstance(error, BadArguments):
         details = {"reason": error.error_type, "fields": [problem.field for problem in error.problems]}
         return [("VALIDATION_FAILED", "BLOCKED", details)]
-    if isinstance(error, Refused):
+    if isinstance(error, Refused) and not isinstance(error, (ServerNotReady, ServerRestarting)):
         return [("TOOL_BLOCKED", "BLOCKED", {"reason": error.error_type})]
     result = "CANCELLED" if _is_cancelled(error) else "FAILURE"
     return [("TOOL_EXECUTED", result, {"error": type(error).__name__})]

@@ -345,7 +345,7 @@ async def confirm_call(mgp: MGP, call: Call, tool: Tool, arguments: dict[str, An
         return
     if is_stranger(caller):
         raise NotConfirmed(
-            f"{name} has to be confirmed, and a caller that nobody vouches for cannot do that: {AUTHENTICATION_HINT}",
+            f"{name} has to be confirmed, and an unauthenticated caller cannot do that: {AUTHENTICATION_HINT}",
             data={"fix": AUTHENTICATION_HINT},
         )
     # What the client has shown its user, and may have confirmed, is the outermost call.

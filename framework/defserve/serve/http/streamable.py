@@ -403,7 +403,11 @@ class StreamableEndpoint:
         for key, kind in ((rules.version_key, str), (rules.capabilities_key, dict)):
             if not is_object(meta) or not isinstance(meta.get(key), kind):
                 return send_jsonrpc_error(
-                    exchange, 400, INVALID_PARAMS, f"Invalid params: _meta[{key!r}] is required", request.id
+                    exchange,
+                    400,
+                    INVALID_PARAMS,
+                    f"Invalid params: _meta[{key!r}] is required. For curl, serve with --rest",
+                    request.id,
                 )
         text = find_routing_mismatch(exchange.headers, request.method, request.params, meta[rules.version_key])
         if text is not None:
@@ -489,9 +493,8 @@ class StreamableEndpoint:
         """The session that a request belongs to, or a refusal to await."""
         id, version = exchange.headers.get("mcp-session-id"), exchange.version
         if id is None:
-            return send_jsonrpc_error(
-                exchange, 400, INVALID_REQUEST, "Invalid request: the Mcp-Session-Id header is missing"
-            )
+            missing = "the Mcp-Session-Id header is missing: send initialize first. For curl, serve with --rest"
+            return send_jsonrpc_error(exchange, 400, INVALID_REQUEST, f"Invalid request: {missing}")
         session = self.sessions.find(id, exchange.principal.id)
         if session is None:
             return send_jsonrpc_error(

@@ -116,7 +116,7 @@ async def ask_confirmation(call: Call, message: str, *, key: str | None = None) 
     if _is_strangers(call):
         from defserve.auth.authority import AUTHENTICATION_HINT
 
-        raise NoBackChannel(f"nobody vouches for this caller, so it cannot confirm anything: {AUTHENTICATION_HINT}")
+        raise NoBackChannel(f"this caller is not authenticated, so it cannot confirm anything: {AUTHENTICATION_HINT}")
     try:
         form = ElicitationForm.from_single_field({"type": "boolean", "title": "Confirm"})
         return await ask_form(call, message, form, key=key, strict=True) is True

@@ -51,10 +51,10 @@ class ServerSecret:
             import logging
 
             logging.getLogger("defserve").warning(
-                "a tool has asked its caller a question, and only this process can take the answer: after a restart, "
-                "or in another process, the call has to be made again. To change that, give all processes the same "
-                "secret: set %s (or Server(secret=…)) to what this prints: "
-                "python -c 'import secrets; print(secrets.token_urlsafe(32))'",
+                "warning: a tool asked its caller a question, and only this process can accept the answer.\n"
+                "  After a restart, or in another process, the caller has to call again.\n"
+                "  fix: give all processes the same %s (or Server(secret=…)), made with\n"
+                "  python -c 'import secrets; print(secrets.token_urlsafe(32))'",
                 SECRET_VARIABLE,
             )
         return self._sealer

@@ -68,7 +68,7 @@ class UnknownStateOwner(Refused):
     def __init__(self) -> None:
         super().__init__(
             "This tool keeps state, and callers who do not say who they are cannot be told apart: sign in, open a "
-            'session, or name the "checkpoint" to start from (null begins anew)'
+            'session, or name the "checkpoint" to start from (null starts empty)'
         )
 
 
