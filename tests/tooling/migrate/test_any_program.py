@@ -78,7 +78,7 @@ def test_odd_programs_go_through(source: str) -> None:
     try:
         migrate(source)
     except UsageError as error:
-        assert "it is not Python" in error.problem
+        assert "this is not valid Python" in error.problem
 
 
 def test_a_project_with_a_broken_file_is_migrated_without_it() -> None:

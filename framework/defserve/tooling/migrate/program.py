@@ -38,6 +38,8 @@ class ProgramFacts:
     """Server → `host`, `port` and path, if they were given to it and not to its `run`."""
     makers: set[str] = field(default_factory=set[str])
     """Functions that are annotated as returning a server."""
+    returns: dict[str, list[cst.BaseExpression]] = field(default_factory=dict[str, list[cst.BaseExpression]])
+    """A function or method → what each of that name returns; of other files, too, if none here has the name."""
     is_package: bool = False
     """Whether the file is an `__init__.py`: what it imports may be meant for others."""
 
@@ -98,6 +100,8 @@ class _Values(cst.CSTVisitor):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._depth += 1
+        annotation = node.returns.annotation if node.returns is not None else cst.Name("None")
+        self._facts.returns.setdefault(node.name.value, []).append(annotation)
         returned = node.returns.annotation if node.returns is not None else node.name
         if (
             self._facts.resolve_name(returned.value if isinstance(returned, cst.Subscript) else returned)
@@ -363,13 +367,13 @@ class _Strip(cst.CSTTransformer):
             return True
         if isinstance(found, cst.Import) or local in self._facts.modules:
             if local in self._are_used:
-                self._problems += [(use.node, no_counterpart(use.full)) for use in self._after if use.name == local]
+                self._problems += [(use.node, describe_kept_name(use.full)) for use in self._after if use.name == local]
             return local in self._are_used
         if self._facts.names.get(local) in RENAMED_CLASSES:
             return False
         if local not in self._are_used and not self._facts.is_package:
             return False
-        self._problems.append((found, no_counterpart(name)))
+        self._problems.append((found, describe_kept_name(name)))
         return True
 
 
@@ -405,10 +409,11 @@ def _import_names(module: cst.Module, source: str, names: set[str]) -> cst.Modul
     return module.with_changes(body=[*body[:place], line, *body[place:]])
 
 
-def no_counterpart(name: str) -> str:
+def describe_kept_name(name: str) -> str:
     """What is said about a name of theirs that stays. `name` may be dotted."""
-    hint = UNSUPPORTED_NAMES.get(name.rpartition(".")[2], "see the page on migrating, or keep this part where it is")
-    return f"{name} has no counterpart: {hint}"
+    if (hint := UNSUPPORTED_NAMES.get(name.rpartition(".")[2])) is not None:
+        return f"{name} is not rewritten: {hint}"
+    return f"{name} has no counterpart: see the page on migrating, or keep this part where it is"
 
 
 def _is_theirs(found: _Found) -> bool:
