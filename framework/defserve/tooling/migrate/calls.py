@@ -255,7 +255,8 @@ def rewrite_app(call: cst.Call, verb: str, extra: Sequence[cst.Arg], add_note: A
             kept.append(_keep_guard(arg, name, verb, add_note))
         else:
             kept.append(None)
-            if name not in DROPPED_OPTIONS and name != "transport":
+            is_default = name == "path" and _read_string(arg.value) == "/mcp"
+            if name not in DROPPED_OPTIONS and name != "transport" and not is_default:
                 add_note(f"the option {name or get_code(arg)}= of {verb} is left out: see server.asgi(…)")
     if find_option(call.args, "allowed_hosts") is None:
         add_note(f"server.asgi() answers only as localhost; if it is reached by other names: {ADD_HOSTS}")
@@ -294,7 +295,7 @@ def rewrite_mount(call: cst.Call, add_note: AddNote) -> cst.Call:
 def rewrite_hints(call: cst.Call) -> cst.BaseExpression:
     """`ToolAnnotations(readOnlyHint=True)` → `{"readOnlyHint": True}`."""
     elements = [
-        cst.DictElement(make_string(arg.keyword.value), arg.value, comma=arg.comma)
+        cst.DictElement(make_string(_to_camel_case(arg.keyword.value)), arg.value, comma=arg.comma)
         if arg.keyword is not None
         else cst.StarredDictElement(arg.value, comma=arg.comma)
         for arg in call.args
@@ -307,6 +308,12 @@ def rewrite_hints(call: cst.Call) -> cst.BaseExpression:
         lpar=call.lpar,
         rpar=call.rpar,
     )
+
+
+def _to_camel_case(name: str) -> str:
+    """`read_only_hint`, as version 2 of the SDK has it, → `readOnlyHint`."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
 
 def rewrite_text_content(call: cst.Call, add_note: AddNote) -> cst.Call:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import libcst as cst
+from libcst import matchers
 from libcst.helpers import get_full_name_for_node
 
 from defserve.tooling.migrate.name_tables import (
@@ -261,9 +262,16 @@ class RequiredImports:
         strip = _Strip(self._facts, find_name_uses(after), self.problems)
         made: list[_Statement] = []
         place: int | None = None
+        comments: list[cst.EmptyLine] = []
+        """Of imports that are gone: they stand before what comes next."""
         for statement in after.body:
             strip.has_found = False
             kept = _strip_statement(statement, strip)
+            if comments and kept:
+                kept[0] = kept[0].with_changes(leading_lines=[*comments, *kept[0].leading_lines])
+                comments = []
+            if place is not None and strip.has_found and not kept:
+                comments += _collect_comments(statement)
             if place is None and strip.has_found:
                 ours, kept = self._ours(statement, kept)
                 is_def = isinstance(statement, cst.FunctionDef | cst.ClassDef)
@@ -273,7 +281,7 @@ class RequiredImports:
         if place is None:  # all that imported theirs is gone
             place = _end_of_head(made)
             made[place:place] = self._lines()
-        module = after.with_changes(body=made)
+        module = after.with_changes(body=made, footer=[*comments, *after.footer])
         for source, names in sorted(self._standard.items(), reverse=True):
             module = _import_names(module, source, names)
         return module
@@ -284,7 +292,10 @@ class RequiredImports:
         if not lines or isinstance(was, cst.FunctionDef | cst.ClassDef):
             return lines, kept
         if isinstance(was, cst.SimpleStatementLine):
-            own = lines[0].with_changes(leading_lines=was.leading_lines, trailing_whitespace=was.trailing_whitespace)
+            inner = [] if kept else [line for part in was.body for line in _collect_comments(part)]
+            own = lines[0].with_changes(
+                leading_lines=[*was.leading_lines, *inner], trailing_whitespace=was.trailing_whitespace
+            )
             blank = cst.TrailingWhitespace()
             return [own], [each.with_changes(leading_lines=(), trailing_whitespace=blank) for each in kept]
         if not kept and isinstance(was, cst.Try | cst.If):
@@ -358,7 +369,11 @@ class _Strip(cst.CSTTransformer):
         if not _is_theirs(found):
             return found
         kept = [alias for alias in found.names if self._stays(alias, found)]
-        return found.with_changes(names=_separate_aliases(kept)) if kept else None
+        if not kept:
+            return None
+        # What stood behind the last name stands behind the one that is last now.
+        kept[-1] = kept[-1].with_changes(comma=found.names[-1].comma)
+        return found.with_changes(names=kept)
 
     def _stays(self, alias: cst.ImportAlias, found: _Found) -> bool:
         name = get_full_name_for_node(alias.name) or ""
@@ -375,6 +390,15 @@ class _Strip(cst.CSTTransformer):
             return False
         self._problems.append((found, describe_kept_name(name)))
         return True
+
+
+def _collect_comments(node: cst.CSTNode) -> list[cst.EmptyLine]:
+    """The comments of an import, each as a line; without those for tools, which are about that import alone."""
+    comments = [cst.ensure_type(each, cst.Comment) for each in matchers.findall(node, matchers.Comment())]
+    return [cst.EmptyLine(comment=each) for each in comments if not FOR_TOOLS.match(each.value)]
+
+
+FOR_TOOLS = re.compile(r"#\s*+(?:noqa|type:|mypy:|pyright:|pylint:|ruff:|isort:|fmt:)")
 
 
 def _import_names(module: cst.Module, source: str, names: set[str]) -> cst.Module:
