@@ -35,7 +35,11 @@ def test_every_comment_stays(idiom: Idiom) -> None:
 @idioms
 def test_a_rewritten_program_starts_or_its_report_names_the_line(idiom: Idiom, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses: list[str] = []
-    monkeypatch.setattr(Server, "run", lambda _, on="stdio:", **options: addresses.append(on))
+
+    def note_address(server: Server, on: str = "stdio:", **options: Any) -> None:
+        addresses.append(on)
+
+    monkeypatch.setattr(Server, "run", note_address)
     program: dict[str, Any] = {"__name__": "__main__"}
     try:
         exec(compile(idiom.after, "idiom.py", "exec", dont_inherit=True), program)

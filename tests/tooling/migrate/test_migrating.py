@@ -57,7 +57,10 @@ def test_comments_strings_and_layout_stay(program: str) -> None:
 
 
 def test_a_file_that_would_not_compile_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewriting, "rewrite_run", lambda *_: libcst.Await(libcst.Name("outside")))
+    def rewrite_wrongly(*_: object) -> libcst.BaseExpression:
+        return libcst.Await(libcst.Name("outside"))
+
+    monkeypatch.setattr(rewriting, "rewrite_run", rewrite_wrongly)
     program = f"{HEAD}mcp.run()\n"
     assert migrate(program).text == program
     assert "would be no valid Python" in migrate(program).notes[0].text

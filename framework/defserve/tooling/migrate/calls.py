@@ -166,7 +166,7 @@ def rewrite_run(
 
 
 def _rewrite_run_option(arg: cst.Arg, name: str | None, add_note: AddNote) -> cst.Arg | None:
-    if name in PROTECTING_OPTIONS:
+    if name is not None and name in PROTECTING_OPTIONS:
         return _keep_guard(arg, name, "run", add_note)
     if name == "log_level":
         level = _read_string(arg.value)

@@ -225,14 +225,15 @@ class ProgramRewriter(cst.CSTTransformer):
 
     def _add_tool(self, tool: cst.BaseExpression, updated: cst.Call, add_note: AddNote) -> cst.Call:
         """`mcp.add_tool(Tool.from_function(f, name=…))` → `mcp.add_tool(f, name=…)`."""
-        func = tool.func if isinstance(tool, cst.Call) else None
-        is_made = isinstance(func, cst.Attribute) and func.attr.value == "from_function"
-        if is_made and self._facts.resolve_name(func.value) in ("Tool", "FunctionTool"):
+        if isinstance(tool, cst.Call):
+            maker = (
+                tool.func if isinstance(tool.func, cst.Attribute) and tool.func.attr.value == "from_function" else None
+            )
+            if maker is None or self._facts.resolve_name(maker.value) not in ("Tool", "FunctionTool") or not tool.args:
+                return updated
             options = rewrite_item(cst.ensure_type(updated.args[0].value, cst.Call), "tool", add_note)
             updated = updated.with_changes(args=options.args, whitespace_before_args=options.whitespace_before_args)
-            tool = cst.ensure_type(tool, cst.Call).args[0].value
-        elif func is not None:
-            return updated
+            tool = tool.args[0].value
         return self._keep_structured(tool, updated, add_note)
 
     def _keep_structured(self, function: cst.BaseExpression, made: cst.Call, add_note: AddNote) -> cst.Call:
