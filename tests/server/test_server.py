@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -244,3 +247,25 @@ async def test_decorators_work_bare_and_called_and_give_the_function_back():
     assert (bare(1), with_options(1), ask(), r()) == (2, 3, "?", "r")
     async with raw(server) as peer:
         assert [text_of(await peer.call(name, {"n": 1})) for name in ("bare", "called")] == ["2", "3"]
+
+
+@pytest.mark.slow
+def test_a_script_that_cannot_be_served_ends_with_two_lines(tmp_path: Path) -> None:
+    script = 'from defserve import Server\n\nServer("a").run(on="http://0.0.0.0:0/mcp")\n'
+    (tmp_path / "script.py").write_text(script)
+    ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    first, second = ended.stderr.splitlines()
+    assert ended.returncode == 1
+    assert first.startswith("error: script.py:3: serving on 0.0.0.0 without knowing") and second.startswith("  fix: ")
+
+
+def test_an_error_of_run_can_still_be_caught_and_other_errors_keep_their_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    with pytest.raises(UsageError) as caught:
+        Server("a").run(on="http://0.0.0.0:0/mcp")
+    sys.excepthook(UsageError, caught.value, caught.tb)
+    assert "Traceback" not in capsys.readouterr().err
+    sys.excepthook(ValueError, ValueError("other"), caught.tb)
+    assert "Traceback" in capsys.readouterr().err

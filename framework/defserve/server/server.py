@@ -356,17 +356,23 @@ class Server(Declarations):
         on, every request has a line. Raises SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of
         input.
         """
-        check_web_options(web, Server.run)
-        refuse_in_a_loop()
-        self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
-        if workers is not None:
-            from defserve.server.workers.running import serve_worker_group
+        try:
+            check_web_options(web, Server.run)
+            refuse_in_a_loop()
+            self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
+            if workers is not None:
+                from defserve.server.workers.running import serve_worker_group
 
-            code = serve_worker_group(self, on, workers, web, log_json=log_json)
-        else:
-            from defserve.server.serving import serve_address
+                code = serve_worker_group(self, on, workers, web, log_json=log_json)
+            else:
+                from defserve.server.serving import serve_address
 
-            code = serve_address(self, on, token, token_file, web)
+                code = serve_address(self, on, token, token_file, web)
+        except UsageError as error:
+            from defserve.server.serving import show_without_traceback
+
+            show_without_traceback(error)
+            raise
         if code:
             raise SystemExit(code)
 

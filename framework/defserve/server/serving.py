@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from defserve.core.extension import Extension
 from defserve.errors import UsageError
+from defserve.server.decorators import find_author_location
 
 if TYPE_CHECKING:
     from defserve.protocols.mcpx.participant import Participant
@@ -38,6 +40,21 @@ def serve_address(server: Server, on: str, token: str | None, token_file: str | 
     address = Address.parse(on, "/mcp")
     shown = {"show_address": server.show_address, "show_note": server.show_note}
     return run_network_server(server.composition, server.mcp, server.auth, address, web, **shown)
+
+
+def show_without_traceback(error: UsageError) -> None:
+    """If nothing catches this error, Python prints `error: …` and `fix: …` with the author's line, and no frames."""
+    if getattr(sys.excepthook, "__module__", None) not in (sys.__name__, __name__):
+        return  # the program has a hook of its own
+    where = "" if error.where else f"{find_author_location()}: "
+
+    def show_uncaught(kind: type[BaseException], uncaught: BaseException, trace: TracebackType | None) -> None:
+        if uncaught is error:
+            print(f"error: {where}{error}", file=sys.stderr)
+        else:
+            sys.__excepthook__(kind, uncaught, trace)
+
+    sys.excepthook = show_uncaught
 
 
 def _on_stdio(server: Server, on: str) -> int:

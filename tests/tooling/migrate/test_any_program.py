@@ -78,7 +78,7 @@ def test_odd_programs_go_through(source: str) -> None:
     try:
         migrate(source)
     except UsageError as error:
-        assert "it is not Python" in error.problem
+        assert "this is not valid Python" in error.problem
 
 
 def test_a_project_with_a_broken_file_is_migrated_without_it() -> None:
@@ -97,3 +97,10 @@ def test_a_server_that_a_function_of_another_file_makes_is_known() -> None:
     done = migrate_files({Path("p/app.py"): app, Path("p/main.py"): main})
     assert "def make(name) -> Server:\n    return Server(name)" in done[Path("p/app.py")].text
     assert done[Path("p/main.py")].text.endswith("app = make('x')\napp.run()\n")
+
+
+def test_what_a_function_of_another_file_returns_is_known() -> None:
+    main = "from fastmcp import FastMCP\nfrom p.prices import price\nmcp = FastMCP('x')\nmcp.tool(price)\n"
+    done = migrate_files({Path("p/prices.py"): "def price() -> float: ...\n", Path("p/main.py"): main})
+    assert done[Path("p/main.py")].text.endswith("mcp.tool(price, structured=True)\n")
+    assert done[Path("p/main.py")].notes == []

@@ -15,7 +15,7 @@ from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser
 from defserve.cli.screen import show_stdout
 from defserve.cli.screen_blocks import DiffBlock, JsonBlock, ScreenBlock, StyledLine
 from defserve.errors import UsageError
-from defserve.tooling.migrate.migration import NOT_PYTHON, NOTHING_HERE, Migration, migrate_files
+from defserve.tooling.migrate.migration import NOT_PYTHON, NOT_PYTHON_FIX, NOTHING_HERE, Migration, migrate_files
 from defserve.tooling.project_parts import PART_MAKERS, PartRequest, apply_edits, locate_server, make_part, plan_edits
 from defserve.tooling.project_template import (
     DERIVED_ANSWERS,
@@ -301,7 +301,7 @@ def _migrate(named: list[Path]) -> list[Migrated]:
     done = {path: Migrated(path, sources[path], each) for path, each in migrate_files(sources).items()}
     for path in files:
         if bad := [note for note in done[path].migration.notes if note.text == NOT_PYTHON]:
-            raise UsageError(f"{path}: line {bad[0].line}: {NOT_PYTHON}", fix="correct it first")
+            raise UsageError(f"{path}:{bad[0].line}: {NOT_PYTHON}", fix=NOT_PYTHON_FIX)
     return [
         each
         for path, each in done.items()
@@ -324,6 +324,8 @@ def _write(done: list[Migrated]) -> None:
 
 def _report(each: Migrated, *, written: bool) -> list[ScreenBlock]:
     name, notes = os.path.relpath(each.path), each.migration.notes
+    if any(note.text == NOTHING_HERE for note in notes):
+        return [f"{name}: nothing to change: {NOTHING_HERE}"]
     if each.migration.text == each.before:
         lines: list[ScreenBlock] = [f"{name}: nothing to change"]
     else:

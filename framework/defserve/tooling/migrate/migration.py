@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,7 +30,7 @@ def migrate(source: str, name: str = "server") -> Migration:
     path = Path(f"{name}.py")
     migration = migrate_files({path: source})[path]
     if any(note.text == NOT_PYTHON for note in migration.notes):
-        raise UsageError(f"line {migration.notes[0].line}: {NOT_PYTHON}", fix="correct it first")
+        raise UsageError(f"{path}:{migration.notes[0].line}: {NOT_PYTHON}", fix=NOT_PYTHON_FIX)
     return migration
 
 
@@ -42,7 +44,7 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
     except ImportError:
         raise UsageError("migrate needs libcst, which is not installed", fix='pip install "defserve[dev]"') from None
     from defserve.tooling.migrate.program import collect_facts, unquote_annotations
-    from defserve.tooling.migrate.project_facts import SourceFile, share_servers
+    from defserve.tooling.migrate.project_facts import SourceFile, share_returns, share_servers
 
     done: dict[Path, Migration] = {}
     files: dict[Path, SourceFile] = {}
@@ -62,6 +64,7 @@ def migrate_files(sources: Mapping[Path, str]) -> dict[Path, Migration]:
         facts.is_package = path.name == "__init__.py"
         files[path] = SourceFile(source, module, facts)
     share_servers(files)
+    share_returns(files)
     return {path: done.get(path) or _migrate_file(files[path], path, source) for path, source in sources.items()}
 
 
@@ -82,9 +85,25 @@ def _migrate_file(file: SourceFile, path: Path, source: str) -> Migration:
     if rewriting.is_incomplete:
         # Half of a low-level server would be none at all.
         text = source
+    elif _compiles(source) and not _compiles(text):
+        return Migration(
+            source, [MigrationNote(1, "rewritten, it would be no valid Python: migrate this file by hand")]
+        )
     return Migration(text, sorted(set(rewriting.notes)))
 
 
+def _compiles(text: str) -> bool:
+    """Whether it is a program for the oldest Python that we support."""
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            compile(ast.parse(text, feature_version=OLDEST_PYTHON), "program", "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+    return True
+
+
+OLDEST_PYTHON = (3, 11)
 NOTHING_HERE = "nothing of FastMCP or the official SDK is imported here"
-NOT_PYTHON = "it is not Python"
+NOT_PYTHON = "this is not valid Python"
+NOT_PYTHON_FIX = "correct the syntax error, then migrate again"
 _INSIDE = "the server is made in a function: move it and its functions to the module, and migrate again"

@@ -62,10 +62,10 @@ UNSUPPORTED_NAMES: Final[Mapping[str, str]] = {
     "InitializationOptions": "server.run() needs no options",
     "NotificationOptions": "server.run() needs no options",
     "ToolAnnotations": 'write annotations={"readOnlyHint": True}',
-    "StaticTokenVerifier": 'Server(auth=StaticTokens({token: "name"}))',
-    "JWTVerifier": "Server(auth=JWT(…))",
-    "create_proxy": "server.mount(Command(…)) or server.mount(Remote(…))",
-    "FastMCPProxy": "server.mount(Command(…)) or server.mount(Remote(…))",
+    "StaticTokenVerifier": 'write Server(auth=StaticTokens({token: "name"}))',
+    "JWTVerifier": "write Server(auth=JWT(…))",
+    "create_proxy": "write server.mount(Command(…)) or server.mount(Remote(…))",
+    "FastMCPProxy": "write server.mount(Command(…)) or server.mount(Remote(…))",
 }
 """What has no counterpart of the same shape, and what to write."""
 
@@ -122,35 +122,45 @@ RENAMED_CONTEXT_MEMBERS: Final[Mapping[str, str]] = {
 """Attributes of their context → ours."""
 
 UNSUPPORTED_CONTEXT_MEMBERS: Final[Mapping[str, str]] = {
-    "elicit": "value = await ctx.ask(message, kind); it raises Declined or Dismissed",
-    "set_state": "Depends(…) for one call, State[Model] for what is kept",
-    "get_state": "Depends(…) for one call, State[Model] for what is kept",
-    "delete_state": "Depends(…) for one call, State[Model] for what is kept",
+    "elicit": "write value = await ctx.ask(message, kind); it raises Declined or Dismissed",
+    "set_state": "write Depends(…) for one call, State[Model] for what is kept",
+    "get_state": "write Depends(…) for one call, State[Model] for what is kept",
+    "delete_state": "write Depends(…) for one call, State[Model] for what is kept",
     "session_id": "ctx.session is the conversation, ctx.principal who calls",
     "read_resource": "call the function of the resource",
     "fastmcp": "use the server object itself",
     "session": "ctx.session is another object here",
-    "request_context": "ctx.lifespan, ctx.session or ctx.call",
+    "request_context": "write ctx.lifespan, ctx.session or ctx.call",
     "get_http_request": "ctx.principal is who calls",
 }
 
 UNSUPPORTED_SERVER_MEMBERS: Final[Mapping[str, str]] = {
     "custom_route": "mount server.asgi() in Starlette or FastAPI, and add the route there",
-    "add_middleware": '@server.around("tools/call")',
-    "as_proxy": "server.mount(Command(…)) or server.mount(Remote(…))",
-    "completion": '@server.completion("target", "argument"), one for each argument',
+    "add_middleware": 'write @server.around("tools/call")',
+    "as_proxy": "write server.mount(Command(…)) or server.mount(Remote(…))",
+    "completion": 'write @server.completion("target", "argument"), one for each argument',
     "get_tools": "in a test: client.tools()",
     "list_tools": "in a test: client.tools()",
     "call_tool": "in a test: client.call(name, …)",
     "read_resource": "in a test: client.read(uri)",
-    "get_context": "a parameter `ctx: Context`",
-    "enable": "server.add_tool(…)",
-    "disable": "server.remove_tool(name)",
-    "add_transform": "server.mount(child, transform=Transform(…))",
-    "set_logging_level": "nothing: clients choose the level themselves",
-    "session_manager": "nothing: server.asgi() needs no wiring",
-    "settings": "options of Server(…) and server.run(…)",
+    "get_context": "take a parameter `ctx: Context`",
+    "enable": "write server.add_tool(…)",
+    "disable": "write server.remove_tool(name)",
+    "add_transform": "write server.mount(child, transform=Transform(…))",
+    "set_logging_level": "remove it: clients choose the level themselves",
+    "session_manager": "remove it: server.asgi() needs no wiring",
+    "settings": "these are options of Server(…) and server.run(…)",
 }
+
+IMPLIED_TRANSPORTS: Final[Mapping[str, str]] = {
+    "run": "stdio",
+    "run_async": "stdio",
+    "run_stdio_async": "stdio",
+    "run_http_async": "http",
+    "run_streamable_http_async": "http",
+    "run_sse_async": "sse",
+}
+"""What serves with their server → the transport, if none is named."""
 
 RENAMED_RUN_METHODS: Final[Mapping[str, str]] = {
     "run_async": "run()",

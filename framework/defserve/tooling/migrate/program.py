@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import libcst as cst
+from libcst import matchers
 from libcst.helpers import get_full_name_for_node
 
 from defserve.tooling.migrate.name_tables import (
@@ -38,6 +39,8 @@ class ProgramFacts:
     """Server → `host`, `port` and path, if they were given to it and not to its `run`."""
     makers: set[str] = field(default_factory=set[str])
     """Functions that are annotated as returning a server."""
+    returns: dict[str, list[cst.BaseExpression]] = field(default_factory=dict[str, list[cst.BaseExpression]])
+    """A function or method → what each of that name returns; of other files, too, if none here has the name."""
     is_package: bool = False
     """Whether the file is an `__init__.py`: what it imports may be meant for others."""
 
@@ -98,6 +101,8 @@ class _Values(cst.CSTVisitor):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self._depth += 1
+        annotation = node.returns.annotation if node.returns is not None else cst.Name("None")
+        self._facts.returns.setdefault(node.name.value, []).append(annotation)
         returned = node.returns.annotation if node.returns is not None else node.name
         if (
             self._facts.resolve_name(returned.value if isinstance(returned, cst.Subscript) else returned)
@@ -257,9 +262,16 @@ class RequiredImports:
         strip = _Strip(self._facts, find_name_uses(after), self.problems)
         made: list[_Statement] = []
         place: int | None = None
+        comments: list[cst.EmptyLine] = []
+        """Of imports that are gone: they stand before what comes next."""
         for statement in after.body:
             strip.has_found = False
             kept = _strip_statement(statement, strip)
+            if comments and kept:
+                kept[0] = kept[0].with_changes(leading_lines=[*comments, *kept[0].leading_lines])
+                comments = []
+            if place is not None and strip.has_found and not kept:
+                comments += _collect_comments(statement)
             if place is None and strip.has_found:
                 ours, kept = self._ours(statement, kept)
                 is_def = isinstance(statement, cst.FunctionDef | cst.ClassDef)
@@ -269,7 +281,7 @@ class RequiredImports:
         if place is None:  # all that imported theirs is gone
             place = _end_of_head(made)
             made[place:place] = self._lines()
-        module = after.with_changes(body=made)
+        module = after.with_changes(body=made, footer=[*comments, *after.footer])
         for source, names in sorted(self._standard.items(), reverse=True):
             module = _import_names(module, source, names)
         return module
@@ -280,7 +292,10 @@ class RequiredImports:
         if not lines or isinstance(was, cst.FunctionDef | cst.ClassDef):
             return lines, kept
         if isinstance(was, cst.SimpleStatementLine):
-            own = lines[0].with_changes(leading_lines=was.leading_lines, trailing_whitespace=was.trailing_whitespace)
+            inner = [] if kept else [line for part in was.body for line in _collect_comments(part)]
+            own = lines[0].with_changes(
+                leading_lines=[*was.leading_lines, *inner], trailing_whitespace=was.trailing_whitespace
+            )
             blank = cst.TrailingWhitespace()
             return [own], [each.with_changes(leading_lines=(), trailing_whitespace=blank) for each in kept]
         if not kept and isinstance(was, cst.Try | cst.If):
@@ -354,7 +369,11 @@ class _Strip(cst.CSTTransformer):
         if not _is_theirs(found):
             return found
         kept = [alias for alias in found.names if self._stays(alias, found)]
-        return found.with_changes(names=_separate_aliases(kept)) if kept else None
+        if not kept:
+            return None
+        # What stood behind the last name stands behind the one that is last now.
+        kept[-1] = kept[-1].with_changes(comma=found.names[-1].comma)
+        return found.with_changes(names=kept)
 
     def _stays(self, alias: cst.ImportAlias, found: _Found) -> bool:
         name = get_full_name_for_node(alias.name) or ""
@@ -363,14 +382,23 @@ class _Strip(cst.CSTTransformer):
             return True
         if isinstance(found, cst.Import) or local in self._facts.modules:
             if local in self._are_used:
-                self._problems += [(use.node, no_counterpart(use.full)) for use in self._after if use.name == local]
+                self._problems += [(use.node, describe_kept_name(use.full)) for use in self._after if use.name == local]
             return local in self._are_used
         if self._facts.names.get(local) in RENAMED_CLASSES:
             return False
         if local not in self._are_used and not self._facts.is_package:
             return False
-        self._problems.append((found, no_counterpart(name)))
+        self._problems.append((found, describe_kept_name(name)))
         return True
+
+
+def _collect_comments(node: cst.CSTNode) -> list[cst.EmptyLine]:
+    """The comments of an import, each as a line; without those for tools, which are about that import alone."""
+    comments = [cst.ensure_type(each, cst.Comment) for each in matchers.findall(node, matchers.Comment())]
+    return [cst.EmptyLine(comment=each) for each in comments if not FOR_TOOLS.match(each.value)]
+
+
+FOR_TOOLS = re.compile(r"#\s*+(?:noqa|type:|mypy:|pyright:|pylint:|ruff:|isort:|fmt:)")
 
 
 def _import_names(module: cst.Module, source: str, names: set[str]) -> cst.Module:
@@ -405,10 +433,11 @@ def _import_names(module: cst.Module, source: str, names: set[str]) -> cst.Modul
     return module.with_changes(body=[*body[:place], line, *body[place:]])
 
 
-def no_counterpart(name: str) -> str:
+def describe_kept_name(name: str) -> str:
     """What is said about a name of theirs that stays. `name` may be dotted."""
-    hint = UNSUPPORTED_NAMES.get(name.rpartition(".")[2], "see the page on migrating, or keep this part where it is")
-    return f"{name} has no counterpart: {hint}"
+    if (hint := UNSUPPORTED_NAMES.get(name.rpartition(".")[2])) is not None:
+        return f"{name} is not rewritten: {hint}"
+    return f"{name} has no counterpart: see the page on migrating, or keep this part where it is"
 
 
 def _is_theirs(found: _Found) -> bool:

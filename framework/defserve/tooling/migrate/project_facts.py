@@ -39,6 +39,16 @@ def share_servers(files: Mapping[Path, SourceFile]) -> None:
             return
 
 
+def share_returns(files: Mapping[Path, SourceFile]) -> None:
+    """Add to the facts of each file what functions of other files return."""
+    everywhere: dict[str, list[cst.BaseExpression]] = {}
+    for file in files.values():
+        for name, returned in file.facts.returns.items():
+            everywhere.setdefault(name, []).extend(returned)
+    for file in files.values():
+        file.facts.returns = {**everywhere, **file.facts.returns}
+
+
 class _Imported(cst.CSTVisitor):
     """Finds `from .app import mcp`, `from shop import app` and `import shop.app`."""
 

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 from libcst.metadata import PositionProvider
 
+from defserve.tooling.migrate.calls import (
+    AddNote,
+    find_option,
+    get_code,
+    is_scalar,
+    keep_structured,
+    make_keyword,
+    replace_arguments,
+    rewrite_app,
+    rewrite_hints,
+    rewrite_item,
+    rewrite_message,
+    rewrite_mount,
+    rewrite_progress,
+    rewrite_run,
+    rewrite_server,
+    rewrite_text_content,
+    rewrite_tool_result,
+)
 from defserve.tooling.migrate.name_tables import (
-    ADDRESS_GUARDS,
     ASGI_APP_METHODS,
     CONTENT_CLASSES,
-    DROPPED_OPTIONS,
     FOREIGN_SERVER_CLASSES,
+    IMPLIED_TRANSPORTS,
     ITEM_OPTIONS,
     LOG_LEVELS,
-    PROTECTING_ITEM_OPTIONS,
-    PROTECTING_OPTIONS,
     RENAMED_CLASSES,
     RENAMED_CONTEXT_MEMBERS,
-    RENAMED_OPTIONS,
     RENAMED_RUN_METHODS,
-    SERVER_OPTIONS,
     STANDARD_LIBRARY_NAMES,
     UNSUPPORTED_CONTEXT_MEMBERS,
     UNSUPPORTED_SERVER_MEMBERS,
@@ -137,12 +150,12 @@ class ProgramRewriter(cst.CSTTransformer):
             if last in RENAMED_CONTEXT_MEMBERS:
                 return updated_node.with_changes(attr=cst.Name(RENAMED_CONTEXT_MEMBERS[last]))
             if last in UNSUPPORTED_CONTEXT_MEMBERS and last != "request_context":
-                self._add_note(original_node, f"{full} has no counterpart: {UNSUPPORTED_CONTEXT_MEMBERS[last]}")
+                self._add_note(original_node, f"{full} is not rewritten: {UNSUPPORTED_CONTEXT_MEMBERS[last]}")
         is_server = (
             head in self._facts.servers or self._facts.resolve_name(original_node.value) in FOREIGN_SERVER_CLASSES
         )
         if is_server and last in UNSUPPORTED_SERVER_MEMBERS:
-            self._add_note(original_node, f"{full} has no counterpart: {UNSUPPORTED_SERVER_MEMBERS[last]}")
+            self._add_note(original_node, f"{full} is not rewritten: {UNSUPPORTED_SERVER_MEMBERS[last]}")
         if not is_server and last in RENAMED_RUN_METHODS:
             self._add_note(
                 original_node, f"{full} is left as it is: write {RENAMED_RUN_METHODS[last]} if it is a server"
@@ -166,58 +179,73 @@ class ProgramRewriter(cst.CSTTransformer):
         def add_note(text: str) -> None:
             self._add_note(original_node, text)
 
-        if called in FOREIGN_SERVER_CLASSES:
+        if called in FOREIGN_SERVER_CLASSES or called == "LowLevelServer":
             self._imports.add_name("Server")
-            return server(updated_node, self._name, add_note)
-        if called == "LowLevelServer":
-            self._imports.add_name("Server")
-            return server(updated_node, self._name, add_note)
+            return rewrite_server(updated_node, self._name, add_note)
         if called == "ToolAnnotations":
-            return hints(updated_node)
+            return rewrite_hints(updated_node)
         if called == "CurrentContext":
             return cst.Name("None")
         if called == "TextContent":
-            return content(updated_node, add_note)
+            return rewrite_text_content(updated_node, add_note)
         if called == "ToolResult":
-            return tool_result(updated_node, add_note)
+            return rewrite_tool_result(updated_node, add_note)
         if called in ("Message", "UserMessage", "AssistantMessage"):
-            made, name = message(updated_node, called)
+            made, name = rewrite_message(updated_node, called)
             self._imports.add_name(name)
             return made
         if get_full_name_for_node(original_node.func) in ("asyncio.run", "anyio.run"):
             return self._run_in_loop(original_node, updated_node)
         if isinstance(original_node.func, cst.Attribute) and self._facts.is_server(original_node.func.value):
             return self._of_server(original_node, updated_node, original_node.func.attr.value, add_note)
+        if self._is_tool(original_node.func) and isinstance(updated_node.func, cst.Call) and original_node.args:
+            # `mcp.tool(name="x")(function)`
+            made = self._keep_structured(original_node.args[0].value, updated_node.func, add_note)
+            return updated_node.with_changes(func=made)
         return updated_node
 
-    def _of_server(self, original: cst.Call, updated: cst.Call, verb: str, say: Say) -> cst.BaseExpression:
+    def _of_server(self, original: cst.Call, updated: cst.Call, verb: str, add_note: AddNote) -> cst.BaseExpression:
         name = get_full_name_for_node(original.func.value) if isinstance(original.func, cst.Attribute) else None
         if verb in ITEM_OPTIONS:
-            return item(updated, verb, say)
-        if verb in ("run", "run_async", "run_stdio_async", "run_http_async", "run_streamable_http_async"):
-            changed = run(updated, self._facts.addresses.get(name or "", {}), say)
-            return rename_verb(changed, "run", changed.args)
+            made = rewrite_item(updated, verb, add_note)
+            function = original.args[0] if original.args else None
+            if verb != "tool" or function is None or function.keyword is not None or function.star:
+                return made
+            return self._keep_structured(function.value, made, add_note)
+        if verb in IMPLIED_TRANSPORTS:
+            return rewrite_run(updated, verb, self._facts.addresses.get(name or "", {}), add_note)
         if verb in ("mount", "import_server"):
-            return mount(updated, say)
-        if verb == "add_tool" and len(original.args) == 1:
-            return self._add_made_tool(original.args[0].value, updated, say)
+            return rewrite_mount(updated, add_note)
+        if verb == "add_tool" and original.args:
+            return self._add_tool(original.args[0].value, updated, add_note)
         if verb in ASGI_APP_METHODS:
-            args = keep_guards(updated, verb, say)
-            if len(original.args) > len(args):
-                say(f"the other options of {verb} are left out: see server.asgi(…)")
-            args += [keyword("legacy_sse", cst.Name("True"))] if ASGI_APP_METHODS[verb] else []
-            return rename_verb(updated, "asgi", commas(args, cst.Call(cst.Name("asgi"))))
+            extra = [make_keyword("legacy_sse", cst.Name("True"))] if ASGI_APP_METHODS[verb] else []
+            return rewrite_app(updated, verb, extra, add_note)
         return updated
 
-    def _add_made_tool(self, made: cst.BaseExpression, updated: cst.Call, say: Say) -> cst.Call:
+    def _add_tool(self, tool: cst.BaseExpression, updated: cst.Call, add_note: AddNote) -> cst.Call:
         """`mcp.add_tool(Tool.from_function(f, name=…))` → `mcp.add_tool(f, name=…)`."""
-        func = made.func if isinstance(made, cst.Call) else None
-        if not isinstance(func, cst.Attribute) or func.attr.value != "from_function":
-            return updated
-        if self._facts.resolve_name(func.value) not in ("Tool", "FunctionTool"):
-            return updated
-        options = item(cst.ensure_type(updated.args[0].value, cst.Call), "tool", say)
-        return updated.with_changes(args=options.args)
+        if isinstance(tool, cst.Call):
+            maker = (
+                tool.func if isinstance(tool.func, cst.Attribute) and tool.func.attr.value == "from_function" else None
+            )
+            if maker is None or self._facts.resolve_name(maker.value) not in ("Tool", "FunctionTool") or not tool.args:
+                return updated
+            options = rewrite_item(cst.ensure_type(updated.args[0].value, cst.Call), "tool", add_note)
+            updated = updated.with_changes(args=options.args, whitespace_before_args=options.whitespace_before_args)
+            tool = tool.args[0].value
+        return self._keep_structured(tool, updated, add_note)
+
+    def _keep_structured(self, function: cst.BaseExpression, made: cst.Call, add_note: AddNote) -> cst.Call:
+        """`mcp.tool(function)` with `structured=True`, if the function returns a number or a truth value."""
+        if isinstance(function, cst.SimpleString | cst.Lambda) or find_option(made.args, "structured") is not None:
+            return made
+        name = (get_full_name_for_node(function) or "").rpartition(".")[2]
+        returned = {is_scalar(each) for each in self._facts.returns.get(name, ())}
+        if len(returned) != 1:
+            add_note(f"what {get_code(function)} returns is not known here: if it is a number or a truth value, add"
+                     " structured=True")  # fmt: skip
+        return keep_structured(made) if returned == {True} else made
 
     def _run_in_loop(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
         """`asyncio.run(mcp.run_async())` → `mcp.run()`."""
@@ -239,7 +267,7 @@ class ProgramRewriter(cst.CSTTransformer):
         verb, owner = call.func.attr.value, get_full_name_for_node(call.func.value)
         if owner in self._facts.contexts:
             return self._of_context(call, made, verb) or updated_node
-        if owner in self._facts.servers and verb in ("import_server", "run_async", "run_http_async", "run_stdio_async"):
+        if owner in self._facts.servers and (verb == "import_server" or verb in IMPLIED_TRANSPORTS):
             if verb != "import_server":
                 self._add_note(original_node, "server.run() blocks: call it outside of an event loop")
             return made
@@ -248,16 +276,17 @@ class ProgramRewriter(cst.CSTTransformer):
     def _of_context(self, call: cst.Call, made: cst.Call, verb: str) -> cst.BaseExpression | None:
         """A verb of the context: what is not awaited here, or has another name."""
         if verb == "log" and made.args:
-            level = option(made.args, "level") or made.args[0].value
+            level = find_option(made.args, "level") or made.args[0].value
             known = level.evaluated_value if isinstance(level, cst.SimpleString) else None
-            rest = [arg for arg in made.args if arg.value is not level]
-            return self._rewrite_log_call(call, made, str(known), rest) if known in LOG_LEVELS else None
+            return self._rewrite_log_call(call, made, str(known), level) if known in LOG_LEVELS else None
         if verb in LOG_LEVELS:
-            return self._rewrite_log_call(call, made, verb, made.args)
+            return self._rewrite_log_call(call, made, verb)
         if verb == "report_progress":
-            return rename_verb(made, "progress", progress(made.args))
+            return rewrite_progress(made)
         if verb == "list_roots":
-            return cst.Await(rename_verb(made, "roots", []))
+            return cst.Await(
+                made.with_changes(func=cst.ensure_type(made.func, cst.Attribute).with_changes(attr=cst.Name("roots")))
+            )
         if verb == "sample":
             args = [
                 arg.with_changes(keyword=cst.Name("system"))
@@ -268,13 +297,23 @@ class ProgramRewriter(cst.CSTTransformer):
             return cst.Await(made.with_changes(args=args))
         return None
 
-    def _rewrite_log_call(self, call: cst.Call, made: cst.Call, level: str, args: Sequence[cst.Arg]) -> cst.Call:
-        kept = [arg for arg in args if arg.keyword is None or arg.keyword.value in ("message", "data")][:1]
-        if len(kept) < len(args):
-            self._add_note(call, "only the text of a log message is kept; fields are ctx.log.info(text, key=value)")
+    def _rewrite_log_call(
+        self, call: cst.Call, made: cst.Call, level: str, named_level: cst.BaseExpression | None = None
+    ) -> cst.Call:
+        kept: list[cst.Arg | None] = []
+        for arg in made.args:
+            is_text = arg.keyword is None or arg.keyword.value in ("message", "data")
+            if is_text and arg.value is not named_level and not any(kept):
+                kept.append(arg.with_changes(keyword=None, equal=cst.MaybeSentinel.DEFAULT))
+            else:
+                kept.append(None)
+                if arg.value is not named_level:
+                    self._add_note(
+                        call, "only the text of a log message is kept; fields are ctx.log.info(text, key=value)"
+                    )
         assert isinstance(made.func, cst.Attribute)
         log = cst.Attribute(cst.Attribute(made.func.value, cst.Name("log")), cst.Name(level))
-        return made.with_changes(func=log, args=[cst.Arg(kept[0].value)] if kept else [])
+        return replace_arguments(made.with_changes(func=log), kept)
 
     # -- functions ---------------------------------------------------------------------------------------
 
@@ -300,8 +339,9 @@ class ProgramRewriter(cst.CSTTransformer):
                 return used.attr.value if used.attr.value in ITEM_OPTIONS else None
         return None
 
-    def _is_tool(self, decorator: cst.Decorator) -> bool:
-        used = decorator.decorator.func if isinstance(decorator.decorator, cst.Call) else decorator.decorator
+    def _is_tool(self, expression: cst.BaseExpression) -> bool:
+        """Whether it is `mcp.tool` or `mcp.tool(…)`."""
+        used = expression.func if isinstance(expression, cst.Call) else expression
         is_server = isinstance(used, cst.Attribute) and self._facts.is_server(used.value)
         return is_server and cst.ensure_type(used, cst.Attribute).attr.value == "tool"
 
@@ -313,22 +353,28 @@ class ProgramRewriter(cst.CSTTransformer):
             return replaced
         kind = self._get_item_kind(original_node)
         parameters = updated_node.params
+        positional = [self._parameter(p, kind) for p in parameters.posonly_params]
         changed = [self._parameter(p, kind) for p in parameters.params]
         keywords = [self._parameter(p, kind) for p in parameters.kwonly_params]
         if kind == "tool" and updated_node.returns is not None and is_scalar(updated_node.returns.annotation):
             pairs = zip(original_node.decorators, updated_node.decorators, strict=True)
-            decorators = [keep_structured(made) if self._is_tool(was) else made for was, made in pairs]
+            decorators = [
+                made.with_changes(decorator=keep_structured(made.decorator)) if self._is_tool(was.decorator) else made
+                for was, made in pairs
+            ]
             updated_node = updated_node.with_changes(decorators=decorators)
-        return updated_node.with_changes(params=parameters.with_changes(params=changed, kwonly_params=keywords))
+        return updated_node.with_changes(
+            params=parameters.with_changes(posonly_params=positional, params=changed, kwonly_params=keywords)
+        )
 
     def _parameter(self, parameter: cst.Param, kind: str | None) -> cst.Param:
         annotation = parameter.annotation
         if annotation is None:
             if kind is None or parameter.name.value in ("self", "cls"):
                 return parameter
-            name = _type_of(parameter.default) or (
-                self._imports.add_standard_name("typing", "Any") if kind == "tool" else "str"
-            )
+            # Without a type they take any value. Arguments of resources and prompts are strings.
+            is_text = kind != "tool" and parameter.default is None
+            name = "str" if is_text else self._imports.add_standard_name("typing", "Any")
             return parameter.with_changes(annotation=cst.Annotation(cst.Name(name)), equal=_make_equal_sign(parameter))
         if is_context(annotation.annotation, self._facts) or _is_our_context(annotation.annotation):
             self._imports.add_name("Context")
@@ -371,312 +417,7 @@ def _is_our_context(annotation: cst.BaseExpression) -> bool:
     )
 
 
-def _type_of(default: cst.BaseExpression | None) -> str | None:
-    """The type that a plain default tells."""
-    if isinstance(default, cst.Name) and default.value in ("True", "False"):
-        return "bool"
-    kinds = ((cst.Integer, "int"), (cst.Float, "float"), (cst.SimpleString, "str"))
-    return next((name for kind, name in kinds if isinstance(default, kind)), None)
-
-
 def _make_equal_sign(parameter: cst.Param) -> Any:
     if parameter.default is None:
         return _NONE
     return cst.AssignEqual(cst.SimpleWhitespace(" "), cst.SimpleWhitespace(" "))
-
-
-# -- Calls of theirs as calls of ours: servers, decorators, `run`, contexts, content. Pure: nodes in, nodes out.
-
-
-Say = Callable[[str], None]
-"""Reports something about the call that is being rewritten."""
-
-
-def keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
-    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    return cst.Arg(value, keyword=cst.Name(name), equal=equal)
-
-
-def text(value: str) -> cst.SimpleString:
-    return cst.SimpleString('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"')
-
-
-def option(args: Sequence[cst.Arg], name: str) -> cst.BaseExpression | None:
-    return next((arg.value for arg in args if arg.keyword is not None and arg.keyword.value == name), None)
-
-
-def server(call: cst.Call, name: str, say: Say) -> cst.Call:
-    """`FastMCP("shop", …)` → `Server("shop", …)`."""
-    kept: list[cst.Arg] = []
-    positional = [arg for arg in call.args if arg.keyword is None and not arg.star]
-    if not positional and option(call.args, "name") is None:
-        kept.append(cst.Arg(text(name)))
-    for place, arg in enumerate(call.args):
-        given = arg.keyword.value if arg.keyword is not None else ("name", "instructions")[place] if place < 2 else None
-        if given is None or arg.star:
-            say("an option of the server is left as it is: check it")
-            kept.append(arg)
-        elif given == "name":
-            kept.insert(0, cst.Arg(arg.value, whitespace_after_arg=arg.whitespace_after_arg))
-        elif given in SERVER_OPTIONS:
-            kept.append(arg if arg.keyword is not None else keyword(given, arg.value))
-        elif given in PROTECTING_OPTIONS:
-            if not is_none(arg.value):
-                say(_refuse_to_drop(f"{given}= of the server", PROTECTING_OPTIONS[given]))
-                kept.append(arg)
-        elif given not in DROPPED_OPTIONS:
-            say(f"the option {given}= of the server is left out: {_HINTS.get(given, 'it has no counterpart')}")
-    return call.with_changes(func=cst.Name("Server"), args=commas(kept, call))
-
-
-_HINTS: Mapping[str, str] = {"tools": "call server.add_tool(function) for each"}
-
-
-def _refuse_to_drop(option: str, hint: str) -> str:
-    return f"the option {option} may protect something, so it stays and the server does not start: {hint}"
-
-
-def is_none(value: cst.BaseExpression) -> bool:
-    return isinstance(value, cst.Name) and value.value == "None"
-
-
-def commas(args: Sequence[cst.Arg], call: cst.Call) -> list[cst.Arg]:
-    """Arguments with commas between them, laid out as those of the call were."""
-    was = [arg.comma for arg in call.args if isinstance(arg.comma, cst.Comma)]
-    between = was[0] if was else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    trailing = call.args[-1].comma if call.args else cst.MaybeSentinel.DEFAULT
-    if not isinstance(trailing, cst.Comma):
-        trailing = cst.MaybeSentinel.DEFAULT
-    if isinstance(between.whitespace_after, cst.SimpleWhitespace) and not between.whitespace_after.value:
-        between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    last = len(args) - 1
-    return [arg.with_changes(comma=between if place < last else trailing) for place, arg in enumerate(args)]
-
-
-def item(call: cst.Call, kind: str, say: Say) -> cst.Call:
-    """The options of `@mcp.tool(…)`, `@mcp.resource(…)` and `@mcp.prompt(…)`."""
-    kept: list[cst.Arg] = []
-    for place, arg in enumerate(call.args):
-        if arg.star:
-            kept.append(arg)
-            continue
-        if arg.keyword is None:
-            is_name = kind != "resource" and place == 0 and isinstance(arg.value, cst.SimpleString)
-            kept.append(keyword("name", arg.value) if is_name else arg)
-            continue
-        name = RENAMED_OPTIONS.get(arg.keyword.value, arg.keyword.value)
-        if name == "task" and kind == "tool":
-            kept += _task(arg)
-        elif name == "uri" and kind == "resource":
-            kept.insert(0, cst.Arg(arg.value))
-        elif name in ITEM_OPTIONS[kind]:
-            kept.append(
-                arg.with_changes(keyword=cst.Name(name), value=_set_to_list(arg.value) if name == "tags" else arg.value)
-            )
-        elif name == "output_schema" and is_none(arg.value) and kind == "tool":
-            kept.append(keyword("structured", cst.Name("False")))
-        elif name in PROTECTING_ITEM_OPTIONS:
-            is_harmless = is_none(arg.value) or (isinstance(arg.value, cst.Name) and arg.value.value == "True")
-            if not is_harmless:
-                say(_refuse_to_drop(f"{name}= of a {kind}", PROTECTING_ITEM_OPTIONS[name]))
-                kept.append(arg)
-        elif name not in DROPPED_OPTIONS:
-            say(f"the option {name}= of a {kind} is left out: it has no counterpart")
-    return call.with_changes(args=commas(kept, call))
-
-
-SCALARS = frozenset({"int", "float", "bool"})
-
-
-def is_scalar(annotation: cst.BaseExpression) -> bool:
-    """Whether it is a number or a truth value, or None beside one: theirs are structured content, ours are text."""
-    if isinstance(annotation, cst.BinaryOperation):
-        sides = annotation.left, annotation.right
-        return any(is_scalar(side) for side in sides) and all(is_none(side) or is_scalar(side) for side in sides)
-    return isinstance(annotation, cst.Name) and annotation.value in SCALARS
-
-
-def keep_structured(decorator: cst.Decorator) -> cst.Decorator:
-    """`@mcp.tool` → `@mcp.tool(structured=True)`, unless it says something else."""
-    made = decorator.decorator
-    if not isinstance(made, cst.Call):
-        return decorator.with_changes(decorator=cst.Call(made, [keyword("structured", cst.Name("True"))]))
-    if option(made.args, "structured") is not None:
-        return decorator
-    args = commas([*made.args, keyword("structured", cst.Name("True"))], made)
-    return decorator.with_changes(decorator=made.with_changes(args=args))
-
-
-def _task(arg: cst.Arg) -> list[cst.Arg]:
-    if isinstance(arg.value, cst.Name) and arg.value.value in ("True", "False"):
-        return [arg.with_changes(value=text("optional"))] if arg.value.value == "True" else []
-    return [arg]
-
-
-def _set_to_list(value: cst.BaseExpression) -> cst.BaseExpression:
-    """Tags are a list here: sets have no order."""
-    return cst.List(value.elements) if isinstance(value, cst.Set) else value
-
-
-def run(call: cst.Call, default: Mapping[str, cst.BaseExpression], say: Say) -> cst.Call:
-    """`mcp.run(transport="http", port=8000)` → `mcp.run(on="http://127.0.0.1:8000/mcp")`."""
-    if any(arg.star for arg in call.args):
-        say('the options of run are not written out: write run(), or run(on="http://127.0.0.1:8000/mcp") for HTTP')
-        return call
-    given = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
-    positional = [arg.value for arg in call.args if arg.keyword is None]
-    transport = given.get("transport") or (positional[0] if positional else None)
-    if transport is None:
-        return call.with_changes(args=[])
-    kind = transport.evaluated_value if isinstance(transport, cst.SimpleString) else None
-    if kind == "stdio":
-        return call.with_changes(args=[])
-    where = {**default, **given}
-    path = where.get("path") or where.get("streamable_http_path") or text("/sse" if kind == "sse" else "/mcp")
-    address = _address(where.get("host") or text("127.0.0.1"), where.get("port") or cst.Integer("8000"), path)
-    if kind is None:
-        say("the transport is chosen when it runs: anything but stdio is served as HTTP; SSE needs legacy_sse=True")
-        is_stdio = cst.Comparison(transport, [cst.ComparisonTarget(cst.Equal(), text("stdio"))])
-        address = cst.IfExp(is_stdio, text("stdio:"), address)
-    args = [keyword("on", address)]
-    if kind == "sse":
-        args.append(keyword("legacy_sse", cst.Name("True")))
-    known = {"transport", "host", "port", "path", "log_level", *PROTECTING_OPTIONS}
-    if unknown := sorted(given.keys() - known - DROPPED_OPTIONS):
-        say(f"the option {unknown[0]}= of run is left out: it has no counterpart")
-    args += keep_guards(call, "run", say)
-    if "log_level" in given:
-        args.append(keyword("log_level", _lower(given["log_level"])))
-    return call.with_changes(args=commas(args, cst.Call(cst.Name("run"))))
-
-
-def keep_guards(call: cst.Call, verb: str, say: Say) -> list[cst.Arg]:
-    """The options of `run` and of an app that may protect the server."""
-    kept = [
-        arg
-        for arg in call.args
-        if arg.keyword is not None and arg.keyword.value in PROTECTING_OPTIONS and not is_none(arg.value)
-    ]
-    for arg in kept:
-        assert arg.keyword is not None
-        if (name := arg.keyword.value) not in ADDRESS_GUARDS:
-            say(_refuse_to_drop(f"{name}= of {verb}", PROTECTING_OPTIONS[name]))
-    return kept
-
-
-def _lower(value: cst.BaseExpression) -> cst.BaseExpression:
-    if isinstance(value, cst.SimpleString) and isinstance(level := value.evaluated_value, str):
-        return text(level.lower())
-    return value
-
-
-def _address(host: cst.BaseExpression, port: cst.BaseExpression, path: cst.BaseExpression) -> cst.BaseExpression:
-    parts: list[str | cst.BaseExpression] = ["http://", *_plain(host), ":", *_plain(port)]
-    where = _plain(path)
-    if isinstance(where[0], str):
-        where = [f"/{where[0].strip('/')}"]
-    parts += where
-    if all(isinstance(part, str) for part in parts):
-        return text("".join(part for part in parts if isinstance(part, str)))
-    pieces: list[cst.BaseFormattedStringContent] = [
-        cst.FormattedStringText(part) if isinstance(part, str) else cst.FormattedStringExpression(part)
-        for part in parts
-    ]
-    return cst.FormattedString(pieces)
-
-
-def _plain(value: cst.BaseExpression) -> list[str | cst.BaseExpression]:
-    if isinstance(value, cst.SimpleString) and isinstance(known := value.evaluated_value, str):
-        return [known]
-    return [value.value] if isinstance(value, cst.Integer) else [value]
-
-
-def mount(call: cst.Call, say: Say) -> cst.Call:
-    """`mcp.mount(child, namespace="shop")`, `mcp.import_server(child, prefix="shop")`, and the order of FastMCP 1."""
-    args = list(call.args)
-    if len(args) == 2 and all(arg.keyword is None for arg in args):
-        first, second = args[0].value, args[1].value
-        child, prefix = (second, first) if isinstance(first, cst.SimpleString) else (first, second)
-        args = [cst.Arg(child), keyword("prefix", prefix)]
-    kept: list[cst.Arg] = []
-    for arg in args:
-        name = arg.keyword.value if arg.keyword is not None else None
-        if name in ("namespace", "prefix"):
-            kept.append(keyword("prefix", arg.value))
-        elif name in (None, "server"):
-            kept.append(cst.Arg(arg.value))
-        elif name != "as_proxy":
-            say(f"the option {name}= of mount is left out: it has no counterpart")
-    return call.with_changes(func=_attribute(call, "mount"), args=commas(kept, call))
-
-
-def _attribute(call: cst.Call, name: str) -> cst.BaseExpression:
-    assert isinstance(call.func, cst.Attribute)
-    return call.func.with_changes(attr=cst.Name(name))
-
-
-def rename_verb(call: cst.Call, name: str, args: Sequence[cst.Arg]) -> cst.Call:
-    return call.with_changes(func=_attribute(call, name), args=args)
-
-
-def hints(call: cst.Call) -> cst.BaseExpression:
-    """`ToolAnnotations(readOnlyHint=True)` → `{"readOnlyHint": True}`."""
-    return cst.Dict(
-        [
-            cst.DictElement(text(arg.keyword.value), arg.value)
-            if arg.keyword is not None
-            else cst.StarredDictElement(arg.value)
-            for arg in call.args
-        ]
-    )
-
-
-def content(call: cst.Call, say: Say) -> cst.Call:
-    """`TextContent(type="text", text=x)` → `Text(x)`."""
-    value = option(call.args, "text")
-    if any(arg.keyword is None or arg.keyword.value not in ("type", "text") for arg in call.args):
-        say("only the text of a TextContent is kept")
-    kept = [cst.Arg(value)] if value is not None else list(call.args)
-    return call.with_changes(func=cst.Name("Text"), args=kept)
-
-
-def tool_result(call: cst.Call, say: Say) -> cst.BaseExpression:
-    """`ToolResult(content=x, structured_content=y)` → `ToolResult(x, data=y)`; without a content, just the data."""
-    names = {"content": "content", "structured_content": "data"}
-    given = {
-        arg.keyword.value if arg.keyword is not None else ("content", "structured_content")[min(place, 1)]: arg.value
-        for place, arg in enumerate(call.args)
-    }
-    if unknown := sorted(given.keys() - names.keys()):
-        say(f"the option {unknown[0]}= of ToolResult is left out: it has no counterpart")
-    said, data = given.get("content"), given.get("structured_content")
-    if said is None and data is not None:
-        return data
-    args = [*([cst.Arg(said)] if said is not None else []), *([keyword("data", data)] if data is not None else [])]
-    return call.with_changes(args=commas(args, cst.Call(cst.Name("ToolResult"))))
-
-
-def message(call: cst.Call, kind: str) -> tuple[cst.Call, str]:
-    """`Message("…", role="assistant")` → `Assistant("…")`; and the name that it uses."""
-    role = option(call.args, "role")
-    said = role.evaluated_value if isinstance(role, cst.SimpleString) else "user" if role is None else None
-    if kind != "Message":
-        said = "assistant" if kind.startswith("Assistant") else "user"
-    name = {"user": "User", "assistant": "Assistant"}.get(str(said))
-    if name is None:
-        return call, "Message"
-    kept = [cst.Arg(arg.value) for arg in call.args if arg.keyword is None or arg.keyword.value in ("content", "text")]
-    return call.with_changes(func=cst.Name(name), args=commas(kept, cst.Call(cst.Name(name)))), name
-
-
-def progress(args: Sequence[cst.Arg]) -> list[cst.Arg]:
-    """`report_progress(progress=1, total=3)` → `progress(1, 3)`."""
-    names = ("progress", "total", "message")
-    if len(args) > len(names) or any(arg.star for arg in args):
-        return list(args)
-    given = {arg.keyword.value if arg.keyword is not None else names[i]: arg.value for i, arg in enumerate(args)}
-    kept: list[cst.Arg] = []
-    for name in names:
-        if name in given:
-            kept.append(cst.Arg(given[name]) if len(kept) == names.index(name) else keyword(name, given[name]))
-    return commas(kept, cst.Call(cst.Name("progress")))
