@@ -316,6 +316,10 @@ class Lease:
             raise
         self._renewing = asyncio.create_task(self._renew())
 
+    async def is_held(self) -> bool:
+        """Whether the lease is still ours. It may end a moment later."""
+        return (await self._store.get(self._space, [_HOLDER])).get(_HOLDER) == self._token
+
     async def release(self) -> None:
         """Let another caller have the lease. If the store cannot be reached, the lease ends by itself."""
         if self._renewing is not None:

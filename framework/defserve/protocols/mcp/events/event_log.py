@@ -1,9 +1,10 @@
 """The log of events: for each type an ordered, bounded list in the store, and cursors that point into it.
 
 How it works: a log is one space of the store. `head` says where the list begins and ends, and each event lies under its
-number. An append is one change that expects the head as it was read, so events of several processes get numbers of their
-own, without a gap. Whoever reads holds a cursor: the number of the next event, and the epoch of the log. A log that was
-lost, such as one in memory after a restart, begins with another epoch, so an old cursor is not taken for a new one.
+number. An append is one change that expects the head as it was read, so events of several processes get numbers of
+their own, without a gap. Whoever reads holds a cursor: the number of the next event, and the epoch of the log. A log
+that was lost, such as one in memory after a restart, begins with another epoch, so an old cursor is not taken for a new
+one.
 
     head = {epoch, first: 4, next: 7, …}      4: [id, time, arguments, is_exact, data]      5: …      6: …
 """

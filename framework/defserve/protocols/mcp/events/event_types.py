@@ -23,7 +23,8 @@ from defserve.binding.json_schemas import ensure_properties, find_json_types
 from defserve.binding.results import find_result_annotation, make_structured_packer
 from defserve.binding.signature import Signature, format_annotation
 from defserve.core.messages import Params
-from defserve.errors import BadArguments, LimitExceeded, UsageError
+from defserve.errors import BadArguments, InvalidParams, LimitExceeded, UsageError
+from defserve.protocols.mcp.errors import read_optional_object_param
 from defserve.protocols.mcp.events.draft import DELIVERY_MODES, MAX_DATA_BYTES, MIN_POLL_MS, DeliveryMode
 from defserve.protocols.mcp.function import FindProvider, Function, find_no_provider
 from defserve.protocols.mcp.items import Item, ItemOptions, check_item_options, choose_item_name
@@ -33,6 +34,7 @@ EVENT_ID_PARAMETER: Final = "event_id"
 """What `emit_event` takes itself, so no filter can have this name."""
 
 MAX_FILTER_BYTES: Final = 8 * 1024
+MAX_COUNT: Final = 2**53
 
 # What the body of a function that only declares consists of, in any version of Python.
 _EMPTY_BODY: Final = frozenset(
@@ -44,8 +46,8 @@ _EMPTY_BODY: Final = frozenset(
 class EventTypeOptions(ItemOptions):
     """What a type of event may say about itself.
 
-    `delivery` are the ways in which clients may get it; by default, all that this server has. `poll` is how many seconds
-    a client should wait between two polls. `scopes` are what a caller's token must hold to see it.
+    `delivery` are the ways in which clients may get it; by default, all that this server has. `poll` is how many
+    seconds a client should wait between two polls. `scopes` are what a caller's token must hold to see it.
     """
 
     delivery: Sequence[DeliveryMode] | None = None
@@ -127,6 +129,13 @@ class EventType(Item[EventTypeOptions]):
             "payloadSchema": self.payload_schema,
         }
         return described | ({"_meta": dict(self.options.meta)} if self.options.meta else {})
+
+    def is_compatible(self, before: EventType) -> bool:
+        """Whether who subscribed to another type of this name can go on with this one."""
+        return (
+            self.payload_schema == before.payload_schema
+            and self.function.arguments.schema == before.function.arguments.schema
+        )
 
     def parse_filter(self, arguments: Params | None) -> Params:
         """The arguments of a subscriber, checked. One that is null filters nothing. Raises BadArguments."""
@@ -226,3 +235,26 @@ def encode_canonical_json(value: Any) -> bytes:
 
 def _without_nulls(values: Params) -> Params:
     return {name: value for name, value in values.items() if value is not None}
+
+
+# -- What a request says of an event.
+
+
+def read_filter(event: EventType, params: Params) -> Params:
+    """The arguments of a request. Raises InvalidParams for those that do not fit."""
+    try:
+        return event.parse_filter(read_optional_object_param(params, "arguments"))
+    except BadArguments as error:
+        raise InvalidParams(f"Invalid params: {error}") from None
+    except LimitExceeded as error:
+        raise InvalidParams(f"Invalid params: {error.message}", data=error.data) from None
+
+
+def read_count(params: Params, name: str) -> int | None:
+    """A number of a request that is not negative; None if it is left out."""
+    value: Any = params.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_COUNT:
+        raise InvalidParams(f"Invalid params: {name} must be a number that is not negative")
+    return int(value)

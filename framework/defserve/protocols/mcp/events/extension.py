@@ -1,4 +1,7 @@
-"""MCP Events as an extension: `events/list`, `events/poll` and `events/stream`, and how events are emitted."""
+"""MCP Events as an extension: `events/list`, `events/poll` and `events/stream`, and how events are emitted.
+
+`events/subscribe` and `events/unsubscribe` are in `webhooks`, which is imported when the first of them comes.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,15 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Offer
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
-from defserve.errors import BadArguments, InvalidParams, LimitExceeded, Refused, UsageError, did_you_mean
-from defserve.protocols.mcp.errors import read_optional_object_param, read_text_param
+from defserve.errors import LimitExceeded, Refused, UsageError, did_you_mean
+from defserve.protocols.mcp.errors import read_text_param
 from defserve.protocols.mcp.events.draft import (
     DELIVERY_MODES,
     EVENTS_EXTENSION_ID,
@@ -23,12 +27,14 @@ from defserve.protocols.mcp.events.draft import (
     LIST_METHOD,
     POLL_METHOD,
     STREAM_METHOD,
+    SUBSCRIBE_METHOD,
+    UNSUBSCRIBE_METHOD,
     DeliveryMode,
     EventSettings,
     make_event_error,
 )
 from defserve.protocols.mcp.events.event_log import MAX_BATCH, Cursor, CursorCodec, EventLog, load_events_secret
-from defserve.protocols.mcp.events.event_types import EventType, matches_filter
+from defserve.protocols.mcp.events.event_types import EventType, matches_filter, read_count, read_filter
 from defserve.protocols.mcp.events.streams import EventHub, EventStream
 from defserve.protocols.mcp.items import ListMethod
 from defserve.protocols.mcp.subscriptions import SUBSCRIPTION_ID_META_KEY, GrantedFilter, SendNotification
@@ -38,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from defserve.protocols.mcp.asking.server_secret import ServerSecret
+    from defserve.protocols.mcp.events.webhooks import Webhooks
     from defserve.protocols.mcp.subscriptions import Subscriptions
     from defserve.stores.identity import ServerStore
 
@@ -64,6 +71,8 @@ class Events(Extension):
     ) -> None:
         self.store, self.settings, self.log = store, settings, EventLog(store, settings)
         self.registry: Registry[EventType] = Registry("event")
+        self.is_loopback_allowed = settings.allow_loopback
+        """Whether webhooks may go to this machine."""
         self._secret = secret
         self._list = ListMethod("events", self.registry)
         self._codec: CursorCodec | None = None
@@ -71,6 +80,7 @@ class Events(Extension):
         self._early: deque[Callable[[], Any]] = deque(maxlen=MAX_EARLY_EVENTS)
         self._streams: dict[str, int] = {}
         self._list_followers: set[SendNotification] = set()
+        self._webhooks: Webhooks | None = None
         subscriptions.add_filter_member(LIST_CHANGED_FILTER, self.follow_list)
         self.registry.watch(self._on_list_changed)
 
@@ -88,6 +98,8 @@ class Events(Extension):
             LIST_METHOD: self._list.build_page,
             POLL_METHOD: self.poll,
             STREAM_METHOD: self.stream,
+            SUBSCRIBE_METHOD: self.subscribe,
+            UNSUBSCRIBE_METHOD: self.unsubscribe,
         }
 
     @asynccontextmanager
@@ -101,17 +113,31 @@ class Events(Extension):
         hub = self._hubs[loop] = EventHub(self.log, self.store, self._run_source)
         while self._early:
             hub.tasks.start(_log_failure(self._early.popleft()()))
+        if not is_in_memory(self.store) and any("webhook" in event.delivery for event in self.registry):
+            (await self._need_webhooks()).start_deliveries(hub)
         try:
             yield
         finally:
             del self._hubs[loop]
+            if self._webhooks is not None:
+                await self._webhooks.stop_deliveries(hub)
             await hub.close()
             if not self._hubs:
                 await self.store.close()
 
     def available_delivery(self) -> Sequence[DeliveryMode]:
-        """The ways in which this server can deliver."""
-        return [mode for mode in DELIVERY_MODES if mode != "webhook"]
+        """The ways in which this server can deliver: webhooks need an HTTP client."""
+        has_client = find_spec("httpx2") is not None
+        return [mode for mode in DELIVERY_MODES if mode != "webhook" or has_client]
+
+    def forbid_loopback(self) -> None:
+        """Other machines reach this server: `allow_loopback`, which is for tests and development, does not count."""
+        if self.is_loopback_allowed:
+            self.is_loopback_allowed = False
+            log.warning(
+                "EventSettings(allow_loopback=True) is ignored: this server is reached from other machines, and "
+                "whoever may subscribe could make it send requests to this one"
+            )
 
     # -- emitting ----------------------------------------------------------------------------------------
 
@@ -267,6 +293,22 @@ class Events(Extension):
             if not self._streams[caller]:
                 del self._streams[caller]
 
+    async def subscribe(self, call: Call, params: Params) -> Params:
+        """`events/subscribe`: see `webhooks`."""
+        return await (await self._need_webhooks()).subscribe(call, params, self._hubs[asyncio.get_running_loop()])
+
+    async def unsubscribe(self, call: Call, params: Params) -> Params:
+        """`events/unsubscribe`: see `webhooks`."""
+        return await (await self._need_webhooks()).unsubscribe(call, params, self._hubs[asyncio.get_running_loop()])
+
+    async def _need_webhooks(self) -> Webhooks:
+        codec = await self.load_codec()
+        if self._webhooks is None:
+            from defserve.protocols.mcp.events.webhooks import Webhooks
+
+            self._webhooks = Webhooks(self, codec)
+        return self._webhooks
+
     # -- for the ways of delivery ------------------------------------------------------------------------
 
     def find_requested(self, call: Call, params: Params, mode: DeliveryMode) -> tuple[EventType, Params]:
@@ -291,7 +333,7 @@ class Events(Extension):
         current = self.registry.get(event.name)
         if current is None:
             raise make_event_error(call, "not_found", f"{event.name} is no longer an event", kind="event")
-        if current is not event and not is_compatible(event, current):
+        if current is not event and not current.is_compatible(event):
             raise make_event_error(
                 call, "unsupported", f"{event.name} has changed: subscribe again", reason="schema_changed"
             )
@@ -328,34 +370,6 @@ class Events(Extension):
 
 
 _NO: Final = GrantedFilter(False, lambda: None, lambda: None)
-
-
-def is_compatible(event: EventType, current: EventType) -> bool:
-    """Whether who subscribed to a type can go on with another one of its name."""
-    return (
-        event.payload_schema == current.payload_schema
-        and event.function.arguments.schema == current.function.arguments.schema
-    )
-
-
-def read_filter(event: EventType, params: Params) -> Params:
-    """The arguments of a request. Raises InvalidParams for those that do not fit."""
-    try:
-        return event.parse_filter(read_optional_object_param(params, "arguments"))
-    except BadArguments as error:
-        raise InvalidParams(f"Invalid params: {error}") from None
-    except LimitExceeded as error:
-        raise InvalidParams(f"Invalid params: {error.message}", data=error.data) from None
-
-
-def read_count(params: Params, name: str) -> int | None:
-    """A number of a request that is at least 0; None if it is left out."""
-    value: Any = params.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise InvalidParams(f"Invalid params: {name} must be a number that is not negative")
-    return int(value)
 
 
 async def _log_failure(work: Any) -> None:
