@@ -383,8 +383,7 @@ async def test_a_silent_stream_has_a_heartbeat(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(("capabilities", "code"), [(SEP, -32023), ({}, -32011)])
-async def test_a_stream_ends_when_its_event_is_removed(capabilities: Json, code: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.01)
+async def test_a_stream_ends_when_its_event_is_removed(capabilities: Json, code: int):
     server = make_server()
     async with raw(server, capabilities=capabilities) as peer:
         id, _ = await open_stream(peer)
@@ -396,8 +395,7 @@ async def test_a_stream_ends_when_its_event_is_removed(capabilities: Json, code:
         assert ended["params"]["error"]["data"] == {"kind": "event"}
 
 
-async def test_a_stream_ends_when_its_event_changes_and_goes_on_if_it_does_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(streams, "HEARTBEAT_SECONDS", 0.01)
+async def test_a_stream_ends_when_its_event_changes_and_goes_on_if_it_does_not():
     server = make_server()
 
     def pushed(repository: str, branch: str | None = None) -> Push: ...

@@ -365,6 +365,9 @@ class Events(Extension):
         return GrantedFilter(True, begin, lambda: self._list_followers.discard(tell_here)) if wanted is True else _NO
 
     def _on_list_changed(self) -> None:
+        # Who listens to what was removed is told so.
+        for loop, hub in list(self._hubs.items()):
+            loop.call_soon_threadsafe(hub.wake)
         for tell in list(self._list_followers):
             tell(LIST_CHANGED_NOTIFICATION, {})
 
