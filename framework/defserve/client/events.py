@@ -10,7 +10,7 @@ word, as untrusted as the result of a tool.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,7 +66,7 @@ class ClientEvents:
     def __init__(
         self,
         request: SendRequest,
-        pages: Callable[[str, str, Json], Awaitable[list[Json]]],
+        pages: Callable[[str, str, Mapping[str, Any]], Awaitable[list[Json]]],
         terms: Callable[[], SessionTerms],
     ) -> None:
         self._send, self._pages, self._terms = request, pages, terms
@@ -133,7 +133,7 @@ class ClientEvents:
         await made.refresh(secret)
         return made
 
-    async def _request(self, method: str, params: Json) -> Json:
+    async def _request(self, method: str, params: Mapping[str, Any]) -> Json:
         return await self._send(method, {**params, "_meta": self._make_meta()})
 
     def _make_meta(self) -> Json:
