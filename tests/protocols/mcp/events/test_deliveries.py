@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,10 +24,15 @@ from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender
 from defserve.protocols.mcp.events.webhook_records import DeliveryProgress
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver
-from tests.certificate import certificate
+from tests.certificate import self_signed
 from tests.rows import for_each_row
 
 NOW = 1_767_225_600_000
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 0.3)
 
 
 def make_progress() -> DeliveryProgress:
@@ -134,15 +141,18 @@ async def find_reason(url: str, settings: EventSettings | None = None) -> str:
 )
 @pytest.mark.anyio
 async def test_a_request_ends_with_a_word_of_the_draft(pieces: tuple[bytes, ...], reason: str):
-    before = sending.TIMEOUT_SECONDS
-    sending.TIMEOUT_SECONDS = 0.3  # pyright: ignore[reportConstantRedefinition, reportAttributeAccessIssue]
-    try:
-        async with answering(*pieces) as url:
-            assert await find_reason(url) == reason
-    finally:
-        sending.TIMEOUT_SECONDS = before  # pyright: ignore[reportConstantRedefinition, reportAttributeAccessIssue]
+    async with answering(*pieces) as url:
+        assert await find_reason(url) == reason
 
 
 @pytest.mark.anyio
-async def test_a_certificate_that_nobody_trusts_is_an_error_of_tls():
-    pass
+async def test_https_is_verified(tmp_path: Path):
+    path = self_signed(tmp_path, "127.0.0.1")
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(path)
+    with WebhookReceiver(tls=served) as receiver:
+        assert receiver.url.startswith("https://")
+        assert await find_reason(receiver.url) == "tls_error"
+        # It is trusted now, and answers: nothing was signed.
+        trusting = EventSettings(webhook_tls=ssl.create_default_context(cafile=str(path)))
+        assert await find_reason(receiver.url, trusting) == "http_4xx"

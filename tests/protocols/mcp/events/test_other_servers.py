@@ -16,6 +16,10 @@ from defserve.testing import WebhookReceiver
 pytestmark = pytest.mark.anyio
 
 
+def get_caller(context: Any) -> str:
+    return "alice"
+
+
 async def test_a_server_of_the_official_sdk_delivers_to_our_receiver(tmp_path: Path):
     library: Any = pytest.importorskip("mcp_webhook_events")
     from mcp.server import MCPServer
@@ -25,7 +29,7 @@ async def test_a_server_of_the_official_sdk_delivers_to_our_receiver(tmp_path: P
     definition = library.EventDefinition("ticket.updated", "A ticket was updated.", ticket, ticket)
     http = library.SafeHttp(allow_insecure_for_tests=True)
     events = library.McpEvents(
-        other, store=str(tmp_path / "events.db"), definitions=[definition], http=http, principal=lambda _: "alice"
+        other, store=str(tmp_path / "events.db"), definitions=[definition], http=http, principal=get_caller
     )
     events.install()
     app = other.streamable_http_app(stateless_http=True, json_response=True)
