@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from defserve.auth import ApiKeys
 from tests.listening import listening, parsers
-from tests.protocols.mcp.events.repositories import SEP, Push, make_server, open_stream, poll
+from tests.protocols.mcp.events.repositories import SEP, SUBSCRIPTION, Push, make_server, open_stream, poll
 from tests.raw import PREFIX, STATELESS, raw, until
 
 pytestmark = pytest.mark.anyio
@@ -123,3 +125,36 @@ async def test_a_slow_reader_holds_up_nobody_and_loses_nothing():
         for number in range(300):
             assert (await read_message(slow_reader))["params"]["data"] == {"commits": number}
         slow_writer.close()
+
+
+PIPE = """
+from tests.protocols.mcp.events.repositories import make_server
+make_server().run()
+"""
+
+
+async def test_a_stream_on_a_pipe_ends_when_it_is_cancelled():
+    command = (sys.executable, "-c", PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[4]
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    async def hear() -> Any:
+        assert process.stdout is not None
+        return json.loads(await process.stdout.readline())
+
+    about = {"name": "pushed", "arguments": {"repository": "x"}}
+    push = {"name": "push", "arguments": {"repository": "x", "commits": 6}}
+    process.stdin.write(body("events/stream", about, 1) + b"\n")
+    assert (await hear())["method"] == "notifications/events/active"
+    process.stdin.write(body("tools/call", push, 2) + b"\n")
+    heard = [await hear(), await hear()]
+    (event,) = [message for message in heard if message.get("method") == "notifications/events/event"]
+    assert (event["params"]["data"], event["params"]["_meta"]) == ({"commits": 6}, {SUBSCRIPTION: 1})
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+    process.stdin.write(json.dumps(cancelled).encode() + b"\n" + body("tools/call", push, 3) + b"\n")
+    assert (await hear())["id"] == 3
+    process.stdin.close()
+    assert await process.wait() == 0
