@@ -171,6 +171,13 @@ async def test_an_event_that_needs_a_scope_is_hidden_from_callers_without_it():
         assert len((await ask_result(peer, "events/list"))["events"]) == 2
 
 
+def test_a_server_with_events_cannot_be_mounted_and_lose_them():
+    parent = Server("parent", "1")
+    parent.mount(make_server())
+    with pytest.raises(UsageError, match="events"):
+        _ = parent.composition
+
+
 # -- emitting
 
 

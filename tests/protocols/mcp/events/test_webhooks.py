@@ -26,6 +26,7 @@ from tests.listening import Listening, listening
 from tests.protocols.mcp.events.repositories import SEP, Push, ask_result, make_server
 from tests.raw import PREFIX, STATELESS, Json, Raw, raw, until
 from tests.rows import for_each_row
+from tests.stores.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 
@@ -487,3 +488,18 @@ async def test_two_processes_deliver_each_event_once(receiver: WebhookReceiver, 
             await (here if number % 2 else elsewhere).call("push", {"repository": "x", "commits": number})
         assert await received(receiver, 10) == list(range(10))
         assert receiver.duplicates == []
+
+
+async def test_a_server_starts_while_its_store_is_away(receiver: WebhookReceiver):
+    redis = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
+    try:
+        async with raw(make_server(redis.address, LOOPBACK)) as peer:
+            await subscribe(peer, receiver)
+        redis.kill()
+        server = make_server(redis.address, LOOPBACK)
+        async with raw(server):
+            redis.start()
+            await server.emit_event("pushed", Push(commits=2), repository="x")
+            assert await received(receiver, 1) == [2]
+    finally:
+        redis.remove()

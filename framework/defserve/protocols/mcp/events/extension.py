@@ -13,6 +13,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from defserve.base.backoff import Backoff
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Offer
 from defserve.core.messages import Params
@@ -114,7 +115,7 @@ class Events(Extension):
         while self._early:
             hub.tasks.start(_log_failure(self._early.popleft()()))
         if not is_in_memory(self.store) and any("webhook" in event.delivery for event in self.registry):
-            (await self._need_webhooks()).start_deliveries(hub)
+            hub.tasks.start(self._resume_deliveries(hub))
         try:
             yield
         finally:
@@ -300,6 +301,17 @@ class Events(Extension):
     async def unsubscribe(self, call: Call, params: Params) -> Params:
         """`events/unsubscribe`: see `webhooks`."""
         return await (await self._need_webhooks()).unsubscribe(call, params, self._hubs[asyncio.get_running_loop()])
+
+    async def _resume_deliveries(self, hub: EventHub) -> None:
+        """Deliver to those who subscribed before this process began, as soon as the store can be reached."""
+        backoff = Backoff(0.5, 30.0)
+        while True:
+            try:
+                (await self._need_webhooks()).start_deliveries(hub)
+                return
+            except Refused as error:
+                log.warning("webhooks wait for the store: %s", error)
+                await asyncio.sleep(backoff.next_wait())
 
     async def _need_webhooks(self) -> Webhooks:
         codec = await self.load_codec()
