@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from defserve.auth import ApiKeys
-from tests.listening import listening, parsers
+from tests.listening import listening
 from tests.protocols.mcp.events.repositories import SEP, SUBSCRIPTION, Push, make_server, open_stream, poll
 from tests.raw import PREFIX, STATELESS, raw, until
 
@@ -78,10 +78,9 @@ async def read_message(reader: asyncio.StreamReader) -> Any:
     return json.loads(line.removeprefix(b"data:"))
 
 
-@parsers
-async def test_a_stream_over_http_ends_when_its_client_leaves(parser: str):
+async def test_a_stream_over_http_ends_when_its_client_leaves():
     server = make_server()
-    async with listening(server, parser=parser) as where:
+    async with listening(server) as where:
         reader, writer = await where.connect()
         asked = body("events/stream", {"name": "pushed", "arguments": {"repository": "x"}})
         writer.write(head("events/stream", len(asked)) + asked)

@@ -167,9 +167,13 @@ class Deliveries:
     async def terminate(self, space: Space, subscription: Subscription, error: EventError) -> None:
         """End a subscription, and tell its address once."""
         if await self._records.remove_subscription(space, subscription.id):
-            body = {"type": TERMINATED_TYPE, "error": error.to_wire()}
-            with suppress(DeliveryFailed):
-                await self._send(subscription, f"msg_{TERMINATED_TYPE}_{secrets.token_hex(12)}", body)
+            # Not in the task of the subscription, which ends as soon as it is removed.
+            self._hub.tasks.start(self._send_end(subscription, error))
+
+    async def _send_end(self, subscription: Subscription, error: EventError) -> None:
+        body = {"type": TERMINATED_TYPE, "error": error.to_wire()}
+        with suppress(DeliveryFailed):
+            await self._send(subscription, f"msg_{TERMINATED_TYPE}_{secrets.token_hex(12)}", body)
 
     async def _send(self, subscription: Subscription, message_id: str, body: Params) -> None:
         keys, data = await self._records.list_keys(subscription), to_json(body)
