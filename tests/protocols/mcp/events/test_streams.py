@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from defserve.auth import ApiKeys
+from tests.asgi import Web
 from tests.listening import listening
 from tests.protocols.mcp.events.repositories import SEP, SUBSCRIPTION, Push, make_server, open_stream, poll
 from tests.raw import PREFIX, STATELESS, raw, until
@@ -157,3 +158,20 @@ async def test_a_stream_on_a_pipe_ends_when_it_is_cancelled():
     assert (await hear())["id"] == 3
     process.stdin.close()
     assert await process.wait() == 0
+
+
+async def test_a_stream_of_an_asgi_app_waits_for_its_reader_and_ends_with_it():
+    server = make_server()
+    app = server.asgi()
+    headers = {"mcp-protocol-version": STATELESS, "mcp-method": "events/stream"}
+    stream = Web(app).post(body("events/stream", {"name": "pushed", "arguments": {"repository": "x"}}), headers)
+    assert (await stream.next())["method"] == "notifications/events/active"
+    stream.stall()
+    for number in range(50):
+        await server.emit_event("pushed", Push(commits=number), repository="x")
+    stream.read_on()
+    assert [(await stream.next())["params"]["data"]["commits"] for _ in range(50)] == list(range(50))
+    (events,) = [cast(Any, one) for one in server.extensions if one.name == "events"]
+    stream.leave()
+    await until(lambda: not events._streams)
+    await app.provider.stop()
