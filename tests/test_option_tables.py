@@ -12,6 +12,8 @@ from defserve.client import Answers, Client, Mgp
 from defserve.code_mode.run import CodeMode
 from defserve.extending import Argument, Transform
 from defserve.openapi.api import ImportFields
+from defserve.protocols.mcp.events.draft import EventSettings
+from defserve.protocols.mcp.events.event_types import EventTypeOptions
 from defserve.protocols.mcp.resources import ResourceOptions
 from defserve.protocols.mcp.tools import ToolOptions
 from defserve.protocols.mcpl.feature_sets import EventOptions, FeatureSet, InferenceOptions
@@ -32,6 +34,8 @@ TABLES: dict[tuple[str, str], tuple[Any, ...]] = {
     ("mounting", "Option of `Command(…)`"): (Command,),
     ("inference", "Option of `infer`"): (FeatureSet.infer, InferenceOptions),
     ("hooks", "Option of `feature_set`"): (FeatureSetFields,),
+    ("mcp-events", "Option of `@server.event`"): (EventTypeOptions,),
+    ("mcp-events", "`EventSettings(…)`"): (EventSettings,),
     ("openapi", "Option"): (ImportFields,),
     ("permissions", "`Mgp(…)`"): (Mgp,),
     ("push-events", "Option of `push`"): (FeatureSet.push, EventOptions),

@@ -60,7 +60,7 @@ else:
             "defserve.kernel": "Kernel",
             "defserve.live": "Channel Event FeatureDisabled Inference Injection Rewrite Scope Turn everyone",
             "defserve.search": "Search ToolBudget",
-            "defserve.server": "AccessPolicy AuditLog AuditLogger Entry EventChannel Metrics Telemetry",
+            "defserve.server": "AccessPolicy AuditLog AuditLogger Entry EventChannel EventSettings Metrics Telemetry",
             "defserve.state": "CannotUndo Checkpoint CheckpointNotFound States",
             "defserve.testing": "SyncClient",
             "defserve.topics": "ApprovalRules Chat Participant Proposal",

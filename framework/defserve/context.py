@@ -164,6 +164,21 @@ class Context:
         """
         self.call.local(EmittedParts).add(self.call, EmittedPart(part))
 
+    @returns_pending_question
+    async def emit_event(
+        self, event: Callable[..., Any] | str, payload: Any, /, *, event_id: str | None = None, **arguments: Any
+    ) -> str:
+        """Tell subscribers what happened; see `Server.emit_event`. In a thread: `ctx.wait(ctx.emit_event(…))`."""
+        from defserve.protocols.mcp.events.extension import Events
+
+        found = next((e for e in self.call.session.composition.extensions if isinstance(e, Events)), None)
+        if found is None:
+            raise UsageError(
+                "this server has no events: they are a draft, and have to be switched on",
+                fix='write Server(…, experimental=["events"])',
+            )
+        return await found.emit(event, payload, arguments, event_id)
+
     def audit(self, event_type: str, /, **details: Any) -> None:
         """Put an event of your own on the audit trail: `ctx.audit("com.example.refund", amount=12)`. From any thread.
 

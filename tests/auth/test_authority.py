@@ -104,6 +104,8 @@ MAY_ASK: dict[str, set[str]] = {
         "tooling/dev_issuer.py",  # for development: sends users back to this machine alone
         "client/signin/authorizer.py", "client/signin/issuer.py",  # a client: which addresses it follows
         "client/signin/fetching.py", "inspector/app_views.py",  # which addresses a view may reach
+        "protocols/mcp/events/sending.py",  # which addresses webhooks go to, in tests
+        "server/web.py",  # the address that is served: whether other machines reach it
     },
     "kind": {
         "serve/connection.py", "serve/session_opener.py",  # hands the fact on; counts sessions by address

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from defserve.client.apps import RenderedApp
     from defserve.client.audit import AuditServer
     from defserve.client.client import Client
+    from defserve.client.events import ClientEvents, EventListener, ServerOccurrence, WebhookSubscription
     from defserve.client.extension import ClientExtension
     from defserve.client.link import ClientLink, LostRequest
     from defserve.client.links.http import HttpLink
@@ -61,6 +62,7 @@ else:
             "defserve.client.answers": "Accept Answers Cancel Decision Decline",
             "defserve.client.apps": "RenderedApp",
             "defserve.client.client": "Client",
+            "defserve.client.events": "ClientEvents EventListener ServerOccurrence WebhookSubscription",
             "defserve.client.extension": "ClientExtension",
             "defserve.client.link": "ClientLink LostRequest",
             "defserve.client.links.http": "HttpLink",
@@ -102,6 +104,7 @@ __all__ = [
     "ChannelMessage",
     "Client",
     "ClientCredentials",
+    "ClientEvents",
     "ClientExtension",
     "CrossAppAccess",
     "Decision",
@@ -111,7 +114,9 @@ __all__ = [
     "ShutdownAnswer",
     "Elevation",
     "ServerEvent",
+    "ServerOccurrence",
     "EventAnswer",
+    "EventListener",
     "EventStream",
     "FeatureSets",
     "Grant",
@@ -154,6 +159,7 @@ __all__ = [
     "TopicClient",
     "UnverifiedSkill",
     "WebSocketLink",
+    "WebhookSubscription",
     "WorkloadIdentity",
     "connect_url",
     "join_topic",

@@ -43,6 +43,7 @@ from defserve.errors import MethodNotFound, PeerError, PeerGone, explain_argumen
 
 if TYPE_CHECKING:
     from defserve.client.apps import RenderedApp
+    from defserve.client.events import ClientEvents, EventListener
     from defserve.client.mcpl.options import Mcpl
     from defserve.client.mcpl.peer import McplPeer
     from defserve.client.mgp.events import EventStream, LifecycleChanges
@@ -373,6 +374,26 @@ class Client(ServerRequests):
         if self.stateless:
             return PolledEvents(params, self._listeners, self.request, every)
         return PushedEvents(params, self._listeners, self.request)
+
+    @property
+    def events(self) -> ClientEvents:
+        """Events of a server that has them (MCP Events, a draft): list, poll, and webhooks for others."""
+        from defserve.client.events import ClientEvents
+
+        return ClientEvents(self.request, self._pages, lambda: self._open)
+
+    def listen_events(
+        self, name: str, *, cursor: str | None = None, max_age_ms: int | None = None, **arguments: Any
+    ) -> EventListener:
+        """Events as they happen (MCP Events, a draft): `async for event in client.listen_events("pushed", repo="x")`.
+
+        `arguments` are what the server filters by. With the `cursor` of an event that was read it goes on after that
+        one. Use `async with` to end it as soon as you are done.
+        """
+        from defserve.client.events import EventListener, make_stream_params
+
+        params = make_stream_params(name, cursor, max_age_ms, arguments)
+        return EventListener(self._listeners, self._conversation, self._open, params, self.timeout)
 
     async def request(
         self,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
+    from defserve.protocols.mcp.events.draft import EventSettings
     from defserve.protocols.mgp.access import AccessPolicy, Entry
     from defserve.protocols.mgp.audit import AuditLogger
     from defserve.protocols.mgp.events import EventChannel
@@ -27,6 +28,7 @@ else:
     __getattr__ = make_lazy_getattr(
         __name__,
         {
+            "defserve.protocols.mcp.events.draft": "EventSettings",
             "defserve.protocols.mgp.access": "AccessPolicy Entry",
             "defserve.protocols.mgp.audit": "AuditLogger",
             "defserve.protocols.mgp.events": "EventChannel",
@@ -43,6 +45,7 @@ __all__ = [
     "AuditLogger",
     "Entry",
     "EventChannel",
+    "EventSettings",
     "Metrics",
     "Server",
     "Telemetry",

@@ -22,14 +22,21 @@ from defserve.protocols.mcp.prompts import Completion, Prompt, PromptOptions
 from defserve.protocols.mcp.resources import Resource, ResourceOptions
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mgp.extension import MGP
-from defserve.server.decorators import declare_or_decorate, read_item_options, require_uri, resolve_caller_path
+from defserve.server.decorators import (
+    declare_or_decorate,
+    find_author_location,
+    read_item_options,
+    require_uri,
+    resolve_caller_path,
+)
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from defserve.binding.injection import Dependency
+    from defserve.protocols.mcp.events.extension import Events
     from defserve.protocols.mgp.events import EventChannel
-    from defserve.server.options import AppFields, PromptFields, ResourceFields, ToolFields
+    from defserve.server.options import AppFields, EventFields, PromptFields, ResourceFields, ToolFields
     from defserve.server.rare_declarations import DependencyOverride
     from defserve.server.server import Server
 
@@ -51,6 +58,7 @@ class Declarations:
     wrappers: dict[str, list[Wrapper]]
     _composition: Composition | None
     _overrides: dict[Callable[..., Any], Dependency]
+    _events: Events | None
 
     # used bare: @server.tool
     @overload
@@ -85,6 +93,20 @@ class Declarations:
     def prompt(self, function: Any = None, /, **options: Any) -> Any:
         """Serve a function as a prompt. Returns it unchanged."""
         return declare_or_decorate("server.prompt", lambda function: self.add_prompt(function, **options), function)
+
+    # used bare: @server.event
+    @overload
+    def event(self, function: F, /) -> F: ...
+    # used with options: @server.event(delivery=["poll"])
+    @overload
+    def event(self, /, **options: Unpack[EventFields]) -> Callable[[F], F]: ...
+    def event(self, function: Any = None, /, **options: Any) -> Any:
+        """Declare a type of event (a draft): parameters are what subscribers filter by, the return type is its data.
+
+        A plain function is never called. An async generator is a source, which runs while somebody listens. Needs
+        `Server(…, experimental=["events"])`. Returns the function unchanged.
+        """
+        return declare_or_decorate("server.event", lambda function: self.add_event(function, **options), function)
 
     def completion(self, target: str, argument: str, /) -> Callable[[F], F]:
         """Suggest values for one argument of a prompt (by name) or of a resource template (by its text)."""
@@ -243,6 +265,51 @@ class Declarations:
     def remove_prompt(self, name: str) -> None:
         """Remove a prompt."""
         self.mcp.prompts.registry.remove(name)
+
+    def add_event(self, function: Callable[..., Any], *, replace: bool = False, **options: Unpack[EventFields]) -> None:
+        """Add a type of event, also while serving; see `event`."""
+        from defserve.protocols.mcp.events.event_types import EventType, EventTypeOptions
+
+        events = self._require_events()
+        about = read_item_options(EventTypeOptions, options, function)
+        available = events.available_delivery()
+        made = EventType.from_function(
+            function, about, available=available, find_provider=self.find_provider, owner=self
+        )
+        self._declare(made)
+        events.registry.add(made.name, made, where=made.where, replace=replace)
+
+    def remove_event(self, name: str) -> None:
+        """Remove a type of event; its streams and webhooks end."""
+        self._require_events().registry.remove(name)
+
+    async def emit_event(
+        self, event: Callable[..., Any] | str, payload: Any, /, *, event_id: str | None = None, **arguments: Any
+    ) -> str:
+        """Tell subscribers what happened: `await server.emit_event(pushed, Push(…), repository="x")`. Returns its id.
+
+        When it returns, the event is in the log of the server's store. `event` is the function that declares it, or its
+        name. `arguments` are what subscribers filter by: a subscriber gets the event if each argument that it gave is
+        equal. `event_id` is the id that the event has where it comes from, if it has one.
+        """
+        return await self._require_events().emit(event, payload, arguments, event_id)
+
+    def emit_event_soon(
+        self, event: Callable[..., Any] | str, payload: Any, /, *, event_id: str | None = None, **arguments: Any
+    ) -> None:
+        """The same from code that cannot await: in any thread, and before the server serves. Nothing says when, and
+        whether, the store has it; a failure is logged.
+        """
+        self._require_events().emit_soon(event, payload, arguments, event_id)
+
+    def _require_events(self) -> Events:
+        if self._events is None:
+            raise UsageError(
+                "this server has no events: they are a draft, and have to be switched on",
+                where=find_author_location(),
+                fix='write Server(…, experimental=["events"])',
+            )
+        return self._events
 
     def _add_bound_tool(self, function: Callable[..., Any], binding: Any, options: Mapping[str, Any]) -> None:
         """Add a tool that belongs to a feature set."""

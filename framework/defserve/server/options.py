@@ -92,6 +92,13 @@ class PromptFields(ItemFields, total=False):
     """See `protocols.mcp.prompts.PromptOptions`."""
 
 
+class EventFields(ItemFields, total=False):
+    """See `protocols.mcp.events.event_types.EventTypeOptions`."""
+
+    delivery: Sequence[Literal["poll", "push", "webhook"]]
+    poll: float
+
+
 class FeatureSetFields(TypedDict, total=False):
     """See `protocols.mcpl.feature_sets.FeatureSet`."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from defserve.binding.injection import Dependency
 from defserve.binding.signature import ProviderFinder, get_function_name, read_dependency
-from defserve.errors import UsageError
+from defserve.errors import UsageError, did_you_mean
 from defserve.server.decorators import declare_or_decorate, find_author_location, require_uri
 
 if TYPE_CHECKING:
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from defserve.core.extension import Extension
     from defserve.core.registry import Registry
     from defserve.limits import Limits
+    from defserve.protocols.mcp.asking.server_secret import ServerSecret
+    from defserve.protocols.mcp.events.draft import EventSettings
+    from defserve.protocols.mcp.events.extension import Events
     from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mgp.meta_tools import ToolSearch
     from defserve.server.options import AppFields, PromptFields, ResourceFields, ToolFields
+    from defserve.server.server import Server
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -172,7 +176,7 @@ class DependencyOverride:
         return f"Override({get_function_name(self._dependency)} by {get_function_name(self._replacement)})"
 
 
-# -- Parts that a server has only if its author asks for them, each imported then: tokens, code mode.
+# -- Parts that a server has only if its author asks for them, each imported then: tokens, code mode, events.
 
 
 def make_token_checks(auth: Auth | TokenVerifier | Sequence[TokenVerifier], limits: Limits) -> tuple[Auth, Extension]:
@@ -196,3 +200,27 @@ def make_code_mode(
         mode.discover = search.section.discover
         search.section.always |= mode.names
     return mode, list(mode.tools())
+
+
+EXPERIMENTAL: Final = ("events",)
+
+
+def make_experimental_events(chosen: Sequence[str | EventSettings], server: Server, secret: ServerSecret) -> Events:
+    """The events of a server that asks for them. Raises UsageError for an experiment that does not exist."""
+    from defserve.protocols.mcp.events.draft import EventSettings
+    from defserve.protocols.mcp.events.extension import Events
+    from defserve.stores.identity import make_server_store
+    from defserve.stores.store import MemoryStore
+
+    settings = EventSettings()
+    for each in (chosen,) if isinstance(chosen, str) else chosen:
+        if isinstance(each, EventSettings):
+            settings = each
+        elif each not in EXPERIMENTAL:
+            raise UsageError(
+                f"Server(experimental=…): {each!r} is not possible",
+                where=find_author_location(),
+                fix=did_you_mean(str(each), EXPERIMENTAL),
+            )
+    store = server.store or make_server_store(server.shared or MemoryStore(), server.storage_identity)
+    return Events(store, secret, server.mcp.subscriptions, settings)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from defserve.client import Client
     from defserve.code_mode.run import CodeMode
     from defserve.openapi.api import ImportFields
+    from defserve.protocols.mcp.events.draft import EventSettings
+    from defserve.protocols.mcp.events.extension import Events
     from defserve.protocols.mcpl.channels.directory import ChannelType
     from defserve.protocols.mcpl.extension import MCPL
     from defserve.protocols.mcpl.feature_sets import FeatureSet
@@ -79,6 +81,7 @@ class Server(Declarations):
         feature_sets: Literal["open", "strict"] = "open",
         search: Literal["auto", "always"] | Search | None = None,
         code_mode: bool | CodeMode = False,
+        experimental: Sequence[Literal["events"] | EventSettings] = (),
         **about: Unpack[ServerFields],
     ) -> None:
         module = sys._getframe(1).f_globals.get("__name__")  # pyright: ignore[reportPrivateUsage]
@@ -149,6 +152,12 @@ class Server(Declarations):
             self.extend(mode)
             for tool in tools:
                 self.add_tool(tool)
+        self._events: Events | None = None
+        if experimental:
+            from defserve.server.rare_declarations import make_experimental_events
+
+            self._events = make_experimental_events(experimental, self, self._secret)
+            self.extend(self._events)
 
     @classmethod
     def from_openapi(

@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import partial
 from socket import socket
 from time import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from defserve.auth import Auth
 from defserve.auth.auth_options import list_operator_warnings
 from defserve.auth.authority import normalize_ip_address
 from defserve.auth.bearer_tokens import check_verifier_settings
+from defserve.auth.oauth import is_loopback
 from defserve.core.composition import Composition
 from defserve.errors import DefserveError, UsageError
 from defserve.protocols.mcp.extension import MCP
@@ -33,6 +34,7 @@ from defserve.server.metrics import Metrics
 from defserve.server.sharing import find_sharing
 
 if TYPE_CHECKING:
+    from defserve.protocols.mcp.events.extension import Events
     from defserve.protocols.mcp.tools import Tool
     from defserve.server.workers.worker import Worker
 
@@ -66,6 +68,8 @@ def make_http_app(
     if auth is not None:
         check_verifier_settings(auth.verifier)
     is_unix = address is not None and address.scheme == "unix"
+    if address is not None and not is_unix and not is_loopback(address.host):
+        _forbid_loopback_webhooks(provider.composition)
     _check_local(options, address)
     checked = auth
     if local_key is not None:
@@ -105,6 +109,13 @@ def make_http_app(
         sharing.share_endpoint(provider.composition, mcp.subscriptions, served.streamable)
     provider.hang_up = served.drain
     return served
+
+
+def _forbid_loopback_webhooks(composition: Composition) -> None:
+    """A server that other machines reach sends nothing to its own, whatever its settings say."""
+    for extension in composition.extensions:
+        if extension.name == "events":
+            cast("Events", extension).forbid_loopback()
 
 
 def _rules(mcp: MCP, composition: Composition, options: WebFields) -> HttpProtocolRules:

@@ -140,6 +140,9 @@ LEASE_SPACES: Final = SpaceFamily("lease:")
 OAUTH_GRANT_SPACES: Final = SpaceFamily("oauth grant:")
 TASK_SPACES: Final = SpaceFamily("task:")
 TASK_ACCOUNT_SPACES: Final = SpaceFamily("task account:")
+EVENT_LOG_SPACES: Final = SpaceFamily("event log:")
+EVENT_NEWS_SPACE: Final = Space("event news")
+WEBHOOK_SPACES: Final = SpaceFamily("webhooks:")
 
 SPACES_WITHOUT_SERVER: Final = frozenset((FORMAT_SPACE, AUDIT_HEADS_SPACE, AUDIT_LOG_SPACES))
 PERMANENT_SPACES: Final = frozenset((API_KEYS_SPACE, SECRETS_SPACE, DENIED_TOKENS_SPACE, CHECKPOINT_SPACES))
@@ -149,7 +152,8 @@ SPACE_DESCRIPTIONS: Final[Mapping[str, str]] = {
     FORMAT_SPACE: "the format of a store that has no other place for it: `version`",
     SERVER_SPACES: "after the colon the identity of a server, a colon, and one of the other names",
     API_KEYS_SPACE: "each API key under its id. 0.1.0 also kept the secret of checkpoint ids here, as `checkpoints`",
-    SECRETS_SPACE: "`checkpoints` is the secret of checkpoint ids, `checkpoints 0.1.0` what 0.1.0 made them with",
+    SECRETS_SPACE: "`checkpoints` is the secret of checkpoint ids, `checkpoints 0.1.0` what 0.1.0 made them with; "
+    "`events` is that of event cursors",
     AUDIT_HEADS_SPACE: "the last signed head of each audit log that is anchored here, under the log's name",
     AUDIT_LOG_SPACES: "after the colon the log's name: each record under its number, the last signed head under `head`",
     DENIED_TOKENS_SPACE: "under the hash of its id, each signed token that is accepted no more, until it expires",
@@ -159,6 +163,10 @@ SPACE_DESCRIPTIONS: Final[Mapping[str, str]] = {
     OAUTH_GRANT_SPACES: "after the colon the grant's id: its `record`, until the user has to sign in again",
     TASK_SPACES: "after the colon the task's id: its `record` and, when it has ended, its `outcome`, until its ttl",
     TASK_ACCOUNT_SPACES: "after the colon the hash of a principal: the `ledger` of the tasks that are kept for it",
+    EVENT_LOG_SPACES: "after the colon a type of event: its log's `head`, each event under its number",
+    EVENT_NEWS_SPACE: "nothing is kept here: in Redis, the types of event to which one was added are told by this name",
+    WEBHOOK_SPACES: "after the colon the hash of a principal: its `ledger`, each subscription by its id, its progress "
+    "as `progress` and the id",
 }
 
 
@@ -307,6 +315,10 @@ class Lease:
             await asyncio.wait((self._withdrawing,), timeout=WITHDRAWAL)
             raise
         self._renewing = asyncio.create_task(self._renew())
+
+    async def is_held(self) -> bool:
+        """Whether the lease is still ours. It may end a moment later."""
+        return (await self._store.get(self._space, [_HOLDER])).get(_HOLDER) == self._token
 
     async def release(self) -> None:
         """Let another caller have the lease. If the store cannot be reached, the lease ends by itself."""

@@ -13,6 +13,7 @@ from defserve.base.exports import make_lazy_getattr
 if TYPE_CHECKING:
     from defserve.client.answers import Accept, Cancel, Decline
     from defserve.testing.client import SyncClient, UnansweredQuestion, UnusedAnswer, assert_schemas
+    from defserve.testing.webhooks import ReceivedEvent, WebhookReceiver
     from defserve.tooling.export import catalogue
     from defserve.tooling.lint.definitions import problems
     from defserve.tooling.listing import server_listing
@@ -22,6 +23,7 @@ else:
         {
             "defserve.client.answers": "Accept Cancel Decline",
             "defserve.testing.client": "SyncClient UnansweredQuestion UnusedAnswer assert_schemas",
+            "defserve.testing.webhooks": "ReceivedEvent WebhookReceiver",
             "defserve.tooling.export": "catalogue",
             "defserve.tooling.lint.definitions": "problems",
             "defserve.tooling.listing": "server_listing",
@@ -32,9 +34,11 @@ __all__ = [
     "Accept",
     "Cancel",
     "Decline",
+    "ReceivedEvent",
     "SyncClient",
     "UnansweredQuestion",
     "UnusedAnswer",
+    "WebhookReceiver",
     "assert_schemas",
     "catalogue",
     "server_listing",

@@ -268,3 +268,77 @@ def give_out_what_objects_hold(patch: Patch) -> None:
 
 def take_any_name_of_code(patch: Patch) -> None:
     patch.set("defserve.guard.code.allowed_names:HARMLESS_KEYWORDS", {})
+
+
+# -- webhooks --------------------------------------------------------------------------------------------
+
+EVENTS = "defserve.protocols.mcp.events"
+
+
+def take_any_webhook_url(patch: Patch) -> None:
+    """Nobody looks at the text of an address."""
+    patch.set(f"{EVENTS}.sending:WebhookSender.check_url", lambda self, url: url)
+
+
+def connect_webhooks_anywhere(patch: Patch) -> None:
+    """Nobody looks at what a name leads to."""
+    from defserve.guard.verdict import Verdict
+
+    patch.set("defserve.guard.network:judge_address", lambda address: Verdict(True))
+
+
+def follow_redirects_of_webhooks(patch: Patch) -> None:
+    """A webhook is sent with a client as any other."""
+
+    async def post(self: Any, url: str, headers: Any, body: bytes, reads_answer: bool) -> bytes:
+        import httpx2
+
+        async with httpx2.AsyncClient(follow_redirects=True) as client:
+            return (await client.post(url, headers=headers, content=body)).content
+
+    patch.set(f"{EVENTS}.sending:WebhookSender._post", post)
+
+
+def read_long_answers_of_webhooks(patch: Patch) -> None:
+    patch.set(f"{EVENTS}.sending:MAX_ANSWER_BYTES", 10**9)
+
+
+def believe_every_challenge(patch: Patch) -> None:
+    patch.set(f"{EVENTS}.webhooks:_check_challenge", lambda body, nonce: None)
+
+
+def forget_whose_a_webhook_is(patch: Patch) -> None:
+    """All callers have one list of webhooks."""
+    from defserve.auth.principals import Principal
+
+    def derive(old: Any) -> Any:
+        return lambda self, caller, *more: old(self, Principal("everybody"), *more)
+
+    patch.wrap(f"{EVENTS}.webhooks:Webhooks._derive_id", derive)
+    patch.wrap(f"{EVENTS}.webhook_records:make_caller_space", lambda old: lambda caller: old(Principal("everybody")))
+
+
+def keep_any_number_of_webhooks(patch: Patch) -> None:
+    async def check_nothing(*_: Any) -> None:
+        pass
+
+    def unbounded(old: Any) -> Any:
+        return lambda *given, most: old(*given, most=10**9)
+
+    patch.set(f"{EVENTS}.webhooks:Webhooks._check_room", check_nothing)
+    patch.wrap(f"{EVENTS}.webhook_records:WebhookRecords.store_subscription", unbounded)
+
+
+def repeat_webhook_secrets(patch: Patch) -> None:
+    """The error about a secret says which."""
+
+    def repeating(old: Any) -> Any:
+        def parse(text: Any) -> bytes:
+            try:
+                return old(text)
+            except ValueError:
+                raise ValueError(f"{text} is no secret") from None
+
+        return parse
+
+    patch.wrap(f"{EVENTS}.signatures:parse_webhook_secret", repeating)

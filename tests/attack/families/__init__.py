@@ -41,6 +41,7 @@ MODULES = (
     "rules.echoes",
     "rules.approvals",
     "rules.sign_in_rules",
+    "rules.webhooks",
     "rules.guards",
 )
 

@@ -53,9 +53,12 @@ URI = "uri "
 
 
 class GrantedFilter(NamedTuple):
-    """What a listener is granted of a further member of its filter. `begin` is called after the acknowledgement."""
+    """What a listener is granted of a further member of its filter. `begin` is called after the acknowledgement.
 
-    honoured: list[str]
+    What is `honoured` is told to the listener, unless it is False.
+    """
+
+    honoured: list[str] | bool
     begin: Callable[[], None]
     end: Callable[[], None]
 
@@ -178,7 +181,7 @@ class Subscriptions(Extension):
         honoured: Params = {member: True for kind, member in LIST_CHANGED_FILTERS.items() if kind in listening.kinds}
         if listening.uris:
             honoured["resourceSubscriptions"] = sorted(listening.uris)
-        honoured |= {member: each.honoured for member, each in followed.items()}
+        honoured |= {member: each.honoured for member, each in followed.items() if each.honoured is not False}
         is_watched = False
         try:
             if self.source is not None and listening.uris:

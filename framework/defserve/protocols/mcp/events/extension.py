@@ -1,0 +1,395 @@
+"""MCP Events as an extension: `events/list`, `events/poll` and `events/stream`, and how events are emitted.
+
+`events/subscribe` and `events/unsubscribe` are in `webhooks`, which is imported when the first of them comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from defserve.base.backoff import Backoff
+from defserve.core.call import Call
+from defserve.core.extension import Extension, Handler, Offer
+from defserve.core.messages import Params
+from defserve.core.registry import Registry
+from defserve.errors import LimitExceeded, Refused, UsageError, did_you_mean
+from defserve.protocols.mcp.errors import read_text_param
+from defserve.protocols.mcp.events.draft import (
+    DELIVERY_MODES,
+    EVENTS_EXTENSION_ID,
+    LIST_CHANGED_FILTER,
+    LIST_CHANGED_NOTIFICATION,
+    LIST_METHOD,
+    POLL_METHOD,
+    STREAM_METHOD,
+    SUBSCRIBE_METHOD,
+    UNSUBSCRIBE_METHOD,
+    DeliveryMode,
+    EventSettings,
+    make_event_error,
+)
+from defserve.protocols.mcp.events.event_log import MAX_BATCH, Cursor, CursorCodec, EventLog, load_events_secret
+from defserve.protocols.mcp.events.event_types import EventType, matches_filter, read_count, read_filter
+from defserve.protocols.mcp.events.streams import EventHub, EventStream
+from defserve.protocols.mcp.items import ListMethod
+from defserve.protocols.mcp.subscriptions import SUBSCRIPTION_ID_META_KEY, GrantedFilter, SendNotification
+from defserve.stores.store import EVENT_NEWS_SPACE, is_in_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from defserve.protocols.mcp.asking.server_secret import ServerSecret
+    from defserve.protocols.mcp.events.webhooks import Webhooks
+    from defserve.protocols.mcp.subscriptions import Subscriptions
+    from defserve.stores.identity import ServerStore
+
+
+MAX_EVENTS_A_POLL: Final = 100
+MAX_SCANNED: Final = 1_000
+"""Events that one poll looks at. If more may follow, the client asks again at once."""
+MAX_EARLY_EVENTS: Final = 1_000
+"""Events that are emitted before the server serves, and kept until it does."""
+POLLS_KEPT: Final = 3
+"""A source goes on running for as long as so many polls would take."""
+
+log = logging.getLogger("defserve")
+
+
+class Events(Extension):
+    """The events of a server. `store` keeps the log; `secret` is the server's."""
+
+    name = "events"
+    listing = frozenset({LIST_METHOD})
+
+    def __init__(
+        self, store: ServerStore, secret: ServerSecret, subscriptions: Subscriptions, settings: EventSettings
+    ) -> None:
+        self.store, self.settings, self.log = store, settings, EventLog(store, settings)
+        self.registry: Registry[EventType] = Registry("event")
+        self.is_loopback_allowed = settings.allow_loopback
+        """Whether webhooks may go to this machine."""
+        self._secret = secret
+        self._list = ListMethod("events", self.registry)
+        self._codec: CursorCodec | None = None
+        self._hubs: dict[asyncio.AbstractEventLoop, EventHub] = {}
+        self._early: deque[Callable[[], Any]] = deque(maxlen=MAX_EARLY_EVENTS)
+        self._streams: dict[str, int] = {}
+        self._list_followers: set[SendNotification] = set()
+        self._webhooks: Webhooks | None = None
+        subscriptions.add_filter_member(LIST_CHANGED_FILTER, self.follow_list)
+        self.registry.watch(self._on_list_changed)
+
+    # -- the plug ----------------------------------------------------------------------------------------
+
+    def negotiate(self, offer: Offer) -> object | None:
+        return self if offer.stateless else None
+
+    def capabilities(self, offer: Offer) -> Mapping[str, Any]:
+        """Both dialects' words for it."""
+        return {"extensions": {EVENTS_EXTENSION_ID: {"listChanged": True}}, "events": {}} if offer.stateless else {}
+
+    def methods(self) -> Mapping[str, Handler]:
+        return {
+            LIST_METHOD: self._list.build_page,
+            POLL_METHOD: self.poll,
+            STREAM_METHOD: self.stream,
+            SUBSCRIBE_METHOD: self.subscribe,
+            UNSUBSCRIBE_METHOD: self.unsubscribe,
+        }
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncGenerator[None]:
+        loop = asyncio.get_running_loop()
+        if self._secret.of_group is not None and is_in_memory(self.store):
+            log.warning(
+                "several processes serve, and each keeps its events to itself: an event reaches only those who listen "
+                "at the process that emits it. To change that, give the server a store: Server(store='redis://…')"
+            )
+        hub = self._hubs[loop] = EventHub(self.log, self.store, self._run_source)
+        while self._early:
+            hub.tasks.start(_log_failure(self._early.popleft()()))
+        if not is_in_memory(self.store) and any("webhook" in event.delivery for event in self.registry):
+            hub.tasks.start(self._resume_deliveries(hub))
+        try:
+            yield
+        finally:
+            del self._hubs[loop]
+            if self._webhooks is not None:
+                await self._webhooks.stop_deliveries(hub)
+            await hub.close()
+            if not self._hubs:
+                await self.store.close()
+
+    def available_delivery(self) -> Sequence[DeliveryMode]:
+        """The ways in which this server can deliver: webhooks need an HTTP client."""
+        has_client = find_spec("httpx2") is not None
+        return [mode for mode in DELIVERY_MODES if mode != "webhook" or has_client]
+
+    def forbid_loopback(self) -> None:
+        """Other machines reach this server: `allow_loopback`, which is for tests and development, does not count."""
+        if self.is_loopback_allowed:
+            self.is_loopback_allowed = False
+            log.warning(
+                "EventSettings(allow_loopback=True) is ignored: this server is reached from other machines, and "
+                "whoever may subscribe could make it send requests to this one"
+            )
+
+    # -- emitting ----------------------------------------------------------------------------------------
+
+    async def emit(
+        self, event: Any, payload: Any, arguments: Mapping[str, Any], event_id: str | None, *, is_exact: bool = False
+    ) -> str:
+        """Add an event to the log, and return its id. From any loop. See `Server.emit_event`."""
+        found = self.find_declared(event)
+        data, packed = found.pack_payload(payload), found.pack_emitted_arguments(arguments)
+        loop = asyncio.get_running_loop()
+        if loop in self._hubs or not self._hubs:
+            return await self._append(found.name, packed, data, event_id, is_exact)
+        # A store may belong to the loop that serves.
+        work = self._append(found.name, packed, data, event_id, is_exact)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, next(iter(self._hubs))))
+
+    def emit_soon(self, event: Any, payload: Any, arguments: Mapping[str, Any], event_id: str | None) -> None:
+        """Emit from code that cannot await, in any thread. See `Server.emit_event_soon`."""
+        found = self.find_declared(event)
+        data, packed = found.pack_payload(payload), found.pack_emitted_arguments(arguments)
+
+        def make_work() -> Any:
+            return self._append(found.name, packed, data, event_id, False)
+
+        hub = next(iter(self._hubs.items()), None)
+        if hub is None:
+            if len(self._early) == MAX_EARLY_EVENTS:
+                raise LimitExceeded(
+                    f"{MAX_EARLY_EVENTS} events were emitted before the server serves, and no more are kept",
+                    data={"limit": "early_events", "max": MAX_EARLY_EVENTS},
+                )
+            self._early.append(make_work)
+        else:
+            hub[0].call_soon_threadsafe(lambda: hub[1].tasks.start(_log_failure(make_work())))
+
+    def find_declared(self, event: Any) -> EventType:
+        """The type that an author means, by its function or name. Raises UsageError if there is none."""
+        if isinstance(event, str):
+            if (found := self.registry.get(event)) is not None:
+                return found
+            raise UsageError(
+                f"there is no event {event!r}",
+                fix=did_you_mean(event, [one.name for one in self.registry], "declare it"),
+            )
+        for one in self.registry:
+            if one.function.signature.function is event:
+                return one
+        raise UsageError(f"{event!r} is not an event of this server", fix="declare it with @server.event")
+
+    async def _append(self, name: str, arguments: Params, data: Params, event_id: str | None, is_exact: bool) -> str:
+        hub = self._hubs.get(asyncio.get_running_loop())
+        if hub is None:
+            added = await self.log.append(name, arguments, data, event_id, is_exact=is_exact)
+        else:
+            async with hub.turns:
+                added = await self.log.append(name, arguments, data, event_id, is_exact=is_exact)
+        for loop, each in list(self._hubs.items()):
+            loop.call_soon_threadsafe(each.wake, name)
+        if (announce := self.store.announce) is not None:
+            try:
+                await announce(EVENT_NEWS_SPACE, name)
+            except Refused as error:
+                # It is in the log: those who listen elsewhere find it with the next one, or when they reconnect.
+                log.warning("other processes were not told of an event: %s", error)
+        return added.id
+
+    async def _run_source(self, event: EventType, wanted: Params) -> None:
+        """Emit what a source yields, for those who gave these arguments."""
+        signature = event.function.signature
+        wire = {each.name: each.wire_name for each in signature.parameters}
+        arguments = event.function.arguments.validate({wire[name]: value for name, value in wanted.items()})
+        async with aclosing(signature.function(**arguments)) as payloads:
+            async for payload in payloads:
+                await self._append(event.name, wanted, event.pack_payload(payload), None, True)
+
+    # -- what clients ask for ----------------------------------------------------------------------------
+
+    async def poll(self, call: Call, params: Params) -> Params:
+        """`events/poll`: the events after a cursor. Without a cursor, only the cursor to begin with."""
+        event, wanted = self.find_requested(call, params, "poll")
+        codec, name = await self.load_codec(), event.name
+        max_age, limit = read_count(params, "maxAgeMs"), read_count(params, "maxEvents") or MAX_EVENTS_A_POLL
+        hub = self._hubs[asyncio.get_running_loop()]
+        hub.keep_source(event, wanted, POLLS_KEPT * event.poll_ms / 1000)
+        if params.get("cursor") is None:
+            cursor = await self.log.find_end(name)
+            found, is_truncated, has_more = list[Params](), False, False
+        else:
+            cursor = codec.decode_cursor(name, params["cursor"])
+            found, cursor, is_truncated, has_more = await self._collect(
+                event, wanted, cursor, max_age, min(limit, MAX_EVENTS_A_POLL)
+            )
+        return {
+            "events": found,
+            "cursor": codec.encode_cursor(name, cursor),
+            "truncated": is_truncated,
+            "hasMore": has_more,
+            "nextPollMs": event.poll_ms,
+        }
+
+    async def _collect(
+        self, event: EventType, wanted: Params, cursor: Cursor, max_age: int | None, limit: int
+    ) -> tuple[list[Params], Cursor, bool, bool]:
+        """The next matching events, the cursor behind them, and whether some are gone, or more may follow."""
+        found, is_truncated, scanned = list[Params](), False, 0
+        while True:
+            page = await self.log.read_page(event.name, cursor, max_age_ms=max_age)
+            is_truncated = is_truncated or page.is_truncated
+            for one in page.events:
+                if len(found) == limit:
+                    return found, Cursor(page.cursor.epoch, one.number), is_truncated, True
+                if matches_filter(wanted, one.arguments, is_exact=one.is_exact):
+                    found.append(one.to_wire(event.name))
+            cursor, scanned = page.cursor, scanned + MAX_BATCH
+            if not page.has_more or scanned >= MAX_SCANNED:
+                return found, cursor, is_truncated, page.has_more
+
+    async def stream(self, call: Call, params: Params) -> Params:
+        """`events/stream`: stays open until the client cancels it, the event ends for it or the server drains."""
+        event, wanted = self.find_requested(call, params, "push")
+        codec, max_age = await self.load_codec(), read_count(params, "maxAgeMs")
+        given = params.get("cursor")
+        cursor = codec.decode_cursor(event.name, given) if given is not None else None
+        hub = self._hubs[asyncio.get_running_loop()]
+        opened = EventStream(call, hub, codec, event, wanted, lambda one: self.check_alive(call, one))
+        with self._count_stream(call):
+            call.endless = True
+            call.session.make_room(1)
+            try:
+                await opened.run(cursor, max_age)
+            except BaseException:
+                if call.cancelled or not call.session.composition.draining:
+                    raise
+            finally:
+                call.session.make_room(-1)
+        return {"resultType": "complete", "_meta": {SUBSCRIPTION_ID_META_KEY: call.id}}
+
+    @contextmanager
+    def _count_stream(self, call: Call) -> Generator[None]:
+        """Raises EventError if the caller, or all together, have too many streams."""
+        settings, caller = self.settings, call.principal
+        mine, total = self._streams.get(caller, 0), sum(self._streams.values())
+        if mine >= settings.streams or total >= settings.streams_total:
+            most = settings.streams if mine >= settings.streams else settings.streams_total
+            raise make_event_error(
+                call, "resource_exhausted", f"too many open streams: {most} is the most", limit="streams", max=most
+            )
+        self._streams[caller] = mine + 1
+        try:
+            yield
+        finally:
+            self._streams[caller] -= 1
+            if not self._streams[caller]:
+                del self._streams[caller]
+
+    async def subscribe(self, call: Call, params: Params) -> Params:
+        """`events/subscribe`: see `webhooks`."""
+        return await (await self._need_webhooks()).subscribe(call, params, self._hubs[asyncio.get_running_loop()])
+
+    async def unsubscribe(self, call: Call, params: Params) -> Params:
+        """`events/unsubscribe`: see `webhooks`."""
+        return await (await self._need_webhooks()).unsubscribe(call, params, self._hubs[asyncio.get_running_loop()])
+
+    async def _resume_deliveries(self, hub: EventHub) -> None:
+        """Deliver to those who subscribed before this process began, as soon as the store can be reached."""
+        backoff = Backoff(0.5, 30.0)
+        while True:
+            try:
+                (await self._need_webhooks()).start_deliveries(hub)
+                return
+            except Refused as error:
+                log.warning("webhooks wait for the store: %s", error)
+                await asyncio.sleep(backoff.next_wait())
+
+    async def _need_webhooks(self) -> Webhooks:
+        codec = await self.load_codec()
+        if self._webhooks is None:
+            from defserve.protocols.mcp.events.webhooks import Webhooks
+
+            self._webhooks = Webhooks(self, codec)
+        return self._webhooks
+
+    # -- for the ways of delivery ------------------------------------------------------------------------
+
+    def find_requested(self, call: Call, params: Params, mode: DeliveryMode) -> tuple[EventType, Params]:
+        """The type that a request names, and its filter. Raises EventError or InvalidParams."""
+        event = self.find_visible(call, read_text_param(params, "name"))
+        if mode not in event.delivery:
+            raise make_event_error(
+                call, "unsupported", f"{event.name} is not delivered by {mode}", feature="delivery", value=mode
+            )
+        return event, read_filter(event, params)
+
+    def find_visible(self, call: Call, name: str) -> EventType:
+        """The type of this name. Raises EventError if there is none that the caller may see."""
+        event = self.registry.get(name)
+        if event is None or not call.session.composition.visible(call, event):
+            raise make_event_error(call, "not_found", f"Unknown event: {name}", kind="event")
+        call.subject = event
+        return event
+
+    def check_alive(self, call: Call, event: EventType) -> None:
+        """Raises EventError if a type is gone, has changed, or the caller may no longer see it."""
+        current = self.registry.get(event.name)
+        if current is None:
+            raise make_event_error(call, "not_found", f"{event.name} is no longer an event", kind="event")
+        if current is not event and not current.is_compatible(event):
+            raise make_event_error(
+                call, "unsupported", f"{event.name} has changed: subscribe again", reason="schema_changed"
+            )
+        if not call.session.composition.visible(call, current):
+            raise make_event_error(call, "forbidden", f"you may no longer have {event.name}")
+
+    async def load_codec(self) -> CursorCodec:
+        """How cursors are written: with the server's secret, or else with one that lies in the store."""
+        if self._codec is None:
+            secret = self._secret.get_lasting_secret() or await load_events_secret(self.store)
+            self._codec = CursorCodec(self.store.identity.derive_key(secret, "event cursor"))
+        return self._codec
+
+    def get_lasting_secret(self) -> bytes | None:
+        """The secret that the server was given; None if there is none that outlives this process."""
+        return self._secret.get_lasting_secret()
+
+    # -- changes of the list -----------------------------------------------------------------------------
+
+    async def follow_list(self, call: Call, wanted: Any, tell: SendNotification) -> GrantedFilter:
+        """`eventsListChanged` in the filter of `subscriptions/listen`."""
+
+        def tell_here(method: str, params: Params) -> None:
+            call.engine.post_to_loop(lambda: tell(method, params))
+
+        def begin() -> None:
+            self._list_followers.add(tell_here)
+
+        return GrantedFilter(True, begin, lambda: self._list_followers.discard(tell_here)) if wanted is True else _NO
+
+    def _on_list_changed(self) -> None:
+        # Who listens to what was removed is told so.
+        for loop, hub in list(self._hubs.items()):
+            loop.call_soon_threadsafe(hub.wake)
+        for tell in list(self._list_followers):
+            tell(LIST_CHANGED_NOTIFICATION, {})
+
+
+_NO: Final = GrantedFilter(False, lambda: None, lambda: None)
+
+
+async def _log_failure(work: Any) -> None:
+    """An event that nobody waits for."""
+    try:
+        await work
+    except Exception as error:
+        log.error("an event could not be emitted: %s", error)

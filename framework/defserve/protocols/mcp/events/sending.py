@@ -1,0 +1,169 @@
+"""One request to the address of a subscriber, through the guard, and why it failed.
+
+The address comes from a stranger: https and port 443 only, resolved and judged at every connection, no redirects, and
+an answer of a few bytes in a few seconds. What the endpoint answers is never repeated to anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from defserve.auth.oauth import is_loopback
+from defserve.auth.rates import Rate, TokenBuckets
+from defserve.base.backoff import parse_retry_after
+from defserve.base.version import VERSION
+from defserve.errors import LimitExceeded, Refused
+from defserve.guard.egress import Egress
+from defserve.guard.http_client import load_httpx
+from defserve.guard.network import parse_authority
+from defserve.protocols.mcp.events.draft import EventSettings
+
+if TYPE_CHECKING:
+    from defserve.guard.egress import Resolver
+    from defserve.guard.http_transport import GuardedTransport
+
+
+TIMEOUT_SECONDS: Final = 10.0
+MAX_ANSWER_BYTES: Final = 16 * 1024
+MAX_URL_LENGTH: Final = 2_048
+MAX_TRANSPORTS: Final = 16
+MAX_AT_ONCE: Final = 64
+"""Requests that are under way, to all addresses."""
+DESTINATION_RATE: Final = Rate(per_second=20, burst=50)
+"""Requests to one host."""
+FINAL_STATUSES: Final = frozenset((410, 413))
+"""An answer after which the same event is not sent again."""
+
+FailureReason: TypeAlias = Literal[
+    "connection_refused", "timeout", "tls_error", "http_4xx", "http_5xx", "challenge_failed"
+]
+
+
+class DeliveryFailed(Exception):
+    """A request that was not answered as it should be. `is_final`: sending it again would be no use.
+
+    `retry_after` are the seconds for which the endpoint wants to be left alone; 0 if it does not say.
+    """
+
+    def __init__(self, reason: FailureReason, *, is_final: bool = False, retry_after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason: FailureReason = reason
+        self.is_final, self.retry_after = is_final, retry_after
+
+
+class WebhookSender:
+    """Sends to the addresses of subscribers, on one loop. `is_loopback_allowed` lets it send to this machine too.
+
+    `resolver` finds the addresses of a host; the system's resolver by default.
+    """
+
+    def __init__(
+        self, settings: EventSettings, *, is_loopback_allowed: bool = False, resolver: Resolver | None = None
+    ) -> None:
+        self._settings, self._is_loopback_allowed, self._resolver = settings, is_loopback_allowed, resolver
+        self._transports: dict[str, GuardedTransport] = {}
+        self._room = asyncio.Semaphore(MAX_AT_ONCE)
+        self._rates = TokenBuckets(DESTINATION_RATE)
+
+    def check_url(self, url: object) -> str:
+        """The address as it is used. Raises ValueError for one that is refused by its text alone."""
+        if not isinstance(url, str) or len(url) > MAX_URL_LENGTH:
+            raise ValueError(f"the url must be a text of at most {MAX_URL_LENGTH} characters")
+        if "#" in url:
+            raise ValueError("the url has a fragment, which is never sent")
+        verdict = self._make_egress(url).judge(url)
+        if not verdict or verdict.url is None:
+            raise ValueError("the url must be a public https address on port 443")
+        return verdict.url
+
+    async def post(self, url: str, headers: dict[str, str], body: bytes, *, reads_answer: bool = False) -> bytes:
+        """Send a signed body, and return the answer if it is read. Raises DeliveryFailed unless the answer is 2xx."""
+        host = urlsplit(url).hostname or ""
+        while wait := self._rates.take_token(host):  # noqa: ASYNC110  (only the clock fills a bucket)
+            await asyncio.sleep(wait)
+        sent = {**headers, "content-type": "application/json", "user-agent": f"defserve/{VERSION}"}
+        async with self._room:
+            try:
+                return await self._post(url, sent, body, reads_answer)
+            except DeliveryFailed:
+                raise
+            except LimitExceeded as error:
+                raise DeliveryFailed("timeout" if error.data.get("limit") == "timeout" else "http_5xx") from None
+            except Refused:
+                raise DeliveryFailed("connection_refused") from None
+            except Exception as error:
+                raise DeliveryFailed(_find_reason(error)) from None
+
+    async def _post(self, url: str, headers: dict[str, str], body: bytes, reads_answer: bool) -> bytes:
+        httpx = load_httpx("a webhook")
+        # The transport itself: a client would follow cookies and redirects, and write addresses to the log.
+        request = httpx.Request("POST", url, headers=headers, content=body)
+        response = await (await self._find_transport(url)).handle_async_request(request)
+        try:
+            _check_status(response.status_code, response.headers)
+            return await response.aread() if reads_answer else b""
+        finally:
+            await response.aclose()
+
+    async def _find_transport(self, url: str) -> GuardedTransport:
+        """One for all public addresses, and one for each of this machine, which alone it may reach."""
+        from defserve.guard.http_transport import GuardedTransport
+
+        authority = str(parse_authority(url)) if self._is_local(url) else ""
+        if (found := self._transports.get(authority)) is None:
+            while len(self._transports) >= MAX_TRANSPORTS:
+                await self._transports.pop(next(iter(self._transports))).aclose()
+            found = GuardedTransport(self._make_egress(url), self._resolver, self._settings.webhook_tls)
+            self._transports[authority] = found
+        return found
+
+    def _make_egress(self, url: str) -> Egress:
+        settings, private, schemes = self._settings, tuple[str, ...](), ("https",)
+        if self._is_local(url):
+            with suppress(ValueError):
+                private, schemes = (str(parse_authority(url)),), ("http", "https")
+        return Egress(
+            schemes=schemes,
+            ports=(443, *settings.webhook_ports),
+            private=private,
+            max_bytes=MAX_ANSWER_BYTES,
+            timeout=TIMEOUT_SECONDS,
+            redirects=0,
+        )
+
+    def _is_local(self, url: str) -> bool:
+        """Whether it is an address of this machine, and those are allowed."""
+        if not self._is_loopback_allowed:
+            return False
+        try:
+            return is_loopback(urlsplit(url).hostname or "")
+        except ValueError:
+            return False
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        for transport in self._transports.values():
+            await transport.aclose()
+
+
+def _check_status(status: int, headers: Any) -> None:
+    if 200 <= status < 300:
+        return
+    retry_after = parse_retry_after({"retry-after": headers.get("retry-after", "")}) if status in (429, 503) else 0.0
+    # A redirect is not followed, and is as wrong as an address that does not exist.
+    reason: FailureReason = "http_5xx" if status >= 500 else "http_4xx"
+    raise DeliveryFailed(reason, is_final=status in FINAL_STATUSES, retry_after=retry_after)
+
+
+def _find_reason(error: BaseException) -> FailureReason:
+    """The word for what a client of HTTP raised."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return "tls_error"
+        cause = cause.__cause__ or cause.__context__
+    return "timeout" if "Timeout" in type(error).__name__ else "connection_refused"

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.stores.redis_server import RedisServer
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    server = RedisServer("--appendonly", "yes").start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Of a store that several processes share."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'events.db'}"
+    return f"{request.getfixturevalue('redis').address}?prefix={tmp_path.name}:"

@@ -1,0 +1,505 @@
+"""Webhooks, from `events/subscribe` to the address that gets the events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defserve import Server
+from defserve.auth import ApiKeys, live_credentials
+from defserve.protocols.mcp.events import deliveries
+from defserve.protocols.mcp.events.extension import Events
+from defserve.protocols.mcp.events.signatures import make_webhook_secret
+from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, WebhookRecords
+from defserve.server import EventSettings
+from defserve.testing import WebhookReceiver
+from tests.listening import Listening, listening
+from tests.protocols.mcp.events.repositories import SEP, Push, ask_result, make_server
+from tests.raw import PREFIX, STATELESS, Json, Raw, raw, until
+from tests.rows import for_each_row
+from tests.stores.redis_server import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+LOOPBACK = EventSettings(allow_loopback=True)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK_SECONDS", "IDLE_LOOK_SECONDS", "FIRST_RETRY_SECONDS"):
+        monkeypatch.setattr(deliveries, name, 0.02)
+    monkeypatch.setattr(live_credentials.LiveCredentials.__init__, "__defaults__", (0.02,))
+
+
+@pytest.fixture
+def receiver() -> Generator[WebhookReceiver]:
+    with WebhookReceiver() as opened:
+        yield opened
+
+
+def about(receiver: WebhookReceiver, **params: Any) -> Json:
+    delivery = {"mode": "webhook", "url": receiver.url, "secret": receiver.secret}
+    return {"name": "pushed", "arguments": {"repository": "x"}, "delivery": delivery, **params}
+
+
+async def subscribe(peer: Raw, receiver: WebhookReceiver, **params: Any) -> Json:
+    return await ask_result(peer, "events/subscribe", **about(receiver, **params))
+
+
+async def load_progress(server: Server) -> DeliveryProgress:
+    """How far the only subscription of a server has come."""
+    (events,) = [extension for extension in server.extensions if isinstance(extension, Events)]
+    records = WebhookRecords(events.store, None)
+    (space,) = [space async for space in records.iter_spaces()]
+    (id,) = (await records.read_ledger(space)).ids
+    loaded = await records.load_subscription(space, id)
+    assert loaded is not None
+    return loaded[1]
+
+
+async def received(receiver: WebhookReceiver, count: int) -> list[int]:
+    events = await asyncio.to_thread(receiver.wait_for_events, count)
+    return [event.data["commits"] for event in events]
+
+
+# -- the plain way
+
+
+async def test_events_are_posted_to_the_address_in_their_order(receiver: WebhookReceiver):
+    async with raw(make_server(settings=LOOPBACK)) as peer:
+        made = await subscribe(peer, receiver)
+        assert receiver.challenges == 1
+        assert set(made) == {"id", "refreshBefore", "cursor", "truncated", "deliveryStatus"}
+        assert made["deliveryStatus"] == {"active": True, "lastDeliveryAt": None, "lastError": None}
+        for number in range(5):
+            await peer.call("push", {"repository": "x" if number % 2 == 0 else "y", "commits": number})
+        assert await received(receiver, 3) == [0, 2, 4]
+        assert receiver.refused == []
+        first = receiver.events[0]
+        assert set(first.body) == {"eventId", "name", "timestamp", "data", "cursor"}
+        assert first.subscription == made["id"]
+        # Its cursor is one to poll with.
+        page = await ask_result(peer, "events/poll", name="pushed", arguments={"repository": "x"}, cursor=first.cursor)
+        assert [event["data"]["commits"] for event in page["events"]] == [2, 4]
+
+
+async def test_subscribing_again_refreshes_and_keeps_the_id(receiver: WebhookReceiver):
+    async with raw(make_server(settings=LOOPBACK)) as peer:
+        first = await subscribe(peer, receiver, ttlMs=100_000)
+        second = await subscribe(peer, receiver, ttlMs=200_000)
+        assert first["id"] == second["id"]
+        assert first["refreshBefore"] < second["refreshBefore"]
+        assert receiver.challenges == 1
+        other = await subscribe(peer, receiver, arguments={"repository": "x", "branch": "main"})
+        assert other["id"] != first["id"]
+        same = await subscribe(peer, receiver, arguments={"branch": None, "repository": "x"})
+        assert same["id"] == first["id"]
+
+
+async def test_who_unsubscribes_gets_nothing_more(receiver: WebhookReceiver):
+    async with raw(make_server(settings=LOOPBACK)) as peer:
+        await subscribe(peer, receiver)
+        await peer.call("push", {"repository": "x", "commits": 1})
+        await received(receiver, 1)
+        given = about(receiver)
+        assert await ask_result(peer, "events/unsubscribe", **{**given, "delivery": {"url": receiver.url}}) == {}
+        await peer.call("push", {"repository": "x", "commits": 2})
+        await subscribe(peer, receiver)
+        await peer.call("push", {"repository": "x", "commits": 3})
+        assert await received(receiver, 2) == [1, 3]
+
+
+async def test_a_subscription_begins_at_the_cursor_it_is_given(receiver: WebhookReceiver):
+    async with raw(make_server(settings=LOOPBACK)) as peer:
+        start = await ask_result(peer, "events/poll", name="pushed", arguments={"repository": "x"}, cursor=None)
+        await peer.call("push", {"repository": "x", "commits": 7})
+        made = await subscribe(peer, receiver, cursor=start["cursor"])
+        assert made["truncated"] is False
+        assert await received(receiver, 1) == [7]
+
+
+# -- time
+
+
+@for_each_row(
+    "given, expected",
+    [
+        ({}, 86_400),
+        ({"ttlMs": 120_000}, 120),
+        ({"ttlMs": 0}, 60),
+        ({"ttlMs": 10**12}, 604_800),
+        ({"ttlMs": None}, 604_800),
+    ],
+)
+async def test_a_subscription_is_granted_no_longer_than_wanted_but_for_a_least_time(given: Json, expected: int):
+    from datetime import UTC, datetime
+
+    with WebhookReceiver() as receiver:
+        async with raw(make_server(settings=LOOPBACK)) as peer:
+            made = await subscribe(peer, receiver, **given)
+            left = datetime.fromisoformat(made["refreshBefore"]) - datetime.now(UTC)
+            assert expected - 30 < left.total_seconds() <= expected
+
+
+async def test_a_store_that_lasts_grants_a_subscription_without_an_end(receiver: WebhookReceiver, address: str):
+    async with raw(make_server(address, LOOPBACK)) as peer:
+        assert (await subscribe(peer, receiver, ttlMs=None))["refreshBefore"] is None
+    server = make_server(address, LOOPBACK)
+    async with raw(server):
+        await server.emit_event("pushed", Push(commits=9), repository="x")
+        assert await received(receiver, 1) == [9]
+
+
+# -- errors
+
+
+ERRORS: list[tuple[Json, Json, Json]] = [
+    ({"name": "nope"}, {"sep": -32023, "sketch": -32011}, {"kind": "event"}),
+    ({"name": "polled"}, {"sep": -32026, "sketch": -32014}, {"feature": "delivery", "value": "webhook"}),
+    ({"delivery": {"mode": "mail"}}, {"sep": -32026, "sketch": -32014}, {"feature": "delivery", "value": "mail"}),
+    ({"arguments": {}}, {"sep": -32602, "sketch": -32602}, {}),
+    ({"delivery": None}, {"sep": -32602, "sketch": -32602}, {}),
+    ({"delivery.url": "http://example.com/"}, {"sep": -32602, "sketch": -32602}, {}),
+    ({"delivery.url": "https://example.com:8443/"}, {"sep": -32602, "sketch": -32602}, {}),
+    ({"delivery.url": "https://user@example.com/"}, {"sep": -32602, "sketch": -32602}, {}),
+    ({"delivery.url": "https://example.com/#x"}, {"sep": -32602, "sketch": -32602}, {}),
+    ({"delivery.url": "https://10.0.0.1/"}, {"sep": -32602, "sketch": -32602}, {}),
+    ({"delivery.url": 7}, {"sep": -32602, "sketch": -32602}, {}),
+    ({"delivery.secret": "whsec_short"}, {"sep": -32602, "sketch": -32602}, {}),
+    ({"delivery.secret": None}, {"sep": -32602, "sketch": -32602}, {}),
+    ({"ttlMs": -1}, {"sep": -32602, "sketch": -32602}, {}),
+    ({"cursor": "x"}, {"sep": -32602, "sketch": -32602}, {}),
+    (
+        {"delivery.url": "http://127.0.0.1:9/"},
+        {"sep": -32027, "sketch": -32015},
+        {"reason": "connection_refused"},
+    ),
+    ({"delivery.secret": make_webhook_secret()}, {"sep": -32027, "sketch": -32015}, {"reason": "http_4xx"}),
+]
+
+
+def _polled() -> Push: ...
+
+
+@pytest.mark.parametrize("dialect", ["sep", "sketch"])
+@for_each_row("params, codes, data", ERRORS)
+async def test_errors_have_the_number_of_the_dialect(params: Json, codes: Json, data: Json, dialect: str):
+    server = make_server(settings=LOOPBACK)
+    server.add_event(_polled, name="polled", delivery=["poll"])
+    with WebhookReceiver() as receiver:
+        asked = about(receiver)
+        for name, value in params.items():
+            where, _, member = name.partition(".")
+            asked[where] = {**asked[where], member: value} if member else value
+        async with raw(server, capabilities=SEP if dialect == "sep" else {}) as peer:
+            error = (await peer.ask("events/subscribe", asked))["error"]
+            assert error["code"] == codes[dialect], error
+            assert {name: error["data"].get(name) for name in data} == data
+
+
+async def test_unsubscribing_what_is_not_there_is_an_error_in_one_dialect(receiver: WebhookReceiver):
+    asked = {**about(receiver), "delivery": {"mode": "webhook", "url": receiver.url}}
+    server = make_server(settings=LOOPBACK)
+    async with raw(server, capabilities=SEP) as peer:
+        error = (await peer.ask("events/unsubscribe", asked))["error"]
+        assert (error["code"], error["data"]["kind"]) == (-32023, "subscription")
+    async with raw(make_server(settings=LOOPBACK)) as peer:
+        assert await ask_result(peer, "events/unsubscribe", **asked) == {}
+
+
+async def test_a_caller_has_so_many_webhooks(receiver: WebhookReceiver):
+    settings = EventSettings(allow_loopback=True, webhooks=2)
+    async with raw(make_server(settings=settings), capabilities=SEP) as peer:
+        for repository in ("a", "b"):
+            await subscribe(peer, receiver, arguments={"repository": repository})
+        error = (await peer.ask("events/subscribe", about(receiver)))["error"]
+        assert (error["code"], error["data"]["limit"], error["data"]["max"]) == (-32025, "webhooks", 2)
+        await subscribe(peer, receiver, arguments={"repository": "a"})
+
+
+# -- failing
+
+
+async def test_what_fails_is_sent_again_under_its_id_and_keeps_its_place(receiver: WebhookReceiver):
+    async with raw(make_server(settings=LOOPBACK)) as peer:
+        await subscribe(peer, receiver)
+        receiver.answer_with(500, 503, 404)
+        for number in range(3):
+            await peer.call("push", {"repository": "x", "commits": number})
+        assert await received(receiver, 3) == [0, 1, 2]
+        status = (await subscribe(peer, receiver))["deliveryStatus"]
+        assert (status["active"], status["lastError"]) == (True, None)
+        assert "failedSince" not in status
+
+
+@for_each_row("status", [410, 413])
+async def test_what_is_not_wanted_is_not_sent_again_and_the_next_one_is(status: int):
+    with WebhookReceiver() as receiver:
+        async with raw(make_server(settings=LOOPBACK)) as peer:
+            await subscribe(peer, receiver)
+            receiver.answer_with(status)
+            for number in range(2):
+                await peer.call("push", {"repository": "x", "commits": number})
+            assert await received(receiver, 1) == [1]
+
+
+async def test_an_event_is_given_up_after_so_many_tries(receiver: WebhookReceiver):
+    async with raw(make_server(settings=LOOPBACK)) as peer:
+        await subscribe(peer, receiver)
+        receiver.answer_with(*[500] * deliveries.MAX_ATTEMPTS)
+        for number in range(2):
+            await peer.call("push", {"repository": "x", "commits": number})
+        assert await received(receiver, 1) == [1]
+
+
+async def test_a_webhook_that_only_fails_is_suspended_and_a_refresh_wakes_it(
+    receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(deliveries, "SUSPEND_AFTER", 3)
+    server = make_server(settings=LOOPBACK)
+    async with raw(server) as peer:
+        await subscribe(peer, receiver)
+        receiver.answer_with(500, 500, 500)
+        await peer.call("push", {"repository": "x", "commits": 1})
+        async with asyncio.timeout(30):
+            while (await load_progress(server)).is_active:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert receiver.events == []
+        status = (await subscribe(peer, receiver))["deliveryStatus"]
+        assert (status["active"], status["lastError"]) == (True, "http_5xx")
+        assert await received(receiver, 1) == [1]
+
+
+async def test_a_gap_is_told_before_what_is_left(receiver: WebhookReceiver):
+    settings = EventSettings(allow_loopback=True, max_events=2)
+    async with raw(make_server(settings=settings)) as peer:
+        start = await ask_result(peer, "events/poll", name="pushed", arguments={"repository": "x"}, cursor=None)
+        await subscribe(peer, receiver, cursor=start["cursor"])
+        receiver.answer_with(500)
+        for number in range(6):
+            await peer.call("push", {"repository": "x", "commits": number})
+        await asyncio.to_thread(receiver.wait_until, lambda: bool(receiver.control))
+        assert receiver.control[0]["type"] == "gap"
+        await asyncio.to_thread(
+            receiver.wait_until, lambda: bool(receiver.events) and receiver.events[-1].data["commits"] == 5
+        )
+        page = await ask_result(
+            peer, "events/poll", name="pushed", arguments={"repository": "x"}, cursor=receiver.control[-1]["cursor"]
+        )
+        assert [event["data"]["commits"] for event in page["events"]] == [4, 5]
+
+
+@pytest.mark.parametrize(("capabilities", "code"), [(SEP, -32023), ({}, -32011)])
+async def test_an_event_that_is_removed_ends_its_webhooks(receiver: WebhookReceiver, capabilities: Json, code: int):
+    server = make_server(settings=LOOPBACK)
+    async with raw(server, capabilities=capabilities) as peer:
+        await subscribe(peer, receiver)
+        await peer.call("push", {"repository": "x"})
+        await received(receiver, 1)
+        server.remove_event("pushed")
+        await asyncio.to_thread(receiver.wait_until, lambda: bool(receiver.control))
+        assert receiver.control[0]["type"] == "terminated"
+        assert receiver.control[0]["error"]["code"] == code
+
+
+# -- secrets
+
+
+async def test_a_new_secret_signs_beside_the_old_one_for_a_while(receiver: WebhookReceiver):
+    async with raw(make_server(settings=LOOPBACK)) as peer:
+        await subscribe(peer, receiver)
+        await peer.call("push", {"repository": "x", "commits": 1})
+        await received(receiver, 1)
+        old = receiver.secret
+        receiver.rotate_secret()
+        await subscribe(peer, receiver)
+        await peer.call("push", {"repository": "x", "commits": 2})
+        await received(receiver, 2)
+        receiver.secrets = [old]
+        await peer.call("push", {"repository": "x", "commits": 3})
+        assert await received(receiver, 3) == [1, 2, 3]
+        assert receiver.refused == []
+
+
+@pytest.mark.parametrize("secret", [None, "s" * 32])
+async def test_secrets_are_sealed_in_the_store_if_the_server_has_a_secret(
+    receiver: WebhookReceiver, tmp_path: Path, secret: str | None, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.DEBUG)
+    path = tmp_path / "git.db"
+    async with raw(make_server(f"sqlite:///{path}", LOOPBACK, secret=secret)) as peer:
+        await subscribe(peer, receiver)
+        await peer.call("push", {"repository": "x"})
+        await received(receiver, 1)
+    held = path.read_bytes()
+    assert (receiver.secret.encode() in held) == (secret is None)
+    assert receiver.secret not in caplog.text
+    assert receiver.url not in caplog.text
+
+
+# -- callers
+
+
+def body(method: str, params: Json) -> bytes:
+    meta = {PREFIX + "protocolVersion": STATELESS, PREFIX + "clientCapabilities": SEP}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}).encode()
+
+
+async def ask_http(where: Listening, method: str, params: Json, token: str = "") -> Json:
+    lines = [
+        f"mcp-protocol-version: {STATELESS}",
+        f"mcp-method: {method}",
+        "accept: application/json, text/event-stream",
+    ]
+    if token:
+        lines.append(f"authorization: Bearer {token}")
+    answer = await where.ask(*lines, body=body(method, params))
+    return json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+async def test_a_stranger_can_poll_but_not_subscribe(receiver: WebhookReceiver):
+    async with listening(make_server(settings=LOOPBACK)) as where:
+        error = (await ask_http(where, "events/subscribe", about(receiver)))["error"]
+        assert error["code"] == -32024
+        asked = {"name": "pushed", "arguments": {"repository": "x"}}
+        assert "result" in await ask_http(where, "events/poll", asked)
+        assert receiver.challenges == 0
+
+
+@asynccontextmanager
+async def keyed(**options: Any) -> AsyncGenerator[tuple[Server, Listening, ApiKeys]]:
+    keys = ApiKeys("memory:")
+    server = make_server(settings=LOOPBACK, auth=keys, **options)
+    async with listening(server) as where:
+        yield server, where, keys
+
+
+async def test_nobody_can_unsubscribe_what_another_has_subscribed_to(receiver: WebhookReceiver):
+    async with keyed() as (server, where, keys):
+        alice, mallory = [await keys.create(name, permissions=["ToolsListAll"]) for name in ("alice", "mallory")]
+        made = (await ask_http(where, "events/subscribe", about(receiver), alice.token))["result"]
+        gone = await ask_http(where, "events/unsubscribe", about(receiver), mallory.token)
+        assert gone["error"]["data"]["kind"] == "subscription"
+        await server.emit_event("pushed", Push(commits=4), repository="x")
+        assert await received(receiver, 1) == [4]
+        other = (await ask_http(where, "events/subscribe", about(receiver), mallory.token))["result"]
+        assert other["id"] != made["id"]
+        # What one caller has verified is not verified for another.
+        assert receiver.challenges == 2
+
+
+async def test_a_revoked_key_ends_its_webhooks(receiver: WebhookReceiver):
+    async with keyed() as (server, where, keys):
+        made, other = [await keys.create(name, permissions=["ToolsListAll"]) for name in ("alice", "bob")]
+        await ask_http(where, "events/subscribe", about(receiver), made.token)
+        still = (await ask_http(where, "events/subscribe", about(receiver), other.token))["result"]
+        await keys.revoke(made.key.id)
+        await asyncio.to_thread(receiver.wait_until, lambda: bool(receiver.control))
+        assert (receiver.control[0]["type"], receiver.control[0]["error"]["code"]) == ("terminated", -32024)
+        await server.emit_event("pushed", Push(commits=1), repository="x")
+        await received(receiver, 1)
+        assert [event.subscription for event in receiver.events] == [still["id"]]
+
+
+async def test_a_server_that_others_reach_sends_nothing_to_its_own_machine(caplog: pytest.LogCaptureFixture):
+    from defserve.serve.address import Address
+    from defserve.serve.session_opener import SessionOpener
+    from defserve.server import web
+
+    server = make_server(settings=LOOPBACK)
+    address = Address.parse("http://0.0.0.0:8000/mcp")
+    web.make_http_app(SessionOpener(server.composition), server.mcp, None, {"allowed_hosts": ["git.example"]}, address)
+    assert "allow_loopback" in caplog.text
+    with WebhookReceiver() as receiver:
+        async with raw(server) as peer:
+            error = (await peer.ask("events/subscribe", about(receiver)))["error"]
+            assert error["code"] == -32602
+            assert receiver.challenges == 0
+
+
+# -- processes
+
+
+PROCESS = """
+import asyncio, sys
+from defserve.protocols.mcp.events import deliveries
+from defserve.protocols.mcp.events.extension import Events
+from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, WebhookRecords
+from defserve.server import EventSettings
+from tests.protocols.mcp.events.repositories import Push, make_server
+from tests.raw import raw
+
+deliveries.LOOK_SECONDS = deliveries.IDLE_LOOK_SECONDS = deliveries.FIRST_RETRY_SECONDS = 0.05
+
+async def main():
+    server = make_server(sys.argv[1], EventSettings(allow_loopback=True))
+    async with raw(server):
+        for number in map(int, sys.argv[2:]):
+            await server.emit_event("pushed", Push(commits=number), repository="x")
+            print(number, flush=True)
+        print("up", flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def process(address: str, *numbers: int) -> Generator[subprocess.Popen[str]]:
+    """A server that emits, and delivers until it is killed. It is up, and all was acknowledged."""
+    command = [sys.executable, "-c", PROCESS, address, *map(str, numbers)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[4]) as running:
+        assert running.stdout is not None
+        try:
+            while running.stdout.readline() != "up\n":
+                assert running.poll() is None
+            yield running
+        finally:
+            running.kill()
+
+
+async def test_what_was_acknowledged_survives_a_kill_and_another_process_delivers_it(
+    receiver: WebhookReceiver, address: str
+):
+    async with raw(make_server(address, LOOPBACK)) as peer:
+        await subscribe(peer, receiver)
+    receiver.answer_with(*[500] * 4)
+    with process(address, 1, 2, 3):
+        await until(lambda: len(receiver.planned) < 4)
+    with process(address, 4):
+        assert await received(receiver, 4) == [1, 2, 3, 4]
+    assert len({event.id for event in receiver.events}) == 4
+
+
+async def test_two_processes_deliver_each_event_once(receiver: WebhookReceiver, address: str):
+    one, other = make_server(address, LOOPBACK), make_server(address, LOOPBACK)
+    async with raw(one) as here, raw(other) as elsewhere:
+        await subscribe(here, receiver)
+        for number in range(10):
+            await (here if number % 2 else elsewhere).call("push", {"repository": "x", "commits": number})
+        assert await received(receiver, 10) == list(range(10))
+        assert receiver.duplicates == []
+
+
+async def test_a_server_starts_while_its_store_is_away(receiver: WebhookReceiver):
+    redis = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
+    try:
+        async with raw(make_server(redis.address, LOOPBACK)) as peer:
+            await subscribe(peer, receiver)
+        redis.kill()
+        server = make_server(redis.address, LOOPBACK)
+        async with raw(server):
+            redis.start()
+            await server.emit_event("pushed", Push(commits=2), repository="x")
+            assert await received(receiver, 1) == [2]
+    finally:
+        redis.remove()
