@@ -159,6 +159,8 @@ CACHES: dict[str, tuple[str, str]] = {
     "base/redaction.py:_redact_name": ("names of arguments", "1024 names of 64 bytes"),
     "serve/connection.py:waiting": (OURS, "64 KB a stream"),
     "serve/http1/known_heads.py:_known": ("request heads", "512 heads of 4 KB, and as often again when parsed"),
+    "serve/network.py:_from_app": (OURS, "two messages"),
+    "serve/network.py:_to_app": (OURS, "two messages"),
     "serve/threads.py:_done": (OURS, "the calls in flight"),
     "serve/threads.py:_jobs": (OURS, "the calls in flight"),
     "serve/session_opener.py:_spare": ("nothing: only untouched sessions", "64 sessions"),
