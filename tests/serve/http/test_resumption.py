@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits, Server
-from defserve.serve.http import sessions
+from defserve.serve.http import session_log
 from tests.asgi import Exchange, Peer, last, living, text
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns, until
 
@@ -332,7 +332,7 @@ async def test_a_thousand_events_survive_random_drops(tools: Tools, app: Any):
 @pytest.mark.slow
 async def test_answers_nobody_came_back_for_are_bounded(tools: Tools, app: Any, monkeypatch: pytest.MonkeyPatch):
     most = 10
-    monkeypatch.setattr(sessions, "MAX_UNREAD_MESSAGES", most)
+    monkeypatch.setattr(session_log, "MAX_UNREAD_MESSAGES", most)
     client = await Peer(app).open()
     (web,) = app.streamable.sessions
     ids: list[str | None] = []
@@ -341,7 +341,7 @@ async def test_answers_nobody_came_back_for_are_bounded(tools: Tools, app: Any, 
         ids.append((await exchange.ended()).events[0].id)
         tools.steps.put_nowait(1)
         await until(lambda: not web.streams)
-    assert len(web.events._streams) <= most + 70
+    assert len(web.log.events._streams) <= most + 70
     assert (await client.listen(ids[0]).ended()).status == 404
     assert text(last(await client.listen(ids[-most]).ended())) == "polled"
 

@@ -89,7 +89,7 @@ class Worker:
 
     @property
     def link(self) -> Any:
-        return self.app.streamable.link
+        return self.app.streamable.logs.link
 
     @property
     def known(self) -> set[str]:
@@ -139,7 +139,7 @@ class Client:
         async with asyncio.timeout(20):
             while True:
                 await self.at(at).call("who")
-                if condition(next(each for each in self._group[at].app.streamable.sessions if each.id == self.session)):
+                if condition(log(self._group[at], self)):
                     return
 
     @property
@@ -162,8 +162,16 @@ def sessions(worker: Worker) -> Any:
     return worker.app.streamable.sessions
 
 
+def logs(worker: Worker) -> Any:
+    return worker.app.streamable.logs
+
+
 def session(worker: Worker, client: Client) -> Any:
     return next(each for each in sessions(worker) if each.id == client.session)
+
+
+def log(worker: Worker, client: Client) -> Any:
+    return session(worker, client).log
 
 
 async def leave(exchange: Exchange) -> None:

@@ -68,7 +68,7 @@ async def test_a_listener_without_a_session_hears_of_changes_elsewhere(group: Gr
 async def test_what_changed_while_a_session_had_no_owner_is_told_by_the_next_one(group: Group):
     client = await group.client("one")
     await client.at("two").ask("resources/subscribe", {"uri": "memo://a"})
-    await until(lambda: "memo" in str(next(iter(group["one"].app.streamable.sessions)).known))
+    await until(lambda: "memo" in str(next(iter(group["one"].app.streamable.logs)).known))
     await group["one"].kill()
     group["two"].server.resource_updated("memo://a")
     await until(lambda: group["two"].link.is_written)

@@ -114,7 +114,7 @@ async def test_a_credential_that_ends_ends_its_stream_and_the_session_if_it_was_
     assert await as_(client, "two", "ada-2").call("who") == "two"
     other = next(iter(guarded["two"].app.streamable.sessions))
     async with asyncio.timeout(20):
-        while len(other.credentials) != 1:
+        while len(other.log.credentials) != 1:
             await as_(client, "two", "ada-2").call("who")
     other.credential_ended(other.list_credentials()[0].key)
     await until(lambda: not guarded["one"].known and not guarded["two"].known)

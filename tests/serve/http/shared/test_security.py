@@ -93,7 +93,7 @@ async def test_an_event_reaches_the_subscribers_of_all_processes_once_and_its_nu
         await stream.until(lambda number=number: len(told(stream)) == number + 1)
     await pair["one"].kill()  # it told the session so far
     await client.at("two").ask("ping")
-    pair["two"].app.streamable.sessions.find_session(client.session).is_stale = True
+    pair["two"].app.streamable.logs.find_log(client.session).is_stale = True
     await client.at("two").call("who")  # the other takes it over
     channel["two"].emit_now(3)
     await stream.until(lambda: len(told(stream)) == 4)

@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from defserve.errors import Refused
-from defserve.serve.http.shared import ownership
-from defserve.serve.http.shared import session as shared
+from defserve.serve.http import redis_log, redis_sessions
 from defserve.stores.shared import worker_link as links
 from defserve.stores.store import StoreUnavailable
 from tests.asgi import Exchange, Peer, living
@@ -246,9 +245,9 @@ stories = st.lists(st.tuples(steps, st.integers(0, WORKERS - 1), st.integers(0, 
 async def tell_story(redis: RedisServer, steps: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     async with AsyncExitStack() as stack:
         story = Story(f"{redis.address}?prefix={uuid4().hex}:", stack)
-        monkeypatch.setattr(shared, "WRITE_TIMEOUT", SECONDS)
+        monkeypatch.setattr(redis_log, "WRITE_TIMEOUT", SECONDS)
         await story.begin()
-        monkeypatch.setattr(shared, "WRITE_TIMEOUT", 0.1)
+        monkeypatch.setattr(redis_log, "WRITE_TIMEOUT", 0.1)
         for step, place, other in steps:
             with suppress(Refused):
                 await step(story, place, other)
@@ -272,5 +271,5 @@ def test_who_subscribed_hears_of_each_change_once(
 ):
     monkeypatch.setattr(links, "START_TIMEOUT", 0.02)
     monkeypatch.setattr(links.SharedStoreLink, "knows_live_workers", True)
-    monkeypatch.setattr(ownership, "TRIES", 5)
+    monkeypatch.setattr(redis_sessions, "TRIES", 5)
     asyncio.run(tell_story(redis, steps, monkeypatch))
