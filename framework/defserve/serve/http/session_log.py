@@ -83,6 +83,8 @@ class StreamState(NamedTuple):
 class SessionLog(Protocol):
     """The log of one session, as this process sees it."""
 
+    session: HttpSession
+
     @property
     def standalone(self) -> str:
         """The name of the session's own stream."""
@@ -247,14 +249,14 @@ def find_event_kind(message: WritableMessage) -> EventKind | None:
 class MemoryLog:
     """Nothing is made before it is needed: most sessions have no stream for most of the time."""
 
-    __slots__ = ("_session", "_budget", "_tag", "_named", "_unread", "events")
+    __slots__ = ("session", "_budget", "_tag", "_named", "_unread", "events")
 
     is_up = keeps_complete_responses = True
     is_stale = has_changed = False
     sharer = None
 
     def __init__(self, session: HttpSession, budget: EventBudget) -> None:
-        self._session, self._budget = session, budget
+        self.session, self._budget = session, budget
         self._tag, self._named = "", 0
         self.events: MemoryEvents | None = None
         self._unread: dict[str, None] | None = None
@@ -295,7 +297,7 @@ class MemoryLog:
             number = events.append(name, message.data, kind=kind, key=message.replaces, audience=audience)
         if kind == "request":
             message.release = partial(events.release_request, name, number)
-        reader = self._session.reading.get(name)
+        reader = self.session.reading.get(name)
         is_handed = reader is not None and reader.on_event_appended(number, before, message)
         if not is_handed and message.taken is not None:
             # Who speaks to the session itself waits until somebody listens. A call does not wait for its client.
@@ -330,7 +332,7 @@ class MemoryLog:
         if stream is None:
             return None
         read, skipped = stream.read, stream.skipped
-        reader = self._session.reading.get(name)
+        reader = self.session.reading.get(name)
         if reader is not None:
             read, skipped = reader.get_read_position()
         return StreamState(

@@ -23,7 +23,7 @@ async def becomes(found: Callable[[], Awaitable[Any]], wanted: Any) -> None:
 class Worker:
     """One of the processes. `steps` lets `count` go on; `go` lets `wait` end."""
 
-    def __init__(self, name: str, address: str, auth: Any = None, options: Any = None, **limits: Any) -> None:
+    def __init__(self, name: str, address: str | None, auth: Any = None, options: Any = None, **limits: Any) -> None:
         self.name = name
         made = {"secret": "s" * 32, "limits": Limits(**limits), "auth": auth, **(options or {})}
         self.server = Server("web", "1", shared=address, **made)
@@ -97,13 +97,18 @@ class Worker:
 
 
 class Group:
-    def __init__(self, address: str, stack: AsyncExitStack) -> None:
-        self.address, self._stack = address, stack
+    """Processes that share a Redis at `address`; without one a single process, which answers to all names."""
+
+    def __init__(self, address: str | None, stack: AsyncExitStack) -> None:
+        self.address, self._stack = address or "", stack
         self.workers: dict[str, Worker] = {}
         self._lives: dict[str, AsyncExitStack] = {}
 
     async def start(self, name: str, *, declare: Callable[[Server], None] | None = None, **limits: Any) -> Worker:
-        worker = self.workers[name] = Worker(name, self.address, **limits)
+        if self.workers and not self.address:
+            self.workers[name] = next(iter(self.workers.values()))
+            return self.workers[name]
+        worker = self.workers[name] = Worker(name, self.address or None, **limits)
         if declare is not None:
             declare(worker.server)
         self._lives[name] = AsyncExitStack()

@@ -219,7 +219,7 @@ async def test_a_channel_opened_in_one_process_is_used_and_closed_in_another(pai
     listed = await client.at("one").ask("channels/list", {})
     assert [channel["id"] for channel in listed["result"]["channels"]] == [id]
     assert (await client.at("two").ask("channels/close", {"channelId": id}))["result"] == {"closed": True}
-    await client.knows("one", lambda session: not any("opened" in name for name in session.known))
+    await client.knows("one", lambda log: not any("opened" in name for name in log.known))
     assert "error" in await client.at("one").ask("channels/publish", said)
     assert [each.handle_event for each in lives.values()] == [[], ["hello in {'room': 7}", f"closed {id}"]]
 

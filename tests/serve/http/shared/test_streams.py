@@ -8,7 +8,7 @@ import pytest
 
 from tests.asgi import Exchange, last, text
 from tests.serve.http.shared.group import Group
-from tests.waiting import until
+from tests.serve.web_tools import settled
 
 pytestmark = pytest.mark.anyio
 
@@ -108,7 +108,7 @@ async def test_what_waits_for_a_client_is_read_once_wherever_it_comes(group: Gro
     taken = await client.at("one").listen().ended()
     assert taken.status == 409
     await leave(first)
-    await until(lambda: group["two"].link.is_written)
+    await settled(group["two"].app)
     session.notify("notifications/message", {"data": "late", "level": "info"})
     second = client.at("one").listen()
     await second.until(lambda: bool(data(second)))

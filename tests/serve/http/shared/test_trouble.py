@@ -118,7 +118,7 @@ async def test_what_cannot_be_queued_is_refused_and_kept_later(group: Group, mon
         refused = await client.at("one").begin_request("logging/setLevel", {"level": "debug"}).ended()
         assert refused.status == 503 and log(group["one"], client).has_changed
     await client.at("one").ask("resources/subscribe", {"uri": "memo://a"})
-    await client.knows("two", lambda session: "debug" in str(session.known))
+    await client.knows("two", lambda log: "debug" in str(log.known))
 
 
 async def test_cancellations_of_calls_elsewhere_do_not_queue_without_end(group: Group, monkeypatch: pytest.MonkeyPatch):
