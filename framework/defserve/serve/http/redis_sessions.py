@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -401,7 +401,7 @@ class HeldCall:
 
     def __init__(self, call: WaitingCall, settle: Callable[[], Awaitable[None]]) -> None:
         self._call, self._settle, self._is_wanted = call, settle, False
-        self.rest: Coroutine[Any, Any, None] | None = self._run()
+        self.rest: Awaitable[None] | None = self._run()
         self.reply: FinalReply | None = None
 
     async def _run(self) -> None:

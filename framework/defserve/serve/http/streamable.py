@@ -361,7 +361,12 @@ class StreamableEndpoint:
         conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
         route = SingleResponse(self.provider, conversation, exchange, request.id)
         published = self.logs.published
-        return self._run(exchange, route, conversation.start_call(request, route, offer), None, published)
+        begun = conversation.start_call(request, route, offer)
+        if not isinstance(begun, tuple):
+            begun = self.logs.hold_reply(begun, None, published)
+        elif self.logs.published != published:
+            return self._answer_saved(exchange, route, begun, None, published)
+        return run_call(exchange, route, begun)
 
     def _call_unread(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
         """A request that should carry an offer, but has none, or one that cannot be read."""
@@ -382,42 +387,29 @@ class StreamableEndpoint:
         route = SingleResponse(self.provider, conversation, exchange, request.id)
         return run_call(exchange, route, conversation.start_call(request, route))
 
-    def _call(self, exchange: Exchange, request: Request, offer: Offer | None) -> Awaitable[None] | None:
-        if request.method == self.rules.opening:
-            return self._open(exchange, request)
-        session = self._find_session(exchange)
+    def _call(
+        self, exchange: Exchange, request: Request, offer: Offer | None, session: HttpSession | None = None
+    ) -> Awaitable[None] | None:
         if session is None:
-            return self._call_loaded(exchange, request, offer)
-        return self._call_in(session, exchange, request, offer)
+            if request.method == self.rules.opening:
+                return self._open(exchange, request)
+            session = self._find_session(exchange)
+            if session is None:
+                return self._call_loaded(exchange, request, offer)
+        route, published = ResponseStream(session, exchange, request.id), self.logs.published
+        begun = session.conversation.start_call(request, route, offer, exchange.principal)
+        # What a call has changed, or told all processes, is in the log before the call is answered.
+        if not isinstance(begun, tuple):
+            begun = self.logs.hold_reply(begun, session, published)
+        elif session.log.has_changed or self.logs.published != published:
+            return self._answer_saved(exchange, route, begun, session, published)
+        return run_call(exchange, route, begun)
 
     async def _call_loaded(self, exchange: Exchange, request: Request, offer: Offer | None) -> None:
         if (session := await self._load_session(exchange)) is None:
             return
-        if (left := self._call_in(session, exchange, request, offer)) is not None:
+        if (left := self._call(exchange, request, offer, session)) is not None:
             await left
-
-    def _call_in(
-        self, session: HttpSession, exchange: Exchange, request: Request, offer: Offer | None
-    ) -> Awaitable[None] | None:
-        route, published = ResponseStream(session, exchange, request.id), self.logs.published
-        begun = session.conversation.start_call(request, route, offer, exchange.principal)
-        return self._run(exchange, route, begun, session, published)
-
-    def _run(
-        self,
-        exchange: Exchange,
-        route: ResponseRoute,
-        begun: CallOrReply,
-        session: HttpSession | None,
-        published: int,
-    ) -> Awaitable[None] | None:
-        """As `run_call`. A call that has changed its session, or told all processes something, is answered when the
-        log has that."""
-        if not isinstance(begun, tuple):
-            return run_call(exchange, route, self.logs.hold_reply(begun, session, published))
-        if (session is not None and session.log.has_changed) or self.logs.published != published:
-            return self._answer_saved(exchange, route, begun, session, published)
-        return run_call(exchange, route, begun)
 
     async def _answer_saved(
         self, exchange: Exchange, route: ResponseRoute, reply: FinalReply, session: HttpSession | None, published: int

@@ -156,6 +156,11 @@ class StreamReader:
     get.
     """
 
+    __slots__ = (
+        *("session", "name", "exchange", "token", "is_standalone", "is_begun", "is_marking"),
+        *("read", "skipped", "cursor", "_fetching", "_again", "_end_watch"),
+    )
+
     statuses: Mapping[int, int] = {}
 
     def __init__(
