@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from itertools import chain, islice
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 StoredEventKind = Literal["result", "request", "message", "progress"]
 """`result` and `request` are kept, because somebody waits for them. `message`, `progress` and released requests are
@@ -19,13 +19,12 @@ KEPT: frozenset[StoredEventKind] = frozenset(("result", "request"))
 
 
 class StoredEvent(NamedTuple):
-    """`audience` is who may read it, in the words of whoever appended it. `taken` says that it was read or dropped."""
+    """`audience` is who may read it, in the words of whoever appended it."""
 
     number: int
-    kind: StoredEventKind
+    kind: str
     data: bytes
-    audience: object = None
-    taken: Callable[[], None] | None = None
+    audience: Any = None
 
 
 class MemoryEvents:
@@ -79,7 +78,6 @@ class MemoryEvents:
         kind: StoredEventKind = "message",
         key: Hashable = None,
         audience: object = None,
-        taken: Callable[[], None] | None = None,
     ) -> int:
         """Keep an event and return its number. A `progress` takes the place of an earlier one with its `key`."""
         stream = self.open_stream(name)
@@ -87,8 +85,6 @@ class MemoryEvents:
         stream.append(data, kind, key if kind == "progress" else None)
         if audience is not None:
             stream.audiences[stream.last] = audience
-        if taken is not None:
-            stream.untaken[stream.last] = taken
         stream.shrink(self.events, self.size)
         self._busy = name
         self._adjust_size(stream.bytes - held)
@@ -193,7 +189,8 @@ class EventStream:
     """The events of one stream. `owner` may read it, and nobody with less rights; None: each event says who may.
 
     `last` is the number of the newest event. `is_over`: no more will follow. `read` and `skipped` say how far a stream
-    without an owner was read, and which events before that were not.
+    without an owner was read, and which events before that were not. `untaken` tells who sent an event that it was
+    dropped; whoever reads it takes it out.
     """
 
     __slots__ = (
@@ -214,12 +211,9 @@ class EventStream:
         self._latest: dict[Hashable, int] = {}
 
     def list_events_after(self, number: int, most: int | None = None) -> list[StoredEvent]:
-        """Those of the events after this one that are still kept. Who gets one that was not taken says so later."""
+        """Those of the events after this one that are still kept."""
         found = (each for each in self.kept.items() if each[0] > number)
-        return [
-            StoredEvent(at, self._kind(at), data, self.audiences.get(at), self.untaken.pop(at, None))
-            for at, data in islice(found, most)
-        ]
+        return [StoredEvent(at, self._kind(at), data, self.audiences.get(at)) for at, data in islice(found, most)]
 
     def _kind(self, number: int) -> StoredEventKind:
         if number == self._result:

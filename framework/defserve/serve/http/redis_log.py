@@ -20,10 +20,11 @@ from defserve.auth.principals import Principal, decode_principal, encode_princip
 from defserve.core.messages import INTERNAL_ERROR, Params, Reply, RequestId, encode
 from defserve.errors import LimitExceeded, Refused
 from defserve.serve.http.exchange import WritableMessage
-from defserve.serve.http.session_log import Audience, EventPage, LoggedEvent, StreamState, find_event_kind
+from defserve.serve.http.session_log import Audience, EventPage, StreamState, find_event_kind
 from defserve.serve.http.streams import StoredMessage
 from defserve.stores.shared import lua_scripts
 from defserve.stores.store import StoreUnavailable
+from defserve.stores.stream_events import StoredEvent
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
@@ -225,11 +226,11 @@ class RedisLog:
         if found is None:
             return None
         entries, last, is_over = found
-        events: list[LoggedEvent] = []
+        events: list[StoredEvent] = []
         for place, parts in entries:
             fields = dict(zip(parts[::2], parts[1::2], strict=True))
             number, kind = int(place.partition(b"-")[0]), fields[b"k"].decode()
-            events.append(LoggedEvent(number, kind, fields[b"d"], _decode_audience(fields[b"a"])))
+            events.append(StoredEvent(number, kind, fields[b"d"], _decode_audience(fields[b"a"])))
         return EventPage(events, int(last), bool(is_over))
 
     async def end_orphaned_stream(self, name: str) -> None:
@@ -261,7 +262,7 @@ class RedisLog:
                 await self.end_orphaned_stream(reader.name)
                 reader.on_event_number(0)
 
-    def on_event_taken(self, reader: StreamReader) -> None:
+    def on_event_taken(self, reader: StreamReader, number: int) -> None:
         """Events have left: say so once for all of them."""
         if not reader.is_marking:
             reader.is_marking = True

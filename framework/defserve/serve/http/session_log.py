@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 
 from defserve.auth.principals import Principal
 from defserve.serve.http.exchange import MAX_UNREAD_MESSAGES, WritableMessage
-from defserve.stores.stream_events import EventBudget, MemoryEvents
+from defserve.stores.stream_events import EventBudget, MemoryEvents, StoredEvent
 
 if TYPE_CHECKING:
     from defserve.core.messages import Reply
@@ -44,20 +44,10 @@ EventKind: TypeAlias = Literal["result", "request", "message", "progress", "end"
 """`end` is the end of a call without a result."""
 
 
-class LoggedEvent(NamedTuple):
-    """`taken` says that it was read or dropped."""
-
-    number: int
-    kind: str
-    data: bytes
-    audience: Audience = None
-    taken: Callable[[], None] | None = None
-
-
 class EventPage(NamedTuple):
     """Events in order, the number of the stream's newest event, and whether it is over."""
 
-    events: list[LoggedEvent]
+    events: list[StoredEvent]
     last: int
     is_over: bool
 
@@ -150,7 +140,7 @@ class SessionLog(Protocol):
         """Watch, while it is read, whether the process that runs its call lives. Returns what ends the watch."""
         ...
 
-    def on_event_taken(self, reader: StreamReader) -> None:
+    def on_event_taken(self, reader: StreamReader, number: int) -> None:
         """An event of the session's own stream has left."""
 
     def detach_reader(self, reader: StreamReader, *, has_all: bool) -> None:
@@ -354,8 +344,7 @@ class MemoryLog:
         stream = self.events.find_stream(name) if self.events is not None else None
         if stream is None:
             return None
-        events = cast("list[LoggedEvent]", stream.list_events_after(after, most))
-        return EventPage(events, stream.last, stream.is_over)
+        return EventPage(stream.list_events_after(after, most), stream.last, stream.is_over)
 
     async def end_orphaned_stream(self, name: str) -> None:
         """There is none: calls and their streams are in one process."""
@@ -363,8 +352,10 @@ class MemoryLog:
     def watch_stream(self, reader: StreamReader) -> None:
         return None
 
-    def on_event_taken(self, reader: StreamReader) -> None:
-        """`look_up_stream` asks the reader."""
+    def on_event_taken(self, reader: StreamReader, number: int) -> None:
+        stream = self.events.find_stream(reader.name) if self.events is not None else None
+        if stream is not None and (taken := stream.untaken.pop(number, None)) is not None:
+            taken()
 
     def detach_reader(self, reader: StreamReader, *, has_all: bool) -> None:
         stream = self.events.find_stream(reader.name) if self.events is not None else None

@@ -21,8 +21,9 @@ from defserve.serve.http.exchange import TOO_MANY_CALLS, Exchange, UnreadMessage
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from defserve.serve.http.session_log import Audience, LoggedEvent
+    from defserve.serve.http.session_log import Audience
     from defserve.serve.http.sessions import HttpSession
+    from defserve.stores.stream_events import StoredEvent
 
 SSE_RETRY_MS = 1000
 
@@ -220,7 +221,7 @@ class StreamReader:
             self._skip(number)
             return False
         kind = "request" if message.asks else "message"
-        shown = StoredMessage(message.data, kind, partial(self._on_taken, message.taken), message.replaces)
+        shown = StoredMessage(message.data, kind, partial(self._on_taken, number, message.taken), message.replaces)
         self.exchange.push(shown, f"{self.name}-{number}")
         return True
 
@@ -277,7 +278,7 @@ class StreamReader:
         if not has_all:
             self.on_event_number(0)
 
-    def _deliver(self, event: LoggedEvent) -> None:
+    def _deliver(self, event: StoredEvent) -> None:
         number = event.number
         if number <= self.cursor:
             return
@@ -289,17 +290,17 @@ class StreamReader:
         if self.is_standalone and not self._is_for(event.audience):
             self._skip(number)
             return
-        message = StoredMessage(event.data, event.kind, partial(self._on_taken, event.taken))
+        message = StoredMessage(event.data, event.kind, partial(self._on_taken, number))
         # Past the bounds of the outbox, which would drop some: the log has bounds of its own.
         self.exchange.unread.append(UnreadMessage(message, f"{self.name}-{number}"))
         self.exchange.finished = self.exchange.finished or message.answers
         self.exchange.wake_writer()
 
-    def _on_taken(self, taken: Callable[[], None] | None) -> None:
+    def _on_taken(self, number: int, taken: Callable[[], None] | None = None) -> None:
         if taken is not None:
             taken()
         if self.is_standalone:
-            self.session.log.on_event_taken(self)
+            self.session.log.on_event_taken(self, number)
 
     def _skip(self, number: int) -> None:
         self.skipped.add(number)

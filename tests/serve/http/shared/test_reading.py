@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from defserve.auth.principals import Principal
 from defserve.serve.http.exchange import UnreadMessage, UnreadMessages
-from defserve.serve.http.session_log import EventPage, LoggedEvent
+from defserve.serve.http.session_log import EventPage
 from defserve.serve.http.streams import StreamReader
+from defserve.stores.stream_events import StoredEvent
 from tests.effort import examples
 
 
@@ -35,7 +36,7 @@ class Log:
     standalone = "s"
 
     def __init__(self, waits: list[int]) -> None:
-        self.events: list[LoggedEvent] = []
+        self.events: list[StoredEvent] = []
         self._waits = waits
 
     @property
@@ -43,7 +44,7 @@ class Log:
         return len(self.events)
 
     def append(self, kind: str) -> tuple[int, int]:
-        self.events.append(LoggedEvent(self.last + 1, kind, b"x", ()))
+        self.events.append(StoredEvent(self.last + 1, kind, b"x", ()))
         return self.last, self.last - 1
 
     async def fetch_events(self, name: str, after: int, most: int) -> EventPage:
