@@ -93,7 +93,7 @@ MAY_ASK: dict[str, set[str]] = {
     "is_shared_identity": {
         "core/session.py", "core/service.py", "serve/connection.py",  # limits of sessions
         "protocols/mcp/tasks/run.py",  # hands the fact on
-        "serve/http/shared/sessions.py",  # limits of sessions
+        "serve/http/redis_sessions.py",  # limits of sessions
     },
     "is_loopback": {
         "guard/network.py",  # judges addresses that tools connect to
@@ -111,7 +111,7 @@ MAY_ASK: dict[str, set[str]] = {
         "serve/connection.py", "serve/session_opener.py",  # hands the fact on; counts sessions by address
         "protocols/mcp/authorization.py",  # a conversation that has an owner takes no other
         "protocols/mgp/audit.py",  # names the key of a token
-        "serve/http/shared/sessions.py",  # counts sessions by address
+        "serve/http/redis_sessions.py",  # counts sessions by address
         "openapi/credentials.py",  # a stranger has no account elsewhere
     },
 }  # fmt: skip

@@ -9,13 +9,14 @@ from pydantic import Field
 
 from defserve import Context, Limits, Server
 from tests.asgi import Exchange
+from tests.raw import turns, until
 
 
 class Tools:
     """The server under test, and the handles by which a test steers its tools."""
 
-    def __init__(self, **limits: Any) -> None:
-        self.server = Server("web", "1", limits=Limits(**limits))
+    def __init__(self, shared: str | None = None, **limits: Any) -> None:
+        self.server = Server("web", "1", limits=Limits(**limits), shared=shared, secret="s" * 32)
         self.go = asyncio.Event()
         self.begun = asyncio.Event()
         self.cancelled = asyncio.Event()
@@ -63,6 +64,16 @@ class Tools:
 
     async def memo(self) -> str:
         return "a"
+
+
+async def settled(app: Any) -> None:
+    """Until everything that was said is in the logs of its sessions."""
+    await turns()
+    link = getattr(app.streamable.logs, "link", None)
+    if link is not None:  # in memory it is at once
+        await until(lambda: link.has_read_own_updates and link.handled_news == link.last_read_update_id)
+        await until(lambda: link.is_written)
+        await turns()
 
 
 def is_json(exchange: Exchange) -> bool:

@@ -87,7 +87,7 @@ class Call(ExtensionLocals):
     suspension: Callable[[], Any] | None = None
     endless = settled = cancelled = timed_out = cut_short = held = notified = False
     reply: FinalReply | None = None
-    rest: Coroutine[Any, Any, None] | None = None
+    rest: Awaitable[None] | None = None
     questions = unsent = 0
     last_left = 0.0
     queued: QueuedCall | None = None

@@ -50,8 +50,8 @@ class Engine(Protocol):
         If notifications of the call have just been sent, it is settled a moment after they left.
         """
 
-    def run_call_here(self, call: Call, work: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None] | None:
-        """Like `start`, but in the running task, which must be for this call alone. The first step runs at once.
+    def run_call_here(self, call: Call, work: Coroutine[Any, Any, Any]) -> Awaitable[None] | None:
+        """Like `start_call`, but in the running task, which must be for this call alone. The first step runs at once.
 
         Returns the rest, for that task to await; it never raises. None when the call is settled.
         """

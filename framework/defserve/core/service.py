@@ -105,9 +105,14 @@ class SessionHolder(Protocol):
     def evict(self) -> None:
         """End the session, because another one needs its place."""
 
+    @property
+    def sharer(self) -> SessionSharer | None:
+        """Who shares the session with other processes, if somebody does."""
+        ...
 
-class SessionSharer(SessionHolder, Protocol):
-    """A holder whose session other processes serve as well."""
+
+class SessionSharer(Protocol):
+    """Other processes serve a session as well: what a protocol must know of that."""
 
     @property
     def id(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call, CallQueue, ExtensionLocals, FinalReply, ReplyBatch, can_skip_queue, queue_call
 from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage
@@ -398,7 +398,7 @@ class Session(ExtensionLocals):
     @property
     def sharer(self) -> SessionSharer | None:
         """Who shares this session with other processes, if somebody does."""
-        return cast("SessionSharer", self.holder) if getattr(self.holder, "numbering", "") else None
+        return self.holder.sharer if self.holder is not None else None
 
     def record(self) -> dict[str, Any]:
         """What another process must know to go on with this session; `core.session`."""

@@ -14,7 +14,7 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -338,7 +338,7 @@ class WaitingCall(Protocol):
     """A call that is not over. Await its `rest`; then `reply` is there. Or have it sent instead, by `send_reply`."""
 
     @property
-    def rest(self) -> Coroutine[Any, Any, None] | None: ...
+    def rest(self) -> Awaitable[None] | None: ...
     @property
     def reply(self) -> FinalReply | None: ...
     def send_reply(self) -> None: ...

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from defserve.stores.shared.worker_link import SharedStoreLink, UpdateDelivery, make_preceding_id
 
 if TYPE_CHECKING:
     from defserve.core.session import Session
     from defserve.protocols.mcp.subscriptions import Subscriptions
-    from defserve.serve.http.shared.session import SharedSession
-    from defserve.serve.http.shared.sessions import SharedSessions
+    from defserve.serve.http.redis_log import RedisLog
+    from defserve.serve.http.redis_sessions import RedisLogs
 
 
 UpdateFields: TypeAlias = dict[str, bytes]
@@ -39,7 +39,7 @@ class UpdateKind(NamedTuple):
 class SessionUpdatePublisher:
     """The news for the sessions of one endpoint."""
 
-    def __init__(self, link: SharedStoreLink, sessions: SharedSessions, *, is_first: bool) -> None:
+    def __init__(self, link: SharedStoreLink, sessions: RedisLogs, *, is_first: bool) -> None:
         self.link, self.sessions, self.is_first = link, sessions, is_first
         self._kinds: dict[str, UpdateKind] = {}
         self.missed: dict[str, Callable[[Session, UpdateFields, str], asyncio.Task[None]]] = {}
@@ -56,15 +56,15 @@ class SessionUpdatePublisher:
 
     def find_session(self, id: str) -> Session | None:
         """The session of this id, if this process knows it."""
-        found = self.sessions.find_session(id)
-        return _conversation(found) if found is not None else None
+        found = self.sessions.find_log(id)
+        return found.conversation if found is not None else None
 
     def record_with_delivery(self, session: Session, field: str, value: str) -> bool:
         """Keep this in a session's record together with the message that is delivered next.
 
         False: that message was delivered already, by another process, and is to be left out.
         """
-        delivery, shared = self.link.delivering, cast("SharedSession", session.sharer)
+        delivery, shared = self.link.delivering, cast("RedisLog", session.sharer)
         if delivery is None or delivery.skip_if_delivered(shared.id, shared.delivered):
             return False
         delivery.record = field, value
@@ -82,31 +82,29 @@ class SessionUpdatePublisher:
         if self.is_first:
             kind.others(fields, fields[WORKER].decode() == self.link.worker)
 
-    def _find_concerned_sessions(self, kind: UpdateKind, fields: UpdateFields) -> list[SharedSession]:
+    def _find_concerned_sessions(self, kind: UpdateKind, fields: UpdateFields) -> list[RedisLog]:
         """The sessions of this endpoint that this process owns, and that news may concern."""
         found = kind.concerned(fields)
         if found is None:
             return self.sessions.list_owned()
-        shared = [cast("SharedSession", each.sharer) for each in found if each.sharer is not None]
-        return [each for each in shared if each.is_owner and self.sessions.find_session(each.id) is each]
+        shared = [cast("RedisLog", each.sharer) for each in found if each.sharer is not None]
+        return [each for each in shared if each.is_owner and self.sessions.find_log(each.id) is each]
 
-    def _replay(
-        self, session: SharedSession, news: list[tuple[str, UpdateFields]] | None
-    ) -> dict[str, asyncio.Task[None]]:
+    def _replay(self, session: RedisLog, news: list[tuple[str, UpdateFields]] | None) -> dict[str, asyncio.Task[None]]:
         left = dict[str, asyncio.Task[None]]()
         if news is None:
             for kind in self._kinds.values():
-                kind.lost(_conversation(session))
+                kind.lost(session.conversation)
         for id, fields in news or ():
             name = fields[KIND].decode()
             if (kind := self._kinds.get(name)) is not None:
                 self._deliver(kind, [session], fields, id)
             elif (tell := self.missed.get(name)) is not None:
-                left[id] = tell(_conversation(session), fields, make_preceding_id(id))
+                left[id] = tell(session.conversation, fields, make_preceding_id(id))
         return left
 
-    def _deliver(self, kind: UpdateKind, sessions: Iterable[SharedSession], fields: UpdateFields, id: str) -> None:
-        told = [_conversation(each) for each in sessions]
+    def _deliver(self, kind: UpdateKind, sessions: Iterable[RedisLog], fields: UpdateFields, id: str) -> None:
+        told = [each.conversation for each in sessions]
         try:
             self._deliver_news(kind, told, fields, id)
         except Exception:
@@ -123,10 +121,6 @@ class SessionUpdatePublisher:
             kind.deliver(sessions, fields)
         finally:
             self.link.delivering = None
-
-
-def _conversation(session: SharedSession) -> Session:
-    return cast("Session", cast(Any, session.conversation))
 
 
 # -- Changes of lists and resources, told by one process, reach the sessions and listeners of all.

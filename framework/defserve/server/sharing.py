@@ -25,7 +25,7 @@ from defserve.stores.shared.worker_link import SharedStoreLink
 if TYPE_CHECKING:
     from defserve.protocols.mcp.subscriptions import Subscriptions
     from defserve.protocols.mcpl.extension import MCPL
-    from defserve.serve.http.shared.sessions import SharedSessions
+    from defserve.serve.http.redis_sessions import RedisLogs
     from defserve.stores.identity import ServerIdentity
 
 
@@ -45,7 +45,7 @@ class ProcessSharing(Extension):
     ) -> None:
         """Share the sessions of an endpoint, what they are told, and what extensions count and keep."""
         # A process may have several endpoints. Only the first one tells those whom only this process knows.
-        news = SessionUpdatePublisher(self.link, cast("SharedSessions", endpoint.sessions), is_first=not self._is_used)
+        news = SessionUpdatePublisher(self.link, cast("RedisLogs", endpoint.logs), is_first=not self._is_used)
         share_list_changes(news, subscriptions)
         for extension in composition.extensions:
             if isinstance(extension, Authorization):

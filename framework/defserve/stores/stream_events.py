@@ -1,47 +1,34 @@
-"""The events of one session's streams, kept so that a client that lost its connection can resume. No I/O, no clock.
+"""The events of one session's streams, in memory: kept so that a client that lost its connection can resume.
 
-The id of an event contains its place in its stream. So a client can resume after an event that was dropped meanwhile.
+No I/O, no clock. Events are numbered from 1 in their stream. A client can resume after an event that was dropped
+meanwhile: it gets what is left.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from collections import OrderedDict
-from collections.abc import Hashable
-from itertools import chain
-from typing import Literal
-
-from defserve.errors import Refused
+from collections.abc import Callable, Hashable
+from itertools import chain, islice
+from typing import Any, Literal, NamedTuple
 
 StoredEventKind = Literal["result", "request", "message", "progress"]
 """`result` and `request` are kept, because somebody waits for them. `message`, `progress` and released requests are
 dropped when room is needed."""
 
-StoredEvent = tuple[str, bytes]
-"""An event's id and its data."""
-
 KEPT: frozenset[StoredEventKind] = frozenset(("result", "request"))
 
-_ID = re.compile(r"([0-9a-f]+)-([0-9]{1,18})-([0-9]{1,18})")
 
+class StoredEvent(NamedTuple):
+    """`audience` is who may read it, in the words of whoever appended it."""
 
-class EventGap(Refused):
-    """Events after the one asked for were dropped. `left` are those that are still kept, in order.
-
-    `stream` is None if nothing of the stream is left, not even its name.
-    """
-
-    error_type = "gap"
-
-    def __init__(self, stream: str | None, left: list[StoredEvent]) -> None:
-        self.stream, self.left = stream, left
-        super().__init__("some of the events after this one are no longer kept")
+    number: int
+    kind: str
+    data: bytes
+    audience: Any = None
 
 
 class MemoryEvents:
-    """What one session has sent, by stream. Ids are unique in the session and name their stream. The events of another
-    session do not know them.
+    """What one session has sent, by stream.
 
     Each stream keeps up to `events` messages and progresses, of `size` bytes together; the oldest are dropped first.
     Results stay as long as their stream, requests until they are released. Streams are dropped, oldest first, if more
@@ -51,7 +38,7 @@ class MemoryEvents:
 
     __slots__ = (
         "events", "size", "finished", "held", "bytes",
-        "_budget", "_tag", "_streams", "_names", "_finished", "_finished_bytes", "_made", "_busy",
+        "_budget", "_streams", "_finished", "_finished_bytes", "_busy",
     )  # fmt: skip
 
     def __init__(
@@ -65,113 +52,85 @@ class MemoryEvents:
     ) -> None:
         self.events, self.size, self.finished, self.held = events, size, finished, held
         self._budget = budget
-        self._tag = os.urandom(6).hex()
-        self._streams: OrderedDict[int, _Stream] = OrderedDict()
-        self._names: dict[str, int] = {}
-        self._finished: OrderedDict[int, None] = OrderedDict()
+        self._streams: OrderedDict[str, EventStream] = OrderedDict()
+        self._finished: OrderedDict[str, None] = OrderedDict()
         self._finished_bytes = 0
-        self._made = self._busy = 0
+        self._busy = ""
         self.bytes = 0
+
+    def open_stream(self, name: str) -> EventStream:
+        """The stream of this name, which may be new. One that was finished goes on after all."""
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = EventStream(name)
+        elif name in self._finished:
+            self._no_longer_finished(name)
+        return stream
+
+    def find_stream(self, name: str) -> EventStream | None:
+        return self._streams.get(name)
 
     def append(
         self,
-        stream: str,
+        name: str,
         data: bytes,
         *,
         kind: StoredEventKind = "message",
         key: Hashable = None,
         audience: object = None,
-    ) -> str:
-        """Keep an event and return its id. A `progress` takes the place of an earlier one with its `key`."""
-        opened = self._open(stream)
-        held = opened.bytes
-        opened.append(data, kind, key if kind == "progress" else None)
+    ) -> int:
+        """Keep an event and return its number. A `progress` takes the place of an earlier one with its `key`."""
+        stream = self.open_stream(name)
+        held = stream.bytes
+        stream.append(data, kind, key if kind == "progress" else None)
         if audience is not None:
-            opened.audiences[opened.last] = audience
-        opened.shrink(self.events, self.size)
-        self._busy = opened.number
-        self._adjust_size(opened.bytes - held)
+            stream.audiences[stream.last] = audience
+        stream.shrink(self.events, self.size)
+        self._busy = name
+        self._adjust_size(stream.bytes - held)
         while self.bytes > self.held and self.evict_stream():
             pass
-        self._busy = 0
-        return self._id(opened.number, opened.last)
+        self._busy = ""
+        return stream.last
 
-    def get_audience(self, event_id: str) -> object:
-        """Who may read an event that is kept, in the words of whoever appended it."""
-        stream, place = self._locate_event(event_id)
-        return stream.audiences.get(place) if stream is not None else None
-
-    def release_request(self, event_id: str) -> None:
+    def release_request(self, name: str, number: int) -> None:
         """Nobody waits for the answer to this `request` any more: it may be dropped like any message."""
-        stream, place = self._locate_event(event_id)
-        if stream is not None:
+        if (stream := self._streams.get(name)) is not None:
             held = stream.bytes
-            stream.release(place)
+            stream.release(number)
             stream.shrink(self.events, self.size)
             self._adjust_size(stream.bytes - held)
-            if stream.number in self._finished:
+            if name in self._finished:
                 self._finished_bytes += stream.bytes - held
 
-    def _locate_event(self, event_id: str) -> tuple[_Stream | None, int]:
-        found = _ID.fullmatch(event_id)
-        if found is None or found[1] != self._tag:
-            return None, 0
-        return self._streams.get(int(found[2])), int(found[3])
-
-    def make_position_id(self, stream: str) -> str:
-        """The id of the place after everything appended so far, for an event without data."""
-        opened = self._open(stream)
-        return self._id(opened.number, opened.last)
-
-    def list_events_after(self, event_id: str) -> tuple[str, list[StoredEvent]] | None:
-        """The stream of this id and the events after it; None for an id that was never given here.
-
-        Raises EventGap if some of the events after it are no longer kept.
-        """
-        found = _ID.fullmatch(event_id)
-        if found is None or found[1] != self._tag:
-            return None
-        number, place = int(found[2]), int(found[3])
-        if not 0 < number <= self._made:
-            return None
-        stream = self._streams.get(number)
-        if stream is None:
-            raise EventGap(None, [])
-        if place > stream.last:
-            return None
-        left = [(self._id(number, at), data) for at, data in stream.kept.items() if at > place]
-        if place < stream.lost:
-            raise EventGap(stream.name, left)
-        return stream.name, left
-
-    def finish_stream(self, stream: str) -> None:
+    def finish_stream(self, name: str) -> None:
         """The client has received the whole stream, so it is the first to be dropped when room is needed."""
-        number = self._names.get(stream)
-        if number is None:
+        if (stream := self._streams.get(name)) is None:
             return
-        if number not in self._finished:
-            self._finished[number] = None
-            self._finished_bytes += self._streams[number].bytes
+        if name not in self._finished:
+            self._finished[name] = None
+            self._finished_bytes += stream.bytes
         # The newest stays, however large: its end may not have reached the client.
         while len(self._finished) > self.finished or (self._finished_bytes > self.size and len(self._finished) > 1):
             self._drop(next(iter(self._finished)))
 
     def drop_events(self) -> None:
         """The session is over: drop everything."""
-        self._streams.clear()
-        self._names.clear()
+        streams, self._streams = self._streams, OrderedDict()
         self._finished.clear()
         self._finished_bytes = 0
         self._adjust_size(-self.bytes)
         if self._budget is not None:
             self._budget.remove_store(self)
+        for stream in streams.values():
+            stream.drop_events()
 
     def evict_stream(self) -> bool:
         """Drop a stream to make room. False: there is none but the one that is being appended to."""
         # An OrderedDict finds its oldest at once, however many of them were dropped before it. A dict does not.
-        for number in chain(self._finished, self._streams):
-            if number != self._busy:
-                self._drop(number)
+        for name in chain(self._finished, self._streams):
+            if name != self._busy and self._streams[name].bytes:
+                self._drop(name)
                 return True
         return False
 
@@ -180,30 +139,21 @@ class MemoryEvents:
         if self._budget is not None:
             self._budget.adjust_size(self, size)
 
-    def _open(self, stream: str) -> _Stream:
-        number = self._names.get(stream)
-        if number is not None:
-            # The stream goes on after all. The session's own stream does so with each new reader.
-            self._no_longer_finished(number)
-            return self._streams[number]
-        self._made += 1
-        self._names[stream] = self._made
-        opened = self._streams[self._made] = _Stream(self._made, stream)
-        return opened
+    def _drop(self, name: str) -> None:
+        self._no_longer_finished(name)
+        stream = self._streams[name]
+        size = stream.bytes
+        if stream.is_over:
+            del self._streams[name]
+        else:
+            self._streams.move_to_end(name)  # it counts on: an id that was given stands for one event
+        stream.drop_events()
+        self._adjust_size(-size)
 
-    def _id(self, number: int, place: int) -> str:
-        return f"{self._tag}-{number}-{place}"
-
-    def _drop(self, number: int) -> None:
-        self._no_longer_finished(number)
-        gone = self._streams.pop(number)
-        del self._names[gone.name]
-        self._adjust_size(-gone.bytes)
-
-    def _no_longer_finished(self, number: int) -> None:
-        if number in self._finished:
-            del self._finished[number]
-            self._finished_bytes -= self._streams[number].bytes
+    def _no_longer_finished(self, name: str) -> None:
+        if name in self._finished:
+            del self._finished[name]
+            self._finished_bytes -= self._streams[name].bytes
 
 
 class EventBudget:
@@ -235,36 +185,48 @@ class EventBudget:
                 pass
 
 
-class _Stream:
-    """The events of one stream by their place, from 1. `lost` is the place of the newest that was dropped."""
+class EventStream:
+    """The events of one stream. `owner` may read it, and nobody with less rights; None: each event says who may.
+
+    `last` is the number of the newest event. `is_over`: no more will follow. `read` and `skipped` say how far a stream
+    without an owner was read, and which events before that were not. `untaken` tells who sent an event that it was
+    dropped; whoever reads it takes it out.
+    """
 
     __slots__ = (
-        "number",
-        "name",
-        "last",
-        "lost",
-        "kept",
-        "audiences",
-        "bytes",
-        "_droppable",
-        "_droppable_bytes",
-        "_latest",
+        *("name", "owner", "last", "is_over", "read", "skipped", "kept", "audiences", "untaken", "bytes"),
+        *("_result", "_droppable", "_droppable_bytes", "_latest"),
     )
 
-    def __init__(self, number: int, name: str) -> None:
-        self.number, self.name = number, name
-        self.last = self.lost = self.bytes = 0
+    def __init__(self, name: str) -> None:
+        self.name, self.is_over = name, False
+        self.owner: object = None
+        self.last = self.read = self.bytes = self._result = 0
+        self.skipped: frozenset[int] = frozenset()
         self.kept: dict[int, bytes] = {}
         self.audiences: dict[int, object] = {}
+        self.untaken: dict[int, Callable[[], None]] = {}
         self._droppable: OrderedDict[int, Hashable] = OrderedDict()
         self._droppable_bytes = 0
         self._latest: dict[Hashable, int] = {}
+
+    def list_events_after(self, number: int, most: int | None = None) -> list[StoredEvent]:
+        """Those of the events after this one that are still kept."""
+        found = (each for each in self.kept.items() if each[0] > number)
+        return [StoredEvent(at, self._kind(at), data, self.audiences.get(at)) for at, data in islice(found, most)]
+
+    def _kind(self, number: int) -> StoredEventKind:
+        if number == self._result:
+            return "result"
+        return "message" if number in self._droppable else "request"
 
     def append(self, data: bytes, kind: StoredEventKind, key: Hashable) -> None:
         self.last += 1
         self.kept[self.last] = data
         self.bytes += len(data)
         if kind in KEPT:
+            if kind == "result":
+                self._result, self.is_over = self.last, True
             return
         if key is not None:
             if (superseded := self._latest.get(key)) is not None:
@@ -273,22 +235,30 @@ class _Stream:
         self._droppable[self.last] = key
         self._droppable_bytes += len(data)
 
-    def release(self, place: int) -> None:
-        if place in self.kept and place not in self._droppable:
-            self._droppable[place] = None
-            self._droppable_bytes += len(self.kept[place])
+    def release(self, number: int) -> None:
+        if number in self.kept and number not in self._droppable and number != self._result:
+            self._droppable[number] = None
+            self._droppable_bytes += len(self.kept[number])
 
     def shrink(self, events: int, size: int) -> None:
         while len(self._droppable) > events or self._droppable_bytes > size:
-            oldest = next(iter(self._droppable))
-            self.lost = max(self.lost, oldest)  # a released request is not always the oldest
-            self._remove(oldest)
+            self._remove(next(iter(self._droppable)))
 
-    def _remove(self, place: int) -> None:
-        key = self._droppable.pop(place)
+    def drop_events(self) -> None:
+        untaken, self.untaken = self.untaken, {}
+        for kept in (self.kept, self.audiences, self._droppable, self._latest):
+            kept.clear()
+        self.bytes = self._droppable_bytes = 0
+        for taken in untaken.values():
+            taken()
+
+    def _remove(self, number: int) -> None:
+        key = self._droppable.pop(number)
         if key is not None:
             del self._latest[key]
-        self.audiences.pop(place, None)
-        length = len(self.kept.pop(place))
+        self.audiences.pop(number, None)
+        length = len(self.kept.pop(number))
         self.bytes -= length
         self._droppable_bytes -= length
+        if (taken := self.untaken.pop(number, None)) is not None:
+            taken()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from defserve import Context, Limits, Server
-from defserve.serve.http import sessions
+from defserve.serve.http import session_log
 from tests.asgi import Exchange, Peer, last, living, text
 from tests.raw import HANDSHAKE, PREFIX, STATELESS, turns, until
 
@@ -25,8 +25,8 @@ LATEST = HANDSHAKE[-1]
 class Tools:
     """The server under test. `steps` lets `count` go on, by so many messages."""
 
-    def __init__(self, **limits: Any) -> None:
-        self.server = Server("web", "1", limits=Limits(**limits))
+    def __init__(self, shared: str | None = None, **limits: Any) -> None:
+        self.server = Server("web", "1", limits=Limits(**limits), shared=shared, secret="s" * 32)
         self.steps: asyncio.Queue[int] = asyncio.Queue()
         self.finished = 0
         self.server.tool(self.count)
@@ -57,8 +57,8 @@ class Tools:
 
 
 @pytest.fixture
-def tools() -> Tools:
-    return Tools()
+def tools(shared: str | None) -> Tools:
+    return Tools(shared)
 
 
 @pytest.fixture
@@ -191,8 +191,8 @@ async def test_an_id_of_the_future_is_not_found(tools: Tools, app: Any):
     client = await Peer(app).open()
     tools.steps.put_nowait(1)
     exchange = await client.begin_call("count", {"total": 1}).ended()
-    tag, stream, _ = str(exchange.events[-1].id).split("-")
-    for id in (f"{tag}-{stream}-999", f"{tag}-999-0", f"{tag}-0-0"):
+    name, _, _ = str(exchange.events[-1].id).rpartition("-")
+    for id in (f"{name}-999", f"{name}9-0", f"{name}-1-1"):
         assert (await client.listen(id).ended()).status == 404
 
 
@@ -330,20 +330,22 @@ async def test_a_thousand_events_survive_random_drops(tools: Tools, app: Any):
 
 
 @pytest.mark.slow
-async def test_answers_nobody_came_back_for_are_bounded(tools: Tools, app: Any, monkeypatch: pytest.MonkeyPatch):
+async def test_answers_nobody_came_back_for_are_bounded_in_memory(monkeypatch: pytest.MonkeyPatch):
     most = 10
-    monkeypatch.setattr(sessions, "MAX_UNREAD_MESSAGES", most)
-    client = await Peer(app).open()
-    (web,) = app.streamable.sessions
-    ids: list[str | None] = []
-    for _ in range(most + 80):
-        exchange = client.begin_call("poll")
-        ids.append((await exchange.ended()).events[0].id)
-        tools.steps.put_nowait(1)
-        await until(lambda: not web.streams)
-    assert len(web.events._streams) <= most + 70
-    assert (await client.listen(ids[0]).ended()).status == 404
-    assert text(last(await client.listen(ids[-most]).ended())) == "polled"
+    monkeypatch.setattr(session_log, "MAX_UNREAD_MESSAGES", most)
+    tools = Tools()
+    async with living(tools.server.asgi()) as app:
+        client = await Peer(app).open()
+        (web,) = app.streamable.sessions
+        ids: list[str | None] = []
+        for _ in range(most + 80):
+            exchange = client.begin_call("poll")
+            ids.append((await exchange.ended()).events[0].id)
+            tools.steps.put_nowait(1)
+            await until(lambda: not web.streams)
+        assert len(web.log.events._streams) <= most + 70
+        assert (await client.listen(ids[0]).ended()).status == 404
+        assert text(last(await client.listen(ids[-most]).ended())) == "polled"
 
 
 @pytest.mark.slow

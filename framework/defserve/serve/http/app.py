@@ -65,6 +65,7 @@ from defserve.serve.sockets import PEER_USER_KEY, Receive, Scope, Send, get_clie
 if TYPE_CHECKING:
     from defserve.auth.proxy.oauth_proxy import OAuthProxySite
     from defserve.core.session import Session
+    from defserve.serve.http.session_log import SessionLogs
     from defserve.serve.session_opener import SessionOpener
     from defserve.stores.shared.worker_link import SharedStoreLink
 
@@ -122,11 +123,8 @@ class HttpApp:
         self.gate = HostOriginGate(
             options.allowed_hosts, options.allowed_origins, options.trusted_proxy, options.bind, options.port
         )
-        self.streamable = (
-            StreamableEndpoint(provider, rules)
-            if options.shared is None
-            else _make_shared_streamable(provider, rules, options.shared)
-        )
+        logs = _make_redis_logs(options.shared) if options.shared is not None else None
+        self.streamable = StreamableEndpoint(provider, rules, logs)
         if self.auth is not None:
             self.streamable.challenge = self._ask_for_scopes
         self.sockets = WebSocketEndpoint(provider)
@@ -486,12 +484,10 @@ class HttpApp:
                 return
 
 
-def _make_shared_streamable(
-    provider: SessionOpener, rules: HttpProtocolRules, link: SharedStoreLink
-) -> StreamableEndpoint:
-    from defserve.serve.http.shared.streamable import SharedStreamableEndpoint
+def _make_redis_logs(link: SharedStoreLink) -> SessionLogs:
+    from defserve.serve.http.redis_sessions import RedisLogs
 
-    return SharedStreamableEndpoint(provider, rules, link)
+    return RedisLogs(link)
 
 
 async def _refuse_method(exchange: Exchange, allowed: Iterable[str]) -> None:
@@ -510,6 +506,7 @@ class SseSession:
     """A session that lasts as long as its stream. Bound to the principal that opened it."""
 
     conversation: Session
+    sharer = None
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange, self.draining = exchange, False

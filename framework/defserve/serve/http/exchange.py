@@ -431,6 +431,42 @@ class Exchange(UnreadMessages):
             self.on_client_left(left)
 
 
+class ResponseRoute(Protocol):
+    """Where the messages of one request go, and what it means when its client leaves."""
+
+    @property
+    def statuses(self) -> Mapping[int, int]:
+        """Error code → HTTP status, where it is not 200."""
+        ...
+
+    def push(self, message: WritableMessage) -> None:
+        """A message that belongs to the request."""
+
+    def wants_events(self, exchange: Exchange) -> bool:
+        """Whether even a single answer must be sent as an event."""
+        ...
+
+    def can_start_events(self, seconds: float) -> bool:
+        """Whether the response becomes a stream of events after so many seconds without a message."""
+        ...
+
+    def start_events(self) -> bytes:
+        """The response becomes a stream of events. Returns the first of them."""
+        ...
+
+    def on_response_started(self) -> None:
+        """A response has begun. From here on its client may leave."""
+
+    def on_disconnect(self) -> None:
+        """Its client went away."""
+
+    def detach(self, exchange: Exchange) -> None:
+        """The response has ended."""
+
+    def finish(self) -> None:
+        """The request has been dealt with."""
+
+
 # -- Server-sent events as bytes (the WHATWG event stream format). No I/O.
 
 

@@ -131,6 +131,7 @@ class WebSocket(UnreadMessages):
     )
 
     conversation: Session
+    sharer = None
 
     def __init__(self, receive: Receive, send: Send, limit: int) -> None:
         super().__init__()

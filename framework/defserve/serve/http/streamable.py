@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from defserve.auth.live_credentials import BearerCredential
 from defserve.auth.principals import Principal
@@ -30,14 +30,14 @@ from defserve.core.messages import (
     RequestId,
     decode,
 )
-from defserve.errors import LimitExceeded
+from defserve.errors import LimitExceeded, Refused
 from defserve.serve.http.exchange import (
     TOO_MANY_CALLS,
     CompleteReply,
     ErrorDataFactory,
     Exchange,
+    ResponseRoute,
     WritableMessage,
-    format_sse_event,
 )
 from defserve.serve.http.request_heads import (
     NAME_PARAMETERS,
@@ -45,8 +45,10 @@ from defserve.serve.http.request_heads import (
     find_param_mismatch,
     find_routing_mismatch,
 )
-from defserve.serve.http.sessions import HttpSession, HttpSessions, ResponseStream
-from defserve.serve.sockets import CallOrReply, HeaderList, WaitingCall
+from defserve.serve.http.session_log import MemoryLogs, SessionLogs
+from defserve.serve.http.sessions import HttpSession, HttpSessions, StreamFullyRead
+from defserve.serve.http.streams import ResponseStream
+from defserve.serve.sockets import CallOrReply, FinalReply, HeaderList, WaitingCall
 
 if TYPE_CHECKING:
     from defserve.core.extension import Offer
@@ -92,42 +94,6 @@ HEAD_SECONDS = 1.0
 UNWATCHED_SECONDS = 0.05
 CLIENT_LEFT_STATUS = 499
 RETRY_AFTER_HEADERS = ((b"retry-after", b"1"),)
-
-
-class ResponseRoute(Protocol):
-    """Where the messages of one request go, and what it means when its client leaves."""
-
-    @property
-    def statuses(self) -> Mapping[int, int]:
-        """Error code → HTTP status, where it is not 200."""
-        ...
-
-    def push(self, message: WritableMessage) -> None:
-        """A message that belongs to the request."""
-
-    def wants_events(self, exchange: Exchange) -> bool:
-        """Whether even a single answer must be sent as an event."""
-        ...
-
-    def can_start_events(self, seconds: float) -> bool:
-        """Whether the response becomes a stream of events after so many seconds without a message."""
-        ...
-
-    def start_events(self) -> bytes:
-        """The response becomes a stream of events. Returns the first of them."""
-        ...
-
-    def on_response_started(self) -> None:
-        """A response has begun. From here on its client may leave."""
-
-    def on_disconnect(self) -> None:
-        """Its client went away."""
-
-    def detach(self, exchange: Exchange) -> None:
-        """The response has ended."""
-
-    def finish(self) -> None:
-        """The request has been dealt with."""
 
 
 def run_call(exchange: Exchange, route: ResponseRoute, begun: CallOrReply) -> Awaitable[None] | None:
@@ -307,18 +273,17 @@ async def absorb_cancellation() -> None:
 
 
 class StreamableEndpoint:
-    """One endpoint: POST in both eras, GET and DELETE for sessions."""
+    """One endpoint: POST in both eras, GET and DELETE for sessions.
 
-    run = staticmethod(run_call)
-    """Continues a call that stands alone."""
+    Where the sessions have their logs, this or another process: see `session_log.py`. What needs a log that is away is
+    refused with 503. Calls of known sessions do not need it.
+    """
 
-    def __init__(self, provider: SessionOpener, rules: HttpProtocolRules) -> None:
+    def __init__(self, provider: SessionOpener, rules: HttpProtocolRules, logs: SessionLogs | None = None) -> None:
         self.provider, self.rules = provider, rules
-        self.sessions = self._session_table()
+        self.logs: SessionLogs = logs if logs is not None else MemoryLogs()
+        self.sessions = HttpSessions(provider, self.logs, rules.priming_event_versions)
         self.challenge: Callable[[Exchange, Sequence[str]], Awaitable[None]] | None = None
-
-    def _session_table(self) -> HttpSessions:
-        return HttpSessions(self.provider.limits.idle)
 
     # -- POST --------------------------------------------------------------------------------------------
 
@@ -395,7 +360,13 @@ class StreamableEndpoint:
             return send_jsonrpc_error(exchange, 400, HEADER_MISMATCH, text, request.id)
         conversation = self.provider.open(route_message, principal=exchange.principal, counted=False)
         route = SingleResponse(self.provider, conversation, exchange, request.id)
-        return self.run(exchange, route, conversation.start_call(request, route, offer))
+        published = self.logs.published
+        begun = conversation.start_call(request, route, offer)
+        if not isinstance(begun, tuple):
+            begun = self.logs.hold_reply(begun, None, published)
+        elif self.logs.published != published:
+            return self._answer_saved(exchange, route, begun, None, published)
+        return run_call(exchange, route, begun)
 
     def _call_unread(self, exchange: Exchange, request: Request) -> Awaitable[None] | None:
         """A request that should carry an offer, but has none, or one that cannot be read."""
@@ -416,32 +387,67 @@ class StreamableEndpoint:
         route = SingleResponse(self.provider, conversation, exchange, request.id)
         return run_call(exchange, route, conversation.start_call(request, route))
 
-    def _call(self, exchange: Exchange, request: Request, offer: Offer | None) -> Awaitable[None] | None:
-        if request.method == self.rules.opening:
-            return self._open(exchange, request)
-        session = self._session(exchange)
-        if not isinstance(session, HttpSession):
-            return session
-        route = ResponseStream(session, exchange)
-        return run_call(exchange, route, session.conversation.start_call(request, route, offer, exchange.principal))
+    def _call(
+        self, exchange: Exchange, request: Request, offer: Offer | None, session: HttpSession | None = None
+    ) -> Awaitable[None] | None:
+        if session is None:
+            if request.method == self.rules.opening:
+                return self._open(exchange, request)
+            session = self._find_session(exchange)
+            if session is None:
+                return self._call_loaded(exchange, request, offer)
+        route, published = ResponseStream(session, exchange, request.id), self.logs.published
+        begun = session.conversation.start_call(request, route, offer, exchange.principal)
+        # What a call has changed, or told all processes, is in the log before the call is answered.
+        if not isinstance(begun, tuple):
+            begun = self.logs.hold_reply(begun, session, published)
+        elif session.log.has_changed or self.logs.published != published:
+            return self._answer_saved(exchange, route, begun, session, published)
+        return run_call(exchange, route, begun)
+
+    async def _call_loaded(self, exchange: Exchange, request: Request, offer: Offer | None) -> None:
+        if (session := await self._load_session(exchange)) is None:
+            return
+        if (left := self._call(exchange, request, offer, session)) is not None:
+            await left
+
+    async def _answer_saved(
+        self, exchange: Exchange, route: ResponseRoute, reply: FinalReply, session: HttpSession | None, published: int
+    ) -> None:
+        try:
+            if session is not None and session.log.has_changed:
+                await session.log.save_changes()
+        except Refused as error:
+            await _send_unavailable(exchange, error)
+            return
+        if self.logs.published != published:
+            await self.logs.wait_until_published()
+        if (left := run_call(exchange, route, reply)) is not None:
+            await left
 
     async def _handle_message(self, exchange: Exchange, message: Message | list[Message]) -> None:
-        session = self._session(exchange)
-        if not isinstance(session, HttpSession):
-            await session
+        if (session := await self._load_session(exchange)) is None:
             return
+        messages = message if isinstance(message, list) else [message]
         if isinstance(message, list) and not session.conversation.takes_batches:
             await send_jsonrpc_error(
                 exchange, 400, INVALID_REQUEST, "Invalid request: batches are not part of this protocol version"
             )
             return
-        if isinstance(message, Reply) and not session.conversation.takes_answer(message, exchange.principal):
-            await send_jsonrpc_error(
-                exchange, 403, INVALID_REQUEST, "Forbidden: this question is for a caller with more rights"
-            )
+        route = ResponseStream(session, exchange, [each.id for each in messages if isinstance(each, Request)])
+        try:
+            for each in messages:
+                if isinstance(each, Reply) and not await _can_answer(session, each, exchange.principal):
+                    await send_jsonrpc_error(
+                        exchange, 403, INVALID_REQUEST, "Forbidden: this question is for a caller with more rights"
+                    )
+                    return
+            session.conversation.feed_message(message, route, exchange.principal)
+            # A notification may have changed what is kept, without saying so.
+            await session.log.save_changes()
+        except Refused as error:
+            await _send_unavailable(exchange, error)
             return
-        route = ResponseStream(session, exchange)
-        session.conversation.feed_message(message, route, exchange.principal)
         if isinstance(message, list):
             await answer_call(exchange, route)
         else:
@@ -451,11 +457,10 @@ class StreamableEndpoint:
         if self.rules.no_sessions:
             await send_jsonrpc_error(exchange, 400, INVALID_REQUEST, self.rules.no_sessions, request.id)
             return
-        session = self.sessions.make_session(secrets.token_urlsafe(24), exchange.principal)
         try:
-            session.conversation = self._conversation(session, exchange.principal)
+            session = self.sessions.make_session(secrets.token_urlsafe(24), exchange.principal)
         except LimitExceeded as error:
-            await send_jsonrpc_error(exchange, 503, INTERNAL_ERROR, error.message, request.id, [(b"retry-after", b"1")])
+            await _send_unavailable(exchange, error, request.id)
             return
         session.conversation.feed_message(request, ResponseStream(session, exchange))
         try:
@@ -472,39 +477,51 @@ class StreamableEndpoint:
         if reply is None or not accepted:
             await exchange.respond(400, reply.data if reply is not None else b"")
             return
-        session.primed = session.conversation.version in self.rules.priming_event_versions
-        if await self._list(session, exchange, request):
-            session.add_credential(exchange)
-            await exchange.respond(200, reply.data, [(b"mcp-session-id", session.id.encode())])
-
-    async def _list(self, session: HttpSession, exchange: Exchange, request: Request) -> bool:
-        """Have a new session found by its id. False: it cannot be kept, and its client was told."""
-        self.sessions.add(session)
-        return True
-
-    def _conversation(self, session: HttpSession, principal: Principal) -> Session:
         try:
-            return self.provider.open(session.outlet, principal=principal, counted=True)
-        except LimitExceeded:
-            self.sessions.end_idle()
-            return self.provider.open(session.outlet, principal=principal, counted=True)
+            await self.sessions.open_session(session)
+        except Refused as error:
+            session.conversation.close()
+            await _send_unavailable(exchange, error, request.id)
+            return
+        session.add_credential(exchange)
+        await exchange.respond(200, reply.data, [(b"mcp-session-id", session.id.encode())])
 
-    def _session(self, exchange: Exchange) -> HttpSession | Awaitable[None]:
-        """The session that a request belongs to, or a refusal to await."""
+    # -- the session of a request ------------------------------------------------------------------------
+
+    def _find_session(self, exchange: Exchange) -> HttpSession | None:
+        """The session that a request belongs to, if it is known here. Otherwise `_load_session` knows more."""
+        id, version = exchange.headers.get("mcp-session-id"), exchange.version
+        if id is None or (version is not None and version not in self.rules.handshake_versions):
+            return None
+        session = self.sessions.find(id, exchange.principal.id)
+        if session is not None and exchange.live is not None:
+            session.add_credential(exchange)
+        return session
+
+    async def _load_session(self, exchange: Exchange) -> HttpSession | None:
+        """The session that a request belongs to. None: there is none, and the client was told."""
+        if (session := self._find_session(exchange)) is not None:
+            return session
         id, version = exchange.headers.get("mcp-session-id"), exchange.version
         if id is None:
             missing = "the Mcp-Session-Id header is missing: send initialize first. For curl, serve with --rest"
-            return send_jsonrpc_error(exchange, 400, INVALID_REQUEST, f"Invalid request: {missing}")
-        session = self.sessions.find(id, exchange.principal.id)
+            await send_jsonrpc_error(exchange, 400, INVALID_REQUEST, f"Invalid request: {missing}")
+            return None
+        try:
+            session = await self.sessions.load(id, exchange.principal)
+        except Refused as error:
+            await _send_unavailable(exchange, error)
+            return None
         if session is None:
-            return send_jsonrpc_error(
+            await send_jsonrpc_error(
                 exchange, 404, INVALID_REQUEST, "Invalid request: no such session; initialize again"
             )
-        if version is not None and version not in self.rules.handshake_versions:
-            return send_jsonrpc_error(exchange, 400, INVALID_REQUEST, _format_unsupported(version))
-        if exchange.live is not None:
+        elif version is not None and version not in self.rules.handshake_versions:
+            await send_jsonrpc_error(exchange, 400, INVALID_REQUEST, _format_unsupported(version))
+        else:
             session.add_credential(exchange)
-        return session
+            return session
+        return None
 
     # -- GET and DELETE ----------------------------------------------------------------------------------
 
@@ -515,57 +532,52 @@ class StreamableEndpoint:
         if not accepts_media_type(exchange.headers.get("accept"), "text/event-stream"):
             await send_jsonrpc_error(exchange, 406, INVALID_REQUEST, "Not acceptable: accept text/event-stream")
             return
-        session = self._session(exchange)
-        if isinstance(session, HttpSession):
-            await self._stream(exchange, session)
-        else:
-            await session
-
-    async def _stream(self, exchange: Exchange, session: HttpSession) -> None:
-        """Answer a GET with the stream that it continues, or else with the session's own."""
+        if (session := await self._load_session(exchange)) is None:
+            return
         last = exchange.headers.get("last-event-id")
-        if last is not None:
-            resumed = session.resume(last, exchange)
-            if resumed is None:
-                await send_jsonrpc_error(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
-                return
-            route, missed = resumed
-            if session.primed and not (missed or exchange.finished):
-                # Clients forget the id that they have resumed with. Without one they come back as new readers.
-                missed = format_sse_event(b"", id=last)
+        try:
+            reader = await (session.resume(last, exchange) if last is not None else session.listen(exchange))
+        except StreamFullyRead:
+            # Some clients take an error for a stream that was cut, and come back for ever. This tells them not to.
+            await exchange.respond(204)
+            return
+        except Refused as error:
+            await _send_unavailable(exchange, error)
+            return
+        if reader is not None:
+            with ClientWatch(exchange, reader) as attached:
+                attached.watch()
+                await stream_events(exchange, reader, b"")
+        elif last is not None:
+            await send_jsonrpc_error(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
         else:
-            route, missed = session.standalone, b""
-            if session.standalone.is_read_by_other(exchange.principal):
-                await send_jsonrpc_error(exchange, 409, INVALID_REQUEST, STREAM_ALREADY_OPEN)
-                return
-            session.standalone.attach(exchange)
-        with ClientWatch(exchange, route) as attached:
-            attached.watch()
-            await stream_events(exchange, route, missed)
+            await send_jsonrpc_error(exchange, 409, INVALID_REQUEST, STREAM_ALREADY_OPEN)
 
     async def delete(self, exchange: Exchange) -> None:
         if exchange.version in self.rules.stateless_versions:
             await exchange.refuse(405, "Method not allowed: this version takes POST alone", [(b"allow", b"POST")])
             return
-        session = self._session(exchange)
-        if not isinstance(session, HttpSession):
-            await session
+        if (session := await self._load_session(exchange)) is None:
             return
         if not exchange.principal.covers(session.opener):
             await send_jsonrpc_error(
                 exchange, 403, INVALID_REQUEST, "Forbidden: this session was opened with more rights"
             )
             return
-        await self._end(exchange, session)
-
-    async def _end(self, exchange: Exchange, session: HttpSession) -> None:
         self.sessions.end_session(session)
-        await exchange.respond(204)
+        try:
+            await session.log.wait_until_written()
+        except Refused as error:
+            await _send_unavailable(exchange, error)
+        else:
+            await exchange.respond(204)
 
     def drain(self) -> None:
-        """End the streams that belong to no call. The others end with their calls."""
+        """End the streams that belong to no call here. Their clients go on with another process, if there is one."""
         for session in self.sessions:
-            session.standalone.drop()
+            for name, reader in list(session.reading.items()):
+                if name not in session.streams:
+                    reader.exchange.end_without_answer()
 
     def close(self) -> None:
         """End every session."""
@@ -574,6 +586,16 @@ class StreamableEndpoint:
 
 def _format_unsupported(version: str) -> str:
     return f"Invalid request: unsupported MCP-Protocol-Version {version[:64]}"
+
+
+async def _can_answer(session: HttpSession, reply: Reply, sender: Principal) -> bool:
+    """Whether this sender may give an answer. If another process waits for it, that one gets it."""
+    return session.conversation.takes_answer(reply, sender) and await session.log.hand_over_reply(reply, sender)
+
+
+async def _send_unavailable(exchange: Exchange, error: Refused, id: RequestId | None = None) -> None:
+    text = error.message if isinstance(error, LimitExceeded) else f"{error.message}; try again"
+    await send_jsonrpc_error(exchange, 503, INTERNAL_ERROR, text, id, RETRY_AFTER_HEADERS)
 
 
 async def send_jsonrpc_error(

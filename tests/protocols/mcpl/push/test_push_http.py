@@ -71,8 +71,7 @@ class WebHost:
             if event.is_comment:
                 continue
             self.last = event.id or self.last
-            message = json.loads(event.data)
-            if "id" in message:
+            if event.data and "id" in (message := json.loads(event.data)):
                 return message
 
     @property
@@ -232,9 +231,9 @@ async def test_what_was_answered_is_not_kept_for_a_reader_who_might_come_back():
         await host.take(600)
         await asyncio.gather(*pushing)
         (web,) = app.streamable.sessions
-        assert isinstance(web.events, MemoryEvents)
-        (stream,) = web.events._streams.values()
-        assert len(stream.kept) <= web.events.events
+        assert isinstance(web.log.events, MemoryEvents)
+        (stream,) = web.log.events._streams.values()
+        assert len(stream.kept) <= web.log.events.events
         await host.cut()
 
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from uuid import uuid4
 
 import pytest
 
 from tests.serve.http.shared.group import Group
-from tests.stores.redis_server import RedisServer
-
-
-@pytest.fixture(scope="session")
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
-    yield server
-    server.remove()
 
 
 @pytest.fixture(autouse=True)
@@ -25,18 +18,24 @@ def long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def group(redis: RedisServer, request: pytest.FixtureRequest) -> AsyncIterator[Group]:
-    async with AsyncExitStack() as stack:
-        group = Group(f"{redis.address}?prefix={abs(hash(request.node.name))}:", stack)
-        await group.start("one")
-        await group.start("two")
-        yield group
-        for worker in group.workers.values():
-            worker.go.set()
+def shared(request: pytest.FixtureRequest) -> str | None:
+    """Where the processes share their sessions. None: there is one process, whatever name a test calls it by."""
+    if getattr(request, "param", "redis") == "memory":
+        return None
+    return f"{request.getfixturevalue('redis').address}?prefix={uuid4().hex}:"
 
 
 @pytest.fixture
-async def pair(redis: RedisServer, request: pytest.FixtureRequest) -> AsyncIterator[Group]:
+async def pair(shared: str | None) -> AsyncIterator[Group]:
     """A group without processes: the test starts them as it needs them."""
     async with AsyncExitStack() as stack:
-        yield Group(f"{redis.address}?prefix={abs(hash(request.node.name))}:", stack)
+        yield Group(shared, stack)
+
+
+@pytest.fixture
+async def group(pair: Group) -> AsyncIterator[Group]:
+    await pair.start("one")
+    await pair.start("two")
+    yield pair
+    for worker in pair.workers.values():
+        worker.go.set()

@@ -23,7 +23,7 @@ async def becomes(found: Callable[[], Awaitable[Any]], wanted: Any) -> None:
 class Worker:
     """One of the processes. `steps` lets `count` go on; `go` lets `wait` end."""
 
-    def __init__(self, name: str, address: str, auth: Any = None, options: Any = None, **limits: Any) -> None:
+    def __init__(self, name: str, address: str | None, auth: Any = None, options: Any = None, **limits: Any) -> None:
         self.name = name
         made = {"secret": "s" * 32, "limits": Limits(**limits), "auth": auth, **(options or {})}
         self.server = Server("web", "1", shared=address, **made)
@@ -89,7 +89,7 @@ class Worker:
 
     @property
     def link(self) -> Any:
-        return self.app.streamable.link
+        return self.app.streamable.logs.link
 
     @property
     def known(self) -> set[str]:
@@ -97,13 +97,18 @@ class Worker:
 
 
 class Group:
-    def __init__(self, address: str, stack: AsyncExitStack) -> None:
-        self.address, self._stack = address, stack
+    """Processes that share a Redis at `address`; without one a single process, which answers to all names."""
+
+    def __init__(self, address: str | None, stack: AsyncExitStack) -> None:
+        self.address, self._stack = address or "", stack
         self.workers: dict[str, Worker] = {}
         self._lives: dict[str, AsyncExitStack] = {}
 
     async def start(self, name: str, *, declare: Callable[[Server], None] | None = None, **limits: Any) -> Worker:
-        worker = self.workers[name] = Worker(name, self.address, **limits)
+        if self.workers and not self.address:
+            self.workers[name] = next(iter(self.workers.values()))
+            return self.workers[name]
+        worker = self.workers[name] = Worker(name, self.address or None, **limits)
         if declare is not None:
             declare(worker.server)
         self._lives[name] = AsyncExitStack()
@@ -139,7 +144,7 @@ class Client:
         async with asyncio.timeout(20):
             while True:
                 await self.at(at).call("who")
-                if condition(next(each for each in self._group[at].app.streamable.sessions if each.id == self.session)):
+                if condition(log(self._group[at], self)):
                     return
 
     @property
@@ -162,8 +167,16 @@ def sessions(worker: Worker) -> Any:
     return worker.app.streamable.sessions
 
 
+def logs(worker: Worker) -> Any:
+    return worker.app.streamable.logs
+
+
 def session(worker: Worker, client: Client) -> Any:
     return next(each for each in sessions(worker) if each.id == client.session)
+
+
+def log(worker: Worker, client: Client) -> Any:
+    return session(worker, client).log
 
 
 async def leave(exchange: Exchange) -> None:

@@ -37,6 +37,7 @@ async def test_subscribers_of_any_process_are_told_once(group: Group, teller: st
     await leave(stream)
 
 
+@pytest.mark.parametrize("shared", ["redis"], indirect=True)
 async def test_a_change_costs_nothing_for_sessions_that_did_not_ask_for_it(group: Group):
     tell = group["one"].link._receivers["change"][0]
     fields = {"t": b"change", "k": b"resource", "v": b"memo://a", "w": b"0123456789ab"}
@@ -65,10 +66,11 @@ async def test_a_listener_without_a_session_hears_of_changes_elsewhere(group: Gr
     await leave(stream)
 
 
+@pytest.mark.parametrize("shared", ["redis"], indirect=True)
 async def test_what_changed_while_a_session_had_no_owner_is_told_by_the_next_one(group: Group):
     client = await group.client("one")
     await client.at("two").ask("resources/subscribe", {"uri": "memo://a"})
-    await until(lambda: "memo" in str(next(iter(group["one"].app.streamable.sessions)).known))
+    await until(lambda: "memo" in str(next(iter(group["one"].app.streamable.logs)).known))
     await group["one"].kill()
     group["two"].server.resource_updated("memo://a")
     await until(lambda: group["two"].link.is_written)

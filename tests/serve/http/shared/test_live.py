@@ -107,12 +107,12 @@ async def test_sessions_of_the_local_user_are_found_and_those_that_are_known_are
     for name in ("one", "two"):
         await pair.start(name, declare=Live, auth=LocalTokenVerifier("key"))
     client = await pair.client("one", token="key", capabilities=SPEAKS)
-    sessions = pair["two"].app.streamable.sessions
-    await sessions.load_all("local")
+    logs = pair["two"].app.streamable.logs
+    await logs.load_all("local")
     assert pair["two"].known == {client.session}
     asked: list[str] = []
-    monkeypatch.setattr(sessions, "load", lambda id, principal: asked.append(id))
-    await sessions.load_all("local")
+    monkeypatch.setattr(logs, "load_session", lambda id, principal: asked.append(id))
+    await logs.load_all("local")
     assert asked == []
 
 
@@ -125,7 +125,7 @@ async def test_a_push_goes_on_although_the_sessions_of_its_principal_cannot_be_l
     async def fail(principal: str) -> None:
         raise LimitExceeded("too many sessions", data={"limit": "sessions"})
 
-    monkeypatch.setattr(pair["one"].app.streamable.sessions, "load_all", fail)
+    monkeypatch.setattr(pair["one"].app.streamable.logs, "load_all", fail)
     pushing = asyncio.create_task(lives["one"].clock.push("now", to="ada"))
     await client.at("one").answer(await asked(stream, "push/event"), {"accepted": True})
     receipt: Any = await pushing
@@ -160,7 +160,7 @@ async def test_an_event_for_everyone_reaches_a_session_whose_process_has_just_di
     assert await lives["two"].clock.push("now", to=everyone) == []
     monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.knows_live_workers", True)
     await until(lambda: pair["two"].link.is_written)
-    await pair["two"].app.streamable.sessions._check_owners()
+    await pair["two"].app.streamable.logs._check_owners()
     event = await asked(stream, "push/event")
     await client.at("two").answer(event, {"accepted": True})
     await leave(stream)
@@ -187,7 +187,7 @@ async def test_an_event_for_everyone_that_a_process_has_read_and_not_sent_when_i
     await link._renew()  # it says what it has read
     await pair["one"].kill()
     monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.knows_live_workers", True)
-    await pair["two"].app.streamable.sessions._check_owners()
+    await pair["two"].app.streamable.logs._check_owners()
     try:
         event = await asked(stream, "push/event")
         await client.at("two").answer(event, {"accepted": True})
@@ -215,11 +215,11 @@ async def test_a_channel_opened_in_one_process_is_used_and_closed_in_another(pai
     assert lives["two"].handle_event == ["hello in {'room': 7}"]
     # A process that forgets the session closes nothing.
     table = pair["one"].app.streamable.sessions
-    table.drop_session(table.find_session(client.session))
+    table.forget_session(table.find_known(client.session))
     listed = await client.at("one").ask("channels/list", {})
     assert [channel["id"] for channel in listed["result"]["channels"]] == [id]
     assert (await client.at("two").ask("channels/close", {"channelId": id}))["result"] == {"closed": True}
-    await client.knows("one", lambda session: not any("opened" in name for name in session.known))
+    await client.knows("one", lambda log: not any("opened" in name for name in log.known))
     assert "error" in await client.at("one").ask("channels/publish", said)
     assert [each.handle_event for each in lives.values()] == [[], ["hello in {'room': 7}", f"closed {id}"]]
 
@@ -278,7 +278,7 @@ async def test_a_process_that_was_thought_dead_ends_its_sources_when_another_one
     await until(lambda: running == ["one"])
     await pair["one"].lose_lease()
     pair["two"].link.up_since = -math.inf  # it has listened for long enough to judge
-    await pair["two"].app.streamable.sessions._check_owners()
+    await pair["two"].app.streamable.logs._check_owners()
     await until(lambda: running == ["two"])
 
 
@@ -298,7 +298,7 @@ async def test_a_source_runs_once_for_a_session_and_moves_on_when_its_process_di
     await pair["one"].kill()
     # Nobody asks for anything: the other process finds out by itself.
     monkeypatch.setattr("defserve.stores.shared.worker_link.LEASE", 0.01)
-    await pair["two"].app.streamable.sessions._check_owners()
+    await pair["two"].app.streamable.logs._check_owners()
     await until(lambda: sorted(running) == ["one", "two"])  # the first is dead only for the others
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from defserve.protocols.mcp.subscriptions import SubscribedUris
-from defserve.serve.http.shared import session as shared
-from defserve.serve.http.shared.reading import StreamReader
+from defserve.serve.http import redis_log
+from defserve.serve.http.streams import StreamReader
 from defserve.stores.shared import lua_scripts
 from defserve.stores.shared.lua_scripts import CLAIM_SESSION
 from defserve.stores.store import StoreUnavailable
 from tests.asgi import Peer
-from tests.serve.http.shared.group import Client, Group, becomes, held_back, leave, session, sessions
+from tests.serve.http.shared.group import Client, Group, becomes, held_back, leave, log, logs, session
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ async def test_a_subscription_that_is_tried_again_is_answered_when_the_store_has
     group: Group, monkeypatch: pytest.MonkeyPatch
 ):
     client = await group.client("one")
-    monkeypatch.setattr(shared, "WRITE_TIMEOUT", 0.01)
+    monkeypatch.setattr(redis_log, "WRITE_TIMEOUT", 0.01)
     with held_back(monkeypatch, group["one"].link):
         for _ in range(2):
             assert (await client.at("one").begin_request(*SUBSCRIBE).ended()).status == 503
@@ -43,11 +43,11 @@ async def test_a_new_owner_keeps_what_was_subscribed_to_here_and_is_not_written_
 ):
     client, two = await group.client("one"), group["two"]
     await client.at("two").call("who")
-    known = session(two, client)
+    known = log(two, client)
     with held_back(monkeypatch, two.link):
         asking = client.at("two").begin_request(*SUBSCRIBE)
         await until(lambda: not two.link.is_written)
-        taking = asyncio.create_task(sessions(two).ownership.take_over(known, two.link.last_read_update_id, "1-0"))
+        taking = asyncio.create_task(logs(two).ownership.take_over(known, two.link.last_read_update_id, "1-0"))
         for _ in range(3):
             await two.link.run_script(lua_scripts.LOOK_UP_STREAM, client.session, "s")
     await taking
@@ -74,7 +74,7 @@ async def test_a_claim_whose_reply_was_lost_is_made_again_without_another_reques
     assert (await client.at("two").begin_call("who").ended()).status == 503
     for renewed in two.link.renewed:
         renewed()
-    await until(lambda: session(two, client).is_owner and not two.link.behind)
+    await until(lambda: log(two, client).is_owner and not two.link.behind)
 
 
 async def test_a_worker_that_does_not_receive_news_yet_neither_opens_a_session_nor_claims_one(group: Group):
@@ -85,21 +85,21 @@ async def test_a_worker_that_does_not_receive_news_yet_neither_opens_a_session_n
     with pytest.raises(AssertionError, match="cannot be reached"):
         await Peer(two.app).open()
     await client.at("two").call("who")
-    assert not session(two, client).is_owner
+    assert not log(two, client).is_owner
     two.link._cursors["news"] = cursor
     for renewed in two.link.renewed:
         renewed()
-    await until(lambda: session(two, client).is_owner and not two.link.behind)
+    await until(lambda: log(two, client).is_owner and not two.link.behind)
 
 
 async def test_an_old_claim_of_another_worker_that_is_read_late_does_not_count(group: Group):
     client, one = await group.client("one"), group["one"]
-    known = session(one, client)
+    known = log(one, client)
     known.claim = "9-0"
     fields = {"t": b"owner", "s": client.session.encode(), "w": b"0123456789ab"}
-    sessions(one)._on_owner(fields, "8-5")
+    logs(one)._on_owner(fields, "8-5")
     assert known.is_owner and not known.is_stale
-    sessions(one)._on_owner(fields, "9-1")
+    logs(one)._on_owner(fields, "9-1")
     assert not known.is_owner
 
 
@@ -107,7 +107,7 @@ async def test_who_listens_at_another_worker_is_told_on_when_the_owner_leaves_th
     client, two = await group.client("one"), group["two"]
     stream = await client.at("two").listen().started()
     session(group["one"], client).evict()
-    await until(lambda: session(two, client).is_owner)
+    await until(lambda: log(two, client).is_owner)
     two.server.remove_tool("who")
     await stream.until(lambda: bool(stream.messages))
     await leave(stream)
@@ -115,10 +115,10 @@ async def test_who_listens_at_another_worker_is_told_on_when_the_owner_leaves_th
 
 async def test_a_session_whose_claim_may_have_been_taken_is_left_to_the_next_worker(group: Group):
     client, one = await group.client("one"), group["one"]
-    known = session(one, client)
+    known = log(one, client)
     known.owner = ""
     known.schedule_reload()
-    known.evict()
+    known.session.evict()
     await until(lambda: one.link.is_written)
     assert await one.link._redis.hget(f"{one.link._prefix}session:{client.session}", "owner") == b""
 
@@ -196,7 +196,7 @@ async def test_a_new_owner_that_fails_in_the_middle_tells_everything_when_it_tri
     await group["one"].kill()
     two.server.resource_updated("memo://a")
     await until(lambda: two.link.has_read_own_updates)
-    ownership, real = sessions(two).ownership, sessions(two).ownership.replay
+    ownership, real = logs(two).ownership, logs(two).ownership.replay
 
     def fail(*_: Any) -> Any:
         ownership.replay = real
@@ -205,8 +205,8 @@ async def test_a_new_owner_that_fails_in_the_middle_tells_everything_when_it_tri
     ownership.replay = fail
     monkeypatch.setattr("defserve.stores.shared.worker_link.SharedStoreLink.knows_live_workers", True)
     with pytest.raises(RuntimeError):
-        await sessions(two).load(client.session, session(two, client).opener)
-    await sessions(two).load(client.session, session(two, client).opener)
+        await logs(two).load_session(client.session, session(two, client).opener)
+    await logs(two).load_session(client.session, session(two, client).opener)
     await stream.until(lambda: bool(stream.messages))
     await leave(stream)
 
@@ -218,7 +218,7 @@ async def test_a_session_that_cannot_be_told_keeps_no_news_from_the_others(group
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("a bug")
 
-    session(group["one"], first).append = fail
+    log(group["one"], first).append = fail
     group["one"].server.remove_tool("who")
     await streams_[1].until(lambda: bool(streams_[1].messages))
     assert len(streams_[1].messages) == 1

@@ -41,7 +41,9 @@ async def test_ids_of_questions_differ_between_processes(group: Group):
     assert questions[0]["id"] != questions[1]["id"]
     for question in questions:
         assert (await client.at("two").answer(question, YES)).status == 202
-    assert [text(last(await call.ended())) for call in calls] == ["one heard Ada", "two heard Ada"]
+    assert [text(last(await call.ended())) for call in calls] == [
+        f"{group[name].name} heard Ada" for name in ("one", "two")
+    ]
 
 
 async def test_a_cancellation_finds_the_call_wherever_it_runs(group: Group):

@@ -9,68 +9,70 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defserve.serve.http.shared.reading import SHARED_STANDALONE_STREAM_NAME, StreamReader
+from defserve.auth.principals import Principal
+from defserve.serve.http.exchange import UnreadMessage, UnreadMessages
+from defserve.serve.http.session_log import EventPage
+from defserve.serve.http.streams import StreamReader
+from defserve.stores.stream_events import StoredEvent
 from tests.effort import examples
 
 
-class Response:
-    """Stands for the response of a client."""
+class Response(UnreadMessages):
+    """Stands for the response of a client, who reads all in the end."""
 
-    def __init__(self) -> None:
-        self.gone = self.finished = False
-        self.got: list[str | None] = []
+    principal = Principal("reader")
 
     def push(self, message: Any, id: str | None = None) -> None:
-        self.got.append(id)
+        self.unread.append(UnreadMessage(message, id))
         self.finished = message.answers
-        if message.taken is not None:
-            message.taken()
 
-    def drop(self) -> None:
+    def end_without_answer(self) -> None:
         self.finished = True
 
 
-class Store:
-    """The events of one stream, and the link that fetches them: slowly, and in small pages."""
+class Log:
+    """The events of one stream, which are fetched slowly."""
 
-    worker = "w"
+    standalone = "s"
 
     def __init__(self, waits: list[int]) -> None:
-        self.events: list[tuple[int, bytes, bytes]] = []
-        self.last, self._waits = 0, waits
+        self.events: list[StoredEvent] = []
+        self._waits = waits
 
-    def append(self, kind: bytes) -> tuple[int, int]:
-        self.last += 1
-        self.events.append((self.last, kind, b"*"))
+    @property
+    def last(self) -> int:
+        return len(self.events)
+
+    def append(self, kind: str) -> tuple[int, int]:
+        self.events.append(StoredEvent(self.last + 1, kind, b"x", ()))
         return self.last, self.last - 1
 
-    async def run_script(self, script: str, session: str, name: str, after: int, most: int) -> Any:
+    async def fetch_events(self, name: str, after: int, most: int) -> EventPage:
         for _ in range(self._waits.pop() if self._waits else 0):
             await asyncio.sleep(0)
-        found = [each for each in self.events if each[0] > after][:most]
-        last, is_done = self.last, any(kind == b"result" for _, kind, _ in self.events)
+        page = EventPage(self.events[after : after + most], self.last, self._is_over)
         for _ in range(self._waits.pop() if self._waits else 0):
             await asyncio.sleep(0)
-        entries = [(b"%d-0" % number, [b"k", kind, b"a", audience, b"d", b"x"]) for number, kind, audience in found]
-        return [entries, last, b"1" if is_done else b""]
+        return page
 
-    def queue_script(self, *args: Any) -> None: ...
+    @property
+    def _is_over(self) -> bool:
+        return any(event.kind == "result" for event in self.events)
 
-    def new_token(self) -> str:
+    def make_reader_token(self) -> str:
         return "w/1"
 
 
 class Message:
-    answers = asks = False
-    data, taken = b"x", None
+    answers = asks = bulk = False
+    data, taken, replaces, audience = b"x", None, None, ()
 
 
 class Session:
-    id, reading = "s1", dict[str, Any]()
+    id, reading, primed = "s1", dict[str, Any](), False
 
-    def __init__(self, store: Store) -> None:
-        self.link = store
-        self.new_token = store.new_token
+    def __init__(self, log: Log) -> None:
+        self.log = log
 
 
 # What happens: an event of another process with or without a word about it, one of this process, a word that is late.
@@ -82,26 +84,26 @@ STEPS = st.lists(st.sampled_from(("theirs", "silent", "ours", "again", "turn")),
 @settings(max_examples=examples(60), deadline=None)
 def test_every_event_is_given_once_and_in_order(steps: list[str], waits: list[int], own: bool, ends: bool) -> None:
     async def read() -> None:
-        store, response = Store(list(waits)), Response()
-        name = SHARED_STANDALONE_STREAM_NAME if own else "w.1"
-        reader = StreamReader(cast(Any, Session(store)), name, cast(Any, response))
+        log, response = Log(list(waits)), Response()
+        name = log.standalone if own else "w.1"
+        reader = StreamReader(cast(Any, Session(log)), name, cast(Any, response))
         for step in steps:
             if step == "turn":
                 await asyncio.sleep(0)
             elif step == "again":
-                reader.on_event_number(store.last)
+                reader.on_event_number(log.last)
             else:
-                number, before = store.append(b"message")
+                number, before = log.append("message")
                 if step == "ours":
                     reader.on_event_appended(number, before, cast(Any, Message()))
                 elif step == "theirs":
                     reader.on_event_number(number)
         if ends and not own:
-            store.append(b"result")
+            log.append("result")
         reader.on_event_number(0)
         for _ in range(1000):
             await asyncio.sleep(0)
-        assert response.got == [f"{name}-{number}" for number in range(1, store.last + 1)]
+        assert [item.id for item in response.unread] == [f"{name}-{number}" for number in range(1, log.last + 1)]
         assert response.finished == (ends and not own)
 
     asyncio.run(read())

@@ -71,7 +71,7 @@ async def test_what_does_not_need_it_goes_on_and_the_rest_is_told_to_come_back(p
     await back(pair, own_redis)
     assert await client.at("two").call("who") == "two"
     # What was asked for meanwhile is kept after all.
-    await client.knows("two", lambda session: "debug" in str(session.known))
+    await client.knows("two", lambda log: "debug" in str(log.known))
 
 
 async def test_events_of_a_stream_wait_for_it_and_none_is_lost_or_doubled(pair: Group, own_redis: RedisServer):

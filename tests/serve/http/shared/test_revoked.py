@@ -71,10 +71,10 @@ async def test_a_session_goes_on_with_the_next_key_in_another_process(pair: Grou
     peer = ada.at("two")
     peer.token = new.token
     assert await peer.call("who") == "two"
-    await ada.knows("one", lambda session: len(session.credentials) == 2)
+    await ada.knows("one", lambda log: len(log.credentials) == 2)
     await keys.revoke(old.key.id)
     async with asyncio.timeout(20):
-        while len(pair["two"].app.streamable.sessions.find_session(ada.session).credentials) != 1:
+        while len(pair["two"].app.streamable.logs.find_log(ada.session).credentials) != 1:
             assert await peer.call("who") == "two"
     assert await peer.call("who") == "two"
     assert (await peer.delete().ended()).status == 204

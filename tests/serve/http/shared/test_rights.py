@@ -108,13 +108,13 @@ async def test_a_credential_that_ends_ends_its_stream_and_the_session_if_it_was_
     await as_(client, "two", "ada-2").call("who")
     stream = await client.at("one").listen().started()
     session = next(iter(guarded["one"].app.streamable.sessions))
-    await client.knows("one", lambda session: len(session.credentials) == 2)
+    await client.knows("one", lambda log: len(log.credentials) == 2)
     session.credential_ended(session.opener.credential)
     await stream.ended()
     assert await as_(client, "two", "ada-2").call("who") == "two"
     other = next(iter(guarded["two"].app.streamable.sessions))
     async with asyncio.timeout(20):
-        while len(other.credentials) != 1:
+        while len(other.log.credentials) != 1:
             await as_(client, "two", "ada-2").call("who")
     other.credential_ended(other.list_credentials()[0].key)
     await until(lambda: not guarded["one"].known and not guarded["two"].known)
@@ -125,7 +125,7 @@ async def test_a_policy_of_the_host_holds_in_every_process(group: Group):
     client = await group.client(capabilities={"experimental": {"mcpl": dict(MCPL)}})
     assert await client.at("two").call("extra") == "more"
     await client.at("one").tell("featureSets/update", {"enabled": [], "disabled": ["extras"]})
-    await client.knows("two", lambda session: "extras" in str(session.known))
+    await client.knows("two", lambda log: "extras" in str(log.known))
     for at in ("one", "two"):
         refused = last(await client.at(at).begin_call("extra").ended())
         assert "error" in refused or refused["result"]["isError"]

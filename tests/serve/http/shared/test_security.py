@@ -48,7 +48,7 @@ async def test_a_grant_given_in_one_process_holds_in_another_and_in_one_that_sta
     client = await started(pair, "one", "two")
     assert await is_refused(client.at("two"))
     await client.at("one").ask("mgp/permission/grant", {"grants": {"memory.write": "approved"}})
-    await client.knows("two", lambda session: not session.is_stale)
+    await client.knows("two", lambda log: not log.is_stale)
     await becomes(lambda: is_refused(client.at("two")), False)
     await pair.start("three", declare=declare, auth=TOKENS, options={"permissions": "config_only"})
     assert not await is_refused(client.at("three"))
@@ -93,7 +93,7 @@ async def test_an_event_reaches_the_subscribers_of_all_processes_once_and_its_nu
         await stream.until(lambda number=number: len(told(stream)) == number + 1)
     await pair["one"].kill()  # it told the session so far
     await client.at("two").ask("ping")
-    pair["two"].app.streamable.sessions.find_session(client.session).is_stale = True
+    pair["two"].app.streamable.logs.find_log(client.session).is_stale = True
     await client.at("two").call("who")  # the other takes it over
     channel["two"].emit_now(3)
     await stream.until(lambda: len(told(stream)) == 4)
@@ -106,7 +106,7 @@ async def test_an_event_that_is_too_large_to_be_shared_does_not_disturb_the_numb
     client = await started(pair, "one", "two")
     stream = await client.at("one").listen().started()
     await client.at("one").ask("mgp/events/subscribe", {"channels": ["news"]})
-    await client.knows("two", lambda session: "news" in str(session.known))
+    await client.knows("two", lambda log: "news" in str(log.known))
     channel = {name: pair[name].server.mgp.events.channels["news"] for name in ("one", "two")}
     large = "x" * (shared_features.MAX_EVENT_BYTES + 1)
     for name, data in (("one", 1), ("two", large), ("two", 2), ("one", large), ("one", 3)):

@@ -2,6 +2,7 @@
 
 Hypothesis chooses what happens and in which order. The workers are whole apps with a real Redis. What a scheduler would
 do to them is done to their links: what one reads and writes is held back, what it asks fails, or its reply gets lost.
+The same story is told of one worker whose sessions are in memory. No such trouble befalls it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from defserve.errors import Refused
-from defserve.serve.http.shared import ownership
-from defserve.serve.http.shared import session as shared
+from defserve.serve.http import redis_log, redis_sessions
 from defserve.stores.shared import worker_link as links
 from defserve.stores.store import StoreUnavailable
 from tests.asgi import Exchange, Peer, living
@@ -113,7 +113,7 @@ def note(name: str) -> str:
 
 
 class Story:
-    def __init__(self, address: str, stack: AsyncExitStack) -> None:
+    def __init__(self, address: str | None, stack: AsyncExitStack) -> None:
         self._address, self._stack = address, stack
         self.workers: list[Worker] = []
         self.troubles: list[Trouble] = []
@@ -122,7 +122,7 @@ class Story:
         self._named = 0
 
     async def begin(self) -> None:
-        for place in range(WORKERS):
+        for place in range(WORKERS if self._address is not None else 1):
             await self.start(place)
         for place in range(CLIENTS):
             peer = await Peer(self.workers[place].app).open()
@@ -132,6 +132,10 @@ class Story:
         worker = Worker(f"w{place}", self._address)
         worker.server.resource("memo://{name}")(note)
         worker.app = worker.server.asgi()
+        if self._address is None:
+            await self._stack.enter_async_context(living(worker.app))
+            self.workers = [worker] * WORKERS
+            return
         trouble = Trouble(worker.link)
         trouble.writes.set()
         if is_deaf:
@@ -168,7 +172,7 @@ class Story:
         untold = [uri for uri in self.listeners[other % CLIENTS].uris if uri not in self.told | self.perhaps_told]
         if untold:
             self.workers[place].server.resource_updated(untold[0])
-            is_written = await self.workers[place].link.wait_until_written(0.1)
+            is_written = self._address is None or await self.workers[place].link.wait_until_written(0.1)
             (self.told if is_written else self.perhaps_told).add(untold[0])
 
     async def listen(self, place: int, other: int) -> None:
@@ -183,7 +187,7 @@ class Story:
             each.evict()
 
     async def beat(self, place: int, other: int) -> None:
-        for renewed in self.workers[place].link.renewed:
+        for renewed in self.workers[place].link.renewed if self._address is not None else ():
             renewed()
 
     async def be_deaf(self, place: int, other: int) -> None:
@@ -243,13 +247,13 @@ steps = st.one_of(st.sampled_from(ORDINARY), st.sampled_from(FAULTS))
 stories = st.lists(st.tuples(steps, st.integers(0, WORKERS - 1), st.integers(0, 3)), min_size=5, max_size=STEPS)
 
 
-async def tell_story(redis: RedisServer, steps: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+async def tell_story(address: str | None, steps: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     async with AsyncExitStack() as stack:
-        story = Story(f"{redis.address}?prefix={uuid4().hex}:", stack)
-        monkeypatch.setattr(shared, "WRITE_TIMEOUT", SECONDS)
+        story = Story(address, stack)
+        monkeypatch.setattr(redis_log, "WRITE_TIMEOUT", SECONDS)
         await story.begin()
-        monkeypatch.setattr(shared, "WRITE_TIMEOUT", 0.1)
-        for step, place, other in steps:
+        monkeypatch.setattr(redis_log, "WRITE_TIMEOUT", 0.1)
+        for step, place, other in steps if address is not None else (each for each in steps if each[0] in ORDINARY):
             with suppress(Refused):
                 await step(story, place, other)
         try:
@@ -260,6 +264,7 @@ async def tell_story(redis: RedisServer, steps: list[Any], monkeypatch: pytest.M
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("log", ["memory", "redis"])
 @settings(
     max_examples=examples(12),
     # A story that fails waits to its end: to find a shorter one would take an hour.
@@ -268,9 +273,10 @@ async def tell_story(redis: RedisServer, steps: list[Any], monkeypatch: pytest.M
 )
 @given(steps=stories)
 def test_who_subscribed_hears_of_each_change_once(
-    redis: RedisServer, monkeypatch: pytest.MonkeyPatch, steps: list[Any]
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch, log: str, steps: list[Any]
 ):
     monkeypatch.setattr(links, "START_TIMEOUT", 0.02)
     monkeypatch.setattr(links.SharedStoreLink, "knows_live_workers", True)
-    monkeypatch.setattr(ownership, "TRIES", 5)
-    asyncio.run(tell_story(redis, steps, monkeypatch))
+    monkeypatch.setattr(redis_sessions, "TRIES", 5)
+    address = f"{redis.address}?prefix={uuid4().hex}:" if log == "redis" else None
+    asyncio.run(tell_story(address, steps, monkeypatch))

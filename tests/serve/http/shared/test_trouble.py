@@ -13,12 +13,12 @@ import pytest
 from defserve import Server
 from defserve.auth.principals import Principal
 from defserve.errors import LimitExceeded
-from defserve.serve.http.shared.reading import StreamReader
+from defserve.serve.http.streams import StreamReader
 from defserve.stores.shared import worker_link
 from defserve.stores.shared.lua_scripts import CLAIM_SESSION, LOAD_SESSION, TOUCH_SESSION
 from defserve.stores.store import StoreUnavailable
 from tests.asgi import HANDSHAKE, STATELESS, last, text
-from tests.serve.http.shared.group import Client, Group, Worker, held_back, leave, session, sessions
+from tests.serve.http.shared.group import Client, Group, Worker, held_back, leave, log, logs, session
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -44,10 +44,10 @@ async def test_a_stranger_who_knows_an_id_moves_nothing_and_stops_nobody(group: 
     client = await group.client("one")
     opener, one = session(group["one"], client).opener, group["one"].link.worker
     await group["one"].kill()
-    two = sessions(group["two"])
-    await two.load(client.session, STRANGER)
+    two = logs(group["two"])
+    await two.load_session(client.session, STRANGER)
     assert await owner(group["two"], client) == one and not group["two"].known
-    await asyncio.gather(two.load(client.session, STRANGER), two.load(client.session, opener))
+    await asyncio.gather(two.load_session(client.session, STRANGER), two.load_session(client.session, opener))
     assert group["two"].known == {client.session}
     assert await owner(group["two"], client) == group["two"].link.worker
 
@@ -56,22 +56,22 @@ async def test_a_session_that_could_not_move_in_does_so_the_next_time(group: Gro
     client = await group.client("one")
     await group["one"].kill()
     failing_once(monkeypatch, group["two"].link, "read_updates_after")
-    table = sessions(group["two"])
+    table = logs(group["two"])
     assert (await client.at("two").begin_call("who").ended()).status == 503
     assert table.list_owned() == []
     assert await client.at("two").call("who") == "two"
-    assert table.list_owned() == [session(group["two"], client)]
+    assert table.list_owned() == [log(group["two"], client)]
 
 
 async def test_a_reader_that_could_not_begin_leaves_its_place(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
     await client.at("two").call("who")
     session(group["one"], client).conversation.notify("notifications/message", {"data": "early", "level": "info"})
-    await session(group["one"], client).wait_until_written()
+    await log(group["one"], client).wait_until_written()
     failing_once(monkeypatch, StreamReader, "deliver_stored_events")
     assert (await client.at("two").listen().ended()).status == 503
     assert session(group["two"], client).reading == {}
-    await session(group["two"], client).wait_until_written()
+    await log(group["two"], client).wait_until_written()
     stream = client.at("one").listen()
     await stream.until(lambda: bool(stream.messages))
     assert [message["params"]["data"] for message in stream.messages] == ["early"]
@@ -81,7 +81,7 @@ async def test_a_reader_that_could_not_begin_leaves_its_place(group: Group, monk
 async def test_a_process_that_was_thought_dead_reads_what_nobody_told_it(group: Group):
     client = await group.client("one")
     stream = await client.at("two").listen().started()
-    two, one = group["two"].link, session(group["one"], client)
+    two, one = group["two"].link, log(group["one"], client)
     await two._redis.delete(f"{two._prefix}lease:{two.worker}")
     one.conversation.notify("notifications/message", {"data": "missed", "level": "info"})
     await one.wait_until_written()
@@ -95,7 +95,7 @@ async def test_a_session_that_cannot_be_refreshed_keeps_no_change_from_others(
     broken, well = await group.client("one"), await group.client("one")
     await well.at("one").ask("resources/subscribe", {"uri": "memo://a"})
     stream = await well.at("one").listen().started()
-    table = sessions(group["one"])
+    table = logs(group["one"])
     real = table._load
 
     async def load(id: str, principal: Principal) -> None:
@@ -105,7 +105,7 @@ async def test_a_session_that_cannot_be_refreshed_keeps_no_change_from_others(
 
     monkeypatch.setattr(table, "_load", load)
     for client in (broken, well):
-        session(group["one"], client).is_stale = True
+        log(group["one"], client).is_stale = True
     group["two"].server.resource_updated("memo://a")
     await stream.until(lambda: bool(stream.messages))
     await leave(stream)
@@ -116,29 +116,29 @@ async def test_what_cannot_be_queued_is_refused_and_kept_later(group: Group, mon
     with monkeypatch.context() as patch:
         patch.setattr(worker_link, "QUEUED_BYTES", -1)
         refused = await client.at("one").begin_request("logging/setLevel", {"level": "debug"}).ended()
-        assert refused.status == 503 and session(group["one"], client).has_changed
+        assert refused.status == 503 and log(group["one"], client).has_changed
     await client.at("one").ask("resources/subscribe", {"uri": "memo://a"})
-    await client.knows("two", lambda session: "debug" in str(session.known))
+    await client.knows("two", lambda log: "debug" in str(log.known))
 
 
 async def test_cancellations_of_calls_elsewhere_do_not_queue_without_end(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
-    one, link = session(group["one"], client), group["one"].link
+    one, link = log(group["one"], client), group["one"].link
     for most, is_sent in ((worker_link.QUEUED_BYTES, True), (-1, False)):
         monkeypatch.setattr(worker_link, "QUEUED_BYTES", most)
-        one.cancel_elsewhere("unknown", one.opener)
+        one.cancel_elsewhere("unknown", one.session.opener)
         assert link.is_written is not is_sent
         await until(lambda: link.is_written)
 
 
 async def test_a_result_is_given_although_its_session_cannot_be_kept(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
-    one = session(group["one"], client)
+    one = log(group["one"], client)
 
     def too_much() -> dict[str, str]:
         raise LimitExceeded("too much to remember for this session", data={"limit": "session"})
 
-    monkeypatch.setattr(one, "record", too_much)
+    monkeypatch.setattr(one, "make_record", too_much)
     call = client.at("one").begin_call("wait")
     await call.until(lambda: any(event.id for event in call.events))
     one.mark_dirty()
@@ -149,7 +149,7 @@ async def test_a_result_is_given_although_its_session_cannot_be_kept(group: Grou
 
 async def test_what_is_loaded_has_what_was_changed_here_before(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
-    one, link, gate = session(group["one"], client), group["one"].link, asyncio.Event()
+    one, link, gate = log(group["one"], client), group["one"].link, asyncio.Event()
     real = link._writes._send
 
     async def send(batch: Any) -> Any:
@@ -157,11 +157,11 @@ async def test_what_is_loaded_has_what_was_changed_here_before(group: Group, mon
         return await real(batch)
 
     monkeypatch.setattr(link._writes, "_send", send)
-    one.credentials["k"] = one.opener
+    one.credentials["k"] = one.session.opener
     one.update_record(
         ["credential:k", '{"id": "me", "kind": "token", "scopes": [], "claims": {}, "credential": "k"}'], []
     )
-    loading = asyncio.create_task(sessions(group["one"]).load(client.session, one.opener))
+    loading = asyncio.create_task(logs(group["one"]).load_session(client.session, one.session.opener))
     for _ in range(3):
         await link.run_script(TOUCH_SESSION, client.session, one.ttl)
     gate.set()
@@ -176,10 +176,10 @@ async def some_round_trips(link: Any, session: Any) -> None:
 
 async def test_a_stream_that_the_store_does_not_know_yet_is_not_ended(group: Group, monkeypatch: pytest.MonkeyPatch):
     client = await group.client("one")
-    one, link = session(group["one"], client), group["one"].link
+    one, link = log(group["one"], client), group["one"].link
     with held_back(monkeypatch, link):
         call = client.at("one").begin_call("wait")
-        await until(lambda: bool(one.reading))
+        await until(lambda: bool(one.session.reading))
         for lease_lost in link.lease_lost:
             lease_lost()  # it reads all its streams again
         await some_round_trips(link, one)
@@ -220,13 +220,13 @@ async def test_news_that_comes_while_a_session_cannot_be_loaded_is_told_later(
 ):
     client = await group.client("one")
     stream = await client.at("one").listen().started()
-    one, link = session(group["one"], client), group["one"].link
+    one, link = log(group["one"], client), group["one"].link
 
     async def fail(*_: Any) -> None:
         raise StoreUnavailable("The store cannot be reached")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sessions(group["one"]), "_load", fail)
+        patch.setattr(logs(group["one"]), "_load", fail)
         await client.at("two").ask("resources/subscribe", {"uri": "memo://a"})
         group["two"].server.resource_updated("memo://a")
         await until(lambda: bool(one.missed))
@@ -244,10 +244,11 @@ async def test_a_client_that_resumes_has_an_id_to_resume_with_again(group: Group
     await first.until(lambda: bool(first.events))
     session(group["one"], client).conversation.notify("notifications/message", {"data": "new", "level": "info"})
     await first.until(lambda: bool(first.messages))
-    for seen in (first.events[0].id, first.events[-1].id):
+    newest = first.events[-1].id
+    for seen, has_missed in ((first.events[0].id, True), (newest, False)):
         again = await client.at("two").listen(seen).started()
         await again.until(lambda again=again: bool(again.events))
-        assert again.events[0].id == seen and again.events[0].data == ""
+        assert again.events[0].id == newest and bool(again.events[0].data) is has_missed
         await leave(again)
 
 
@@ -292,7 +293,7 @@ async def test_what_changes_while_a_session_is_loaded_is_known_then(
         await leave(stream)
     else:
         await asking.ended()
-        assert "memo://a" in str(session(two, client).known)
+        assert "memo://a" in str(log(two, client).known)
 
 
 async def test_a_new_owner_knows_what_was_subscribed_to_before_the_news_that_it_tells(
@@ -326,7 +327,7 @@ async def test_a_new_owner_knows_what_was_subscribed_to_before_the_news_that_it_
 async def test_a_session_that_cannot_be_loaded_when_nobody_waits_any_more_is_no_complaint(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ):
-    client, table, fail = await group.client("one"), sessions(group["two"]), asyncio.Event()
+    client, table, fail = await group.client("one"), logs(group["two"]), asyncio.Event()
     said: list[Any] = []
 
     async def load(*_: Any) -> None:
@@ -335,7 +336,7 @@ async def test_a_session_that_cannot_be_loaded_when_nobody_waits_any_more_is_no_
 
     monkeypatch.setattr(table, "_load", load)
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
-    waiting = asyncio.create_task(table.load(client.session, STRANGER))
+    waiting = asyncio.create_task(table.load_session(client.session, STRANGER))
     await until(lambda: bool(table._loading))
     waiting.cancel()
     await asyncio.wait((waiting,))
