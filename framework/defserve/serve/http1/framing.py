@@ -21,7 +21,7 @@ MAX_LENGTH_DIGITS: Final = 18
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _VALUE: Final = rb"[\t\x20-\x7e\x80-\xff]*"
 # A path, an absolute URI, or `*`. What CONNECT asks for is none of them.
-_TARGET: Final = rb"(?:/|https?://|\*(?= ))[\x21\x22\x24-\x7e]*"
+_TARGET: Final = rb"(?:/|[Hh][Tt][Tt][Pp][Ss]?://|\*(?= ))[\x21\x22\x24-\x7e]*"
 _REQUEST: Final = re.compile(
     rb"(?P<method>%b) (?P<target>%b) HTTP/(?P<version>\d\.\d)\r\n(?P<fields>(?:%b:%b\r\n)*)\r\n"
     % (_TOKEN, _TARGET, _TOKEN, _VALUE)
