@@ -354,15 +354,17 @@ def _find_argument_error(subject: str, function: Any, args: Sequence[Any], named
         return None
     where = _find_author_line()
     places = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    by_place = [name for name, one in called.parameters.items() if one.kind in places]
-    names = [name for name, one in called.parameters.items() if one.kind is not Parameter.POSITIONAL_ONLY]
+    open_ended = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    parameters = {name: one for name, one in called.parameters.items() if one.kind not in open_ended}
+    by_place = [name for name, one in parameters.items() if one.kind in places]
+    names = [name for name, one in parameters.items() if one.kind is not Parameter.POSITIONAL_ONLY]
     if unknown := [name for name in named if name not in names]:
         return UsageError(f"{subject} has no option {unknown[0]!r}", where=where, fix=did_you_mean(unknown[0], names))
     if len(args) > len(by_place):
         options = ", ".join(f"{name}=…" for name in names if name not in by_place) or "fewer"
         return UsageError(f"{subject} got {len(args)} arguments without a name", where=where, fix=f"write {options}")
     given = {*by_place[: len(args)], *named}
-    missing = [name for name, one in called.parameters.items() if one.default is Parameter.empty and name not in given]
+    missing = [name for name, one in parameters.items() if one.default is Parameter.empty and name not in given]
     words = ", ".join(f"{name}=…" for name in missing)
     return UsageError(f"{subject} needs {', '.join(missing)}", where=where, fix=f"write {subject}({words})")
 

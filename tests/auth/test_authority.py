@@ -98,7 +98,7 @@ MAY_ASK: dict[str, set[str]] = {
     "is_loopback": {
         "guard/network.py",  # judges addresses that tools connect to
         "client/links/http_client.py", "serve/outbound.py",  # clients: proxies
-        "server/topics.py",  # a client: encryption
+        "server/serving.py",  # a client: encryption
         "cli/target_connection.py", "cli/commands/login.py",  # what to suggest
         "cli/commands/dev.py",  # whether a key is published
         "tooling/dev_issuer.py",  # for development: sends users back to this machine alone

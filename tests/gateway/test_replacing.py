@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from defserve.serve.outbound import OutboundRunner, ReplacedBackoff, run_outbound
-from defserve.server.topics import WAIT
+from defserve.server.serving import WAIT
 from tests.at_address import fresh
 from tests.gateway.topics import gateway
 from tests.raw import until
@@ -67,7 +67,7 @@ async def test_a_server_that_was_replaced_stays_out_and_comes_back_when_the_name
 
 
 def test_a_server_comes_back_with_a_url_that_takes_no_place():
-    from defserve.server import topics
+    from defserve.server import serving as topics
 
     server = fresh("hello")
     url = "mcpx+ws://127.0.0.1:1/ws?topic=demo"
@@ -76,7 +76,7 @@ def test_a_server_comes_back_with_a_url_that_takes_no_place():
 
 
 async def test_a_server_that_has_joined_says_where_and_as_whom(capsys: pytest.CaptureFixture[str]):
-    from defserve.server import topics
+    from defserve.server import serving as topics
 
     server = fresh("hello")
     async with gateway() as running:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.sandbox.awaited import AwaitedCalls
+from defserve.sandbox.monty_child import AwaitedCalls
 from tests.effort import cpu_within
 from tests.rows import for_each_row
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from defserve.sandbox import SandboxLimits, jail, probe, run
+from defserve.sandbox import SandboxLimits, probe, run
 from defserve.sandbox.job import RunStopper, SandboxJob, make_sandbox_job
+from defserve.sandbox.running import run_in_jail
 from tests.effort import thinned
 from tests.sandbox.conftest import Program
 
@@ -276,7 +277,7 @@ class TestTheRunItself:
     def test_other_bytes_than_those_judged_are_refused(self, jailed: Program, monkeypatch: pytest.MonkeyPatch) -> None:
         judged = make_sandbox_job("1 + 1", "unrestricted", None, None)
         monkeypatch.setattr(SandboxJob, "digest", judged.digest)
-        outcome = jail.run_in_jail(replace(judged, source=b"print('swapped')"), probe(), RunStopper())
+        outcome = run_in_jail(replace(judged, source=b"print('swapped')"), probe(), RunStopper())
         assert outcome.status == "rejected" and outcome.stdout == ""
         assert [violation.rule for violation in outcome.violations] == ["hash"]
 
@@ -290,7 +291,7 @@ class TestTheRunItself:
             make_sandbox_job("print('ran')", "unrestricted", None, None), limits=SandboxLimits(memory_bytes=2**70)
         )
         with pytest.raises(Refused) as refusal:
-            jail.run_in_jail(job, probe(), RunStopper())
+            run_in_jail(job, probe(), RunStopper())
         assert refusal.value.data["reason"]
 
     @pytest.mark.slow
@@ -311,7 +312,7 @@ class TestTheRunItself:
     def test_stopping_ends_it_at_once(self, jailed: Program) -> None:
         stop, began = RunStopper(), time.monotonic()
         threading.Timer(0.2, stop.stop_run).start()
-        outcome = jail.run_in_jail(
+        outcome = run_in_jail(
             make_sandbox_job("while True: pass", "unrestricted", None, SandboxLimits(seconds=50)), probe(), stop
         )
         assert outcome.status == "killed" and time.monotonic() - began < 20
@@ -319,7 +320,7 @@ class TestTheRunItself:
     def test_stopped_before_it_began_it_does_not_run(self, jailed: Program) -> None:
         stop = RunStopper()
         stop.stop_run()
-        outcome = jail.run_in_jail(make_sandbox_job("print('ran')", "unrestricted", None, None), probe(), stop)
+        outcome = run_in_jail(make_sandbox_job("print('ran')", "unrestricted", None, None), probe(), stop)
         assert outcome.status == "killed" and outcome.stdout == ""
 
     def test_the_process_dies_with_its_parent(self, jailed: Program, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.sandbox import Outcome, SandboxLimits, confinement, jail, monty, run, values, workers
+from defserve.sandbox import Outcome, SandboxLimits, confinement, monty, run, running, values, workers
 from defserve.sandbox.job import RunStopper, make_sandbox_job
 from tests.effort import calls_of
 from tests.rows import for_each_row
@@ -80,7 +80,7 @@ def test_what_monty_lacks_runs_in_the_jail(jailed: object) -> None:
 
 def test_a_second_opinion_that_runs_out_of_time_does_not_replace_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confinement, "probe", lambda: confinement.Layers(True, 7, True))
-    monkeypatch.setattr(jail, "run_in_jail", lambda *_: Outcome("timeout", engine="jail"))
+    monkeypatch.setattr(running, "run_in_jail", lambda *_: Outcome("timeout", engine="jail"))
     outcome = run("1 / 0", level="strict")
     assert (outcome.engine, outcome.status) == ("monty", "error")
 

@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 
 from defserve.errors import Refused, UsageError
-from defserve.sandbox import SandboxLimits, confinement, engines, jail, monty, probe, run, run_async
+from defserve.sandbox import SandboxLimits, confinement, engines, monty, probe, run, run_async, running
 from defserve.sandbox.job import Outcome
 from tests.effort import thinned
 from tests.sandbox.conftest import children
@@ -25,7 +25,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: object) -> Outcome:
         raise AssertionError("an engine was started")
 
-    monkeypatch.setattr(jail, "run_in_jail", started)
+    monkeypatch.setattr(running, "run_in_jail", started)
     monkeypatch.setattr(monty, "run_in_monty", started)
 
 
@@ -234,7 +234,7 @@ class TestAsync:
 
     def test_cancelled_while_it_waits_for_a_thread_it_never_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ran: list[object] = []
-        monkeypatch.setattr(jail, "run_in_jail", lambda *job: ran.append(job))
+        monkeypatch.setattr(running, "run_in_jail", lambda *job: ran.append(job))
 
         async def main() -> None:
             anyio.to_thread.current_default_thread_limiter().total_tokens = 1

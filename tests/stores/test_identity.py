@@ -179,7 +179,7 @@ ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
     "auth/dpop.py": {HMAC: "its key is derived"},
     "protocols/mcp/asking/round_trips.py": {HMAC: "its secret is derived"},
     "protocols/mcp/events/event_log.py": {HMAC: "its key is derived"},
-    "protocols/mcp/events/signatures.py": {HMAC: "the key is the subscriber's own, for its own endpoint"},
+    "protocols/mcp/events/sending.py": {HMAC: "the key is the subscriber's own, for its own endpoint"},
     "cli/commands/state.py": {"open_store": "chooses a server's part"},
     "cli/commands/keys.py": {"open_store": "chooses a server's part"},
     "inspector/state_trees.py": {"open_store": "chooses a server's part"},

@@ -121,7 +121,7 @@ class ClientEvents:
         ttl_ms: int | None = -1,
         **arguments: Any,
     ) -> WebhookSubscription:
-        """Have events sent to an address. `secret` signs them: see `defserve.protocols.mcp.events.signatures`.
+        """Have events sent to an address. `secret` signs them: see `defserve.protocols.mcp.events.sending`.
 
         Without `ttl_ms` the server chooses how long; None asks for a subscription that does not end by itself.
         """

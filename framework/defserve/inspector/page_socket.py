@@ -15,7 +15,6 @@ from pydantic_core import to_json
 from defserve.core.json_values import is_array
 from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era
 from defserve.inspector.panels import (
-    definitions,
     kernel_security,
     live_topics,
     resources,
@@ -223,7 +222,6 @@ PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "account.cancel": cancel_sign_in,
     "account.sign_out": sign_out,
     **tools.PAGE_HANDLERS,
-    **definitions.PAGE_HANDLERS,
     **resources.PAGE_HANDLERS,
     **tasks_questions.PAGE_HANDLERS,
     **live_topics.PAGE_HANDLERS,

@@ -23,7 +23,7 @@ from defserve.core.extension import Extension, Handler, Next, Offer, Wrapper
 from defserve.core.messages import Params
 from defserve.core.shapes import MemberKind, is_number, make_checked_kind, read_member
 from defserve.errors import DefserveError, InvalidParams, MethodNotFound, PeerError, PeerGone, PeerTimeout, UsageError
-from defserve.kernel.control_listener import open_control_socket
+from defserve.kernel.control import open_control_socket
 from defserve.kernel.governance.access import require_operator
 from defserve.kernel.members import KernelMember
 from defserve.kernel.operator_actions import (

@@ -5,7 +5,7 @@ How it works
     that does it. Everything else is made from the row:
 
     the check of a request          `parse_verb_request`, below
-    the call of the function        kernel/control_listener.py
+    the call of the function        kernel/control.py
     words, options and help         cli/kernel_actions.py
     the inspector's buttons         inspector/kernels.py
 

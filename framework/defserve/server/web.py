@@ -146,7 +146,7 @@ def _page(mcp: MCP, auth: Auth | None, options: WebFields, *, is_unix: bool) -> 
         has_sign_in = auth is not None and auth.resource is not None
         api = None
         if options.get("rest", False):
-            from defserve.server.rest_page import make_api_page_request
+            from defserve.server.rest import make_api_page_request
 
             api = make_api_page_request(mcp)
         return make_page_content(mcp, everywhere=wanted is True, has_sign_in=has_sign_in, api=api)

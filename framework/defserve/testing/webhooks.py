@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 from defserve.core.json_values import is_object
 from defserve.protocols.mcp.events.draft import MAX_EVENT_BYTES, SUBSCRIPTION_ID_HEADER, VERIFICATION_TYPE
-from defserve.protocols.mcp.events.signatures import (
+from defserve.protocols.mcp.events.sending import (
     BadSignature,
     make_webhook_secret,
     parse_webhook_secret,

@@ -341,4 +341,4 @@ def repeat_webhook_secrets(patch: Patch) -> None:
 
         return parse
 
-    patch.wrap(f"{EVENTS}.signatures:parse_webhook_secret", repeating)
+    patch.wrap(f"{EVENTS}.sending:parse_webhook_secret", repeating)

@@ -7,7 +7,7 @@ from typing import Any
 from tests.attack.controls.patching import Patch
 
 SHELL = "defserve.guard.shell"
-JAIL = "defserve.sandbox.jail"
+JAIL = "defserve.sandbox.running"
 
 # -- commands and URLs, judged in the suite's own process ------------------------------------------------
 

@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 from defserve.errors import UsageError
 from defserve.kernel.config.entries import KernelConfig, OperatorToolMarks, ServerEntry
 from defserve.kernel.config.loading import ConfigMistakes, line_at, lines_of, load_kernel_config
-from defserve.kernel.config.schema import format_schema, read_shipped_schema, schema
-from defserve.kernel.config.settings import FILE_SETTINGS, KERNEL, SERVER_SETTINGS, ConfigMistake
+from defserve.kernel.config.settings import (
+    FILE_SETTINGS,
+    KERNEL,
+    SERVER_SETTINGS,
+    ConfigMistake,
+    format_schema,
+    read_shipped_schema,
+    schema,
+)
 from defserve.proxying.mounted import RestartPolicy
 from tests.rows import for_each_row
 

@@ -17,9 +17,17 @@ from typing import Any
 import pytest
 
 from defserve.errors import PeerGone, UsageError
-from defserve.kernel import control_listener
-from defserve.kernel.control import ask_kernel, ask_kernel_async, find_socket_paths, locate_kernel, make_socket_path
-from defserve.kernel.control_listener import MAX_PEERS, MAX_REQUEST_BYTES, open_control_socket
+from defserve.kernel import control as control_listener
+from defserve.kernel.control import (
+    MAX_PEERS,
+    MAX_REQUEST_BYTES,
+    ask_kernel,
+    ask_kernel_async,
+    find_socket_paths,
+    locate_kernel,
+    make_socket_path,
+    open_control_socket,
+)
 from tests.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve.auth import StaticTokens
-from defserve.server.rest_page import MAX_API_PAGE_BYTES, render_api_page
+from defserve.server.rest import MAX_API_PAGE_BYTES, render_api_page
 from tests.asgi import Web, living
 
 from .reading import BROWSER, Page, greenhouse

@@ -291,7 +291,7 @@ def import_settings(argv: list[str]) -> int:
 
 def print_schema(argv: list[str]) -> int:
     """`defserve kernel schema`."""
-    from defserve.kernel.config.schema import read_shipped_schema
+    from defserve.kernel.config.settings import read_shipped_schema
 
     parser = CommandParser(
         "defserve kernel schema",

@@ -6,10 +6,12 @@ all settings is made of these kinds; the reader and the schema both come from it
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from defserve.core.json_values import is_array, is_object
@@ -429,3 +431,31 @@ FILE_SETTINGS: Final = Table(
     },
 )
 """Without `servers`: a list of tables, whose items the reader takes one by one."""
+
+
+# -- The JSON Schema of mgp.toml, for editors. It comes from the same table as the reader.
+
+
+NAME: Final = "mgp.schema.json"
+
+
+def schema() -> dict[str, Any]:
+    """The schema, made from the table of settings."""
+    whole = FILE_SETTINGS.schema()
+    servers = {"description": SERVER_SETTINGS.about, "type": "array", "items": SERVER_SETTINGS.schema()}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "mgp.toml",
+        **whole,
+        "properties": {**whole["properties"], "servers": servers},
+    }
+
+
+def read_shipped_schema() -> str:
+    """The schema as the file that comes with the package."""
+    return files("defserve.kernel.config").joinpath(NAME).read_text(encoding="utf-8")
+
+
+def format_schema() -> str:
+    """The text that the shipped file must have."""
+    return json.dumps(schema(), indent=2) + "\n"

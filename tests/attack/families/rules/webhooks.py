@@ -11,8 +11,7 @@ from io import StringIO
 from typing import Any
 
 from defserve.auth import ApiKeys
-from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender
-from defserve.protocols.mcp.events.signatures import make_webhook_secret
+from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender, make_webhook_secret
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver
 from tests.attack.controls.rules import (

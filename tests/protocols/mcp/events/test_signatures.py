@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.protocols.mcp.events.signatures import (
+from defserve.protocols.mcp.events.sending import (
     MAX_AGE_SECONDS,
     BadSignature,
     make_webhook_secret,

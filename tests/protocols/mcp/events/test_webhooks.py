@@ -18,7 +18,7 @@ from defserve import Server
 from defserve.auth import ApiKeys, live_credentials
 from defserve.protocols.mcp.events import deliveries
 from defserve.protocols.mcp.events.extension import Events
-from defserve.protocols.mcp.events.signatures import make_webhook_secret
+from defserve.protocols.mcp.events.sending import make_webhook_secret
 from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, WebhookRecords
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver

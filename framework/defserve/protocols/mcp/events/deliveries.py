@@ -26,8 +26,7 @@ from defserve.errors import DefserveError, LimitExceeded, Refused
 from defserve.protocols.mcp.events.draft import GAP_TYPE, SUBSCRIPTION_ID_HEADER, TERMINATED_TYPE, EventError
 from defserve.protocols.mcp.events.event_log import Cursor, CursorCodec, Occurrence
 from defserve.protocols.mcp.events.event_types import EventType, matches_filter
-from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender
-from defserve.protocols.mcp.events.signatures import sign_webhook
+from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender, sign_webhook
 from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, Subscription, WebhookRecords
 from defserve.stores.store import Lease, Space, StoreBusy, make_lease_token
 

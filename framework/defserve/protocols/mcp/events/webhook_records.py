@@ -22,7 +22,7 @@ from defserve.errors import InvalidParams, LimitExceeded
 from defserve.protocols.mcp.asking.round_trips import Sealer
 from defserve.protocols.mcp.events.draft import DialectName
 from defserve.protocols.mcp.events.event_log import Cursor
-from defserve.protocols.mcp.events.signatures import SECRET_PREFIX, parse_webhook_secret
+from defserve.protocols.mcp.events.sending import SECRET_PREFIX, parse_webhook_secret
 from defserve.stores.identity import ServerStore
 from defserve.stores.store import WEBHOOK_SPACES, Space, StoreBusy, StoreChange
 

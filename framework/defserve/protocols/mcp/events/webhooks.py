@@ -36,8 +36,7 @@ from defserve.protocols.mcp.events.draft import (
 )
 from defserve.protocols.mcp.events.event_log import Cursor, CursorCodec
 from defserve.protocols.mcp.events.event_types import EventType, encode_canonical_json, read_count
-from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender
-from defserve.protocols.mcp.events.signatures import parse_webhook_secret, sign_webhook
+from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender, parse_webhook_secret, sign_webhook
 from defserve.protocols.mcp.events.webhook_records import (
     Subscription,
     WebhookRecords,
