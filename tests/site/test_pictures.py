@@ -13,6 +13,7 @@ from . import terminal
 from .charts import CHARTS, best, kept_results
 from .pages import Pages
 from .pictures import drawings, files, on_a_page
+from .places import DOCS
 from .terminal import COMMANDS, SECONDS, read_recording, read_screen, record, schedule, transcript
 from .tokens import in_each_scheme, stylesheet, tokens
 
@@ -97,3 +98,7 @@ def test_a_claim_is_what_the_bars_show():
     chart = CHARTS["figure-calls"]
     times = best(results, chart, "defserve") / best(results, chart, "fastmcp")
     assert f">{times:.0f} × the calls<" in drawings()["figure-calls"]
+    sooner = re.search(r">Ready (\d+) × sooner<", drawings()["figure-start"])
+    assert sooner is not None
+    first_words = (DOCS / "index.md").read_text()
+    assert f"**It starts {sooner[1]} × sooner than FastMCP and answers {times:.0f} × the calls.**" in first_words
