@@ -125,9 +125,9 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "no server is given": lambda desk: desk.types("call"),
     "cannot serve on '<address>'": lambda desk: desk.serves("8000"),
     # extras
-    "serving on <address> needs websockets, which is not installed": lambda desk: desk.lacks("websockets").serves(
-        "ws://127.0.0.1:0/mcp"
-    ),
+    "serving on <address> needs websockets, which is not installed": lambda desk: desk.lacks(
+        "websockets", "defserve.serve.http1.websocket"
+    ).serves("ws://127.0.0.1:0/mcp"),
     "connecting to an http address through a proxy needs httpx2, which is not installed": (
         lambda desk: desk.lacks("httpx2").set("http_proxy", "http://127.0.0.1:9").types("list", "http://a.example/mcp")
     ),
