@@ -95,7 +95,7 @@ ROADS = {
         {"action": "accept", "content": {"value": False}},
     ),
     "confirmation of a client that cannot be asked": Road("wipe('a')", "this client cannot be asked", GRANTED),
-    "confirmation of a stranger": Road("wipe('a')", "not authenticated", GRANTED, STRANGER, ASKS, YES),
+    "confirmation of a stranger": Road("wipe('a')", "unauthenticated caller", GRANTED, STRANGER, ASKS, YES),
     "scope": Road("admin()", "NameError: no tool is called 'admin'", {"auth": TOKENS}, Principal("bob")),
     "scope, by name": Road("x = admin", "NameError: name 'admin'", {"auth": TOKENS}, Principal("bob")),
     "access": Road("look()", "PermissionError: alice has no access to look", {"access": NOBODY}, ALICE),

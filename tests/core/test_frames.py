@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 PACKAGE = str(Path(defserve.__file__).parent)
 AT_MOST = 10
-DISPATCHERS = {"_request", "_settling"}
+DISPATCHERS = {"_request", "_run_call"}
 
 
 def framework_frames() -> int:

@@ -186,7 +186,7 @@ def measure_round_trip(
 
 MAX_HEADER_LENGTH: Final = 8_000
 _TIMING: Final = re.compile(
-    r'\s*([\w!#$%&\'*+.^`|~-]{1,80})((?:\s*;\s*\w{1,20}\s*=\s*(?:"[^"]{0,200}"|[^\s;,"]{0,200}))*)'
+    r'\s*+([\w!#$%&\'*+.^`|~-]{1,80}+)((?:\s*+;\s*+\w{1,20}+\s*+=\s*+(?:"[^"]{0,200}+"|[^\s;,"]{0,200}+))*+)'
 )
 _DURATION: Final = re.compile(r";\s*dur\s*=\s*\"?(\d{1,9}(?:\.\d{1,9})?)", re.IGNORECASE)
 

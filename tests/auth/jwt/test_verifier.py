@@ -257,7 +257,7 @@ def test_several_audiences_may_be_ours() -> None:
         ({"algorithms": "ES384"}, "fits none"),
         ({"key": SECRET}, "not a PEM public key"),
         ({"key": "short", "algorithms": "HS256"}, "5 bytes long"),
-        ({"key": "s" * 47, "algorithms": ("HS256", "HS384")}, "need 48"),
+        ({"key": "s" * 47, "algorithms": ("HS256", "HS384")}, "need at least 48"),
         ({"key": "-----BEGIN PUBLIC KEY-----\nno\n-----END PUBLIC KEY-----"}, "cannot be read"),
         ({"key": "-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----"}, "private key"),
         ({"key": pem(private_key("RS256", "weak"))}, "fits none"),

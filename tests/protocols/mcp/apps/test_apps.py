@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import subprocess
 import sys
@@ -380,4 +381,4 @@ def test_a_server_without_views_does_not_import_the_room():
 
 def test_a_client_offers_views_only_if_it_says_so():
     assert APPS_CAPABILITY == {"extensions": {"io.modelcontextprotocol/ui": {"mimeTypes": [MIME]}}}
-    assert Client.__init__.__kwdefaults__ is not None and Client.__init__.__kwdefaults__["apps"] is False
+    assert inspect.signature(Client).parameters["apps"].default is False
