@@ -36,12 +36,6 @@ EVENT_ID_PARAMETER: Final = "event_id"
 MAX_FILTER_BYTES: Final = 8 * 1024
 MAX_COUNT: Final = 2**53
 
-# What the body of a function that only declares consists of, in any version of Python.
-_EMPTY_BODY: Final = frozenset(
-    "RESUME NOP LOAD_CONST RETURN_CONST RETURN_VALUE RETURN_GENERATOR POP_TOP EXTENDED_ARG CACHE COPY_FREE_VARS "
-    "GEN_START LOAD_COMMON_CONSTANT CALL_INTRINSIC_1 RERAISE".split()
-)
-
 
 class EventTypeOptions(ItemOptions):
     """What a type of event may say about itself.
@@ -178,7 +172,9 @@ def _check_body(name: str, signature: Signature) -> None:
     from dis import get_instructions
 
     code = getattr(signature.function, "__code__", None)
-    is_empty = code is None or {each.opname for each in get_instructions(code)} <= _EMPTY_BODY
+    # `pass` and `...` behind a docstring leave a NOP.
+    empty = {"NOP"} | {each.opname for one in (_declare, _declare_async) for each in get_instructions(one)}
+    is_empty = code is None or {each.opname for each in get_instructions(code)} <= empty
     if signature.flow == "generator" or not is_empty:
         raise UsageError(
             f"event {name!r} has a body, and it would never run: the function only declares the event",
@@ -186,6 +182,14 @@ def _check_body(name: str, signature: Signature) -> None:
             fix=f"leave only the docstring, and emit with `await ctx.emit_event({signature.name}, …)`; "
             "or yield events from an `async def … -> AsyncIterator[…]`",
         )
+
+
+def _declare() -> None:
+    """What a function without a body is compiled to, by this Python."""
+
+
+async def _declare_async() -> None:
+    """The same for `async def`."""
 
 
 def _choose_delivery(
