@@ -9,20 +9,17 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from defserve.auth.oauth import is_loopback
 from defserve.core.extension import Extension
 from defserve.errors import UsageError
-from defserve.protocols.mcpx.extension import TopicCarrier
-from defserve.protocols.mcpx.topic import format_topic_address
-from defserve.serve.outbound import OutboundRunner
 from defserve.server.decorators import find_author_location
-from defserve.server.web import refuse_scopes_without_auth
 
 if TYPE_CHECKING:
     from defserve.auth import Auth
     from defserve.core.composition import Composition
     from defserve.protocols.mcp.extension import MCP
+    from defserve.protocols.mcpx.extension import TopicCarrier
     from defserve.protocols.mcpx.participant import Participant
+    from defserve.serve.outbound import OutboundRunner
     from defserve.server.decorators import WebFields
     from defserve.server.server import Server
 
@@ -136,7 +133,13 @@ def make_topic_runner(
 
     `is_announced`: a line on standard error says each time that it has joined, and as whom.
     """
+    # Imported here: a server on stdio answers first, and loads none of it.
     from urllib.parse import parse_qs, urlsplit
+
+    from defserve.auth.oauth import is_loopback
+    from defserve.protocols.mcpx.topic import format_topic_address
+    from defserve.serve.outbound import OutboundRunner
+    from defserve.server.web import refuse_scopes_without_auth
 
     parts = urlsplit(on.removeprefix(TOPIC_ADDRESS_PREFIX))
     if parts.scheme not in ("ws", "wss") or not parts.hostname or not parse_qs(parts.query).get("topic"):

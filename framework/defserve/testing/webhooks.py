@@ -47,6 +47,16 @@ class ReceivedEvent:
 
 class _QuietServer(ThreadingHTTPServer):
     daemon_threads = True
+    tls: ssl.SSLContext | None = None
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """TLS begins in the connection's own thread: a peer that says nothing holds up nobody else."""
+        request.settimeout(TIMEOUT_SECONDS)
+        if self.tls is None:
+            super().finish_request(request, client_address)
+            return
+        with self.tls.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A sender that was killed is part of a test."""
@@ -71,7 +81,7 @@ class WebhookReceiver:
         self._clock, self._tls = clock, tls
         self._ids: set[str] = set()
         self._news = threading.Condition()
-        self._server: ThreadingHTTPServer | None = None
+        self._server: _QuietServer | None = None
 
     # -- for the test ------------------------------------------------------------------------------------
 
@@ -94,8 +104,7 @@ class WebhookReceiver:
                 """Tests have an output of their own."""
 
         self._server = _QuietServer(("127.0.0.1", 0), Handler)
-        if self._tls is not None:
-            self._server.socket = self._tls.wrap_socket(self._server.socket, server_side=True)
+        self._server.tls = self._tls
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
