@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations soak e2e apps docs site-check release-check clean
+.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations load soak e2e apps docs site-check release-check clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -139,6 +139,10 @@ peers: $(READY)  ## other people's clients, hosts, bridges and servers, on loopb
 
 migrations: $(READY)  ## public servers, migrated, answer as their originals do (ARGS="--only tmux --notes --declared")
 	@$(BIN)/python -m tests.migrations $(ARGS)
+
+load: $(READY)  ## thousands of idle streams, slow readers and half-sent heads beside a healthy caller (ARGS="--only callers --scale 0.1")
+	@echo "== load"
+	@$(BIN)/python -m tests.load $(ARGS)
 
 soak: $(READY)  ## servers under load for minutes or hours: nothing grows (ARGS="--minutes 30 --json FILE --svg FILE")
 	@echo "== soak"

@@ -326,6 +326,37 @@ class BufferedRequest(Protocol):
         """Send a complete response of JSON. False: it was not sent; send it by the steps of ASGI."""
         ...
 
+    @property
+    def is_write_paused(self) -> bool:
+        """Whether so much waits for the client that it has to read first."""
+        ...
+
+    def set_watcher(self, watcher: ClientWatcher | None) -> bool:
+        """Tell `watcher` what the client does, instead of `receive`. False: it cannot, because the body isn't over."""
+        ...
+
+    def hold_open(self) -> None:
+        """The app returns, and its response, which has begun, goes on with `write_part` until `end_response`."""
+
+    def write_part(self, data: bytes) -> None:
+        """Write a part of a response that was held open."""
+
+    def end_response(self) -> None:
+        """End a response that was held open."""
+
+
+class ClientWatcher(Protocol):
+    """Who is told what the client of a request does. It is told between other steps of the loop, in no task."""
+
+    def on_client_left(self) -> None:
+        """The client has gone."""
+
+    def on_client_doubted(self) -> None:
+        """The client has closed its side. It may read, or be gone: writing to it shows which."""
+
+    def on_client_drained(self) -> None:
+        """The client has read what waited."""
+
 
 # -- What network transports need of a call.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from itertools import chain, islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 StoredEventKind = Literal["result", "request", "message", "progress"]
 """`result` and `request` are kept, because somebody waits for them. `message`, `progress` and released requests are
@@ -25,6 +25,9 @@ class StoredEvent(NamedTuple):
     kind: str
     data: bytes
     audience: Any = None
+
+
+NO_NUMBERS: Final[frozenset[int]] = frozenset()  # each call makes a new one
 
 
 class MemoryEvents:
@@ -202,7 +205,7 @@ class EventStream:
         self.name, self.is_over = name, False
         self.owner: object = None
         self.last = self.read = self.bytes = self._result = 0
-        self.skipped: frozenset[int] = frozenset()
+        self.skipped = NO_NUMBERS
         self.kept: dict[int, bytes] = {}
         self.audiences: dict[int, object] = {}
         self.untaken: dict[int, Callable[[], None]] = {}

@@ -24,6 +24,7 @@ from defserve.serve.http.request_heads import (
 from defserve.serve.sockets import (
     BUFFERED_REQUEST_KEY,
     BufferedRequest,
+    ClientWatcher,
     Header,
     HeaderList,
     Receive,
@@ -38,6 +39,7 @@ ErrorDataFactory: TypeAlias = Callable[[int, str], dict[str, Any] | None]
 JSON_CONTENT_TYPE = (b"content-type", b"application/json")
 PLAIN_CONTENT_TYPE = (b"content-type", b"text/plain; charset=utf-8")
 HTML_CONTENT_TYPE = (b"content-type", b"text/html; charset=utf-8")
+NO_HEADERS = RequestHeaders(())
 
 
 # -- Messages that wait to be written to one client: in order and bounded. Answers and questions are never dropped.
@@ -232,7 +234,8 @@ class Exchange(UnreadMessages):
         self.principal, self.refusal, self.live = principal, refusal, live
         self.prefers_events: bool | None = None
         self.is_doubted = self._is_read = False
-        self._scope, self._receive, self._send = scope, receive, send
+        self._scope: Scope = scope
+        self._receive, self._send = receive, send
         self._whole: BufferedRequest | None = (whole := scope.pop(BUFFERED_REQUEST_KEY, None))
         self.head: RequestHead | None = whole.head if whole is not None else None
 
@@ -331,6 +334,10 @@ class Exchange(UnreadMessages):
             self._is_read = not message.get("more_body", False)
         self.on_client_left(left)
 
+    def set_watcher(self, watcher: ClientWatcher | None) -> bool:
+        """Have `watcher` told what the client does. False: this server cannot; see `watch_client`."""
+        return self._whole is not None and self._whole.set_watcher(watcher)
+
     def on_client_left(self, left: Callable[[], None]) -> None:
         if not self.gone:
             self.gone = True
@@ -419,6 +426,16 @@ class Exchange(UnreadMessages):
             if self.finished and not self.unread:
                 break
         await self._write(b"", left, last=True)
+
+    def hold_open(self) -> BufferedRequest | None:
+        """The request, whose response goes on without this task. None: this server cannot do that."""
+        if self._whole is None or self.gone:
+            return None
+        self._whole.hold_open()
+        # Nobody reads these any more, and they are a third of an idle stream.
+        self.headers, self.head = NO_HEADERS, None
+        self._scope = {}
+        return self._whole
 
     async def _write(self, data: bytes, left: Callable[[], None], *, last: bool = False) -> None:
         # Nothing can be written to a client that does not read, not even the end.

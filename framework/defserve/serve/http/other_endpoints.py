@@ -39,11 +39,11 @@ from defserve.serve.http.request_heads import (
 )
 from defserve.serve.http.streamable import (
     CLIENT_LEFT_STATUS,
-    ClientWatch,
     SingleResponse,
     absorb_cancellation,
     route_message,
 )
+from defserve.serve.http.streams import ClientWatch
 from defserve.serve.sockets import HeaderList, Receive, Scope, Send, get_client_network
 
 if TYPE_CHECKING:

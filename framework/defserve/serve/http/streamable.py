@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from defserve.auth.live_credentials import BearerCredential
 from defserve.auth.principals import Principal
@@ -47,7 +47,7 @@ from defserve.serve.http.request_heads import (
 )
 from defserve.serve.http.session_log import MemoryLogs, SessionLogs
 from defserve.serve.http.sessions import HttpSession, HttpSessions, StreamFullyRead
-from defserve.serve.http.streams import ResponseStream
+from defserve.serve.http.streams import ClientWatch, ResponseStream, SilentStreams
 from defserve.serve.sockets import CallOrReply, FinalReply, HeaderList, WaitingCall
 
 if TYPE_CHECKING:
@@ -240,29 +240,6 @@ class LateAnswer:
             self._route.detach(self._exchange)
 
 
-class ClientWatch:
-    """`with Attached(exchange, route)` surrounds the wait of a call. `watch` notices if its client leaves."""
-
-    __slots__ = ("_exchange", "_route", "_watch")
-
-    def __init__(self, exchange: Exchange, route: ResponseRoute) -> None:
-        self._exchange, self._route = exchange, route
-        self._watch: asyncio.Task[None] | None = None
-
-    def __enter__(self) -> Self:
-        self._route.on_response_started()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-        self._route.detach(self._exchange)
-
-    def watch(self) -> None:
-        """Watch the client until the block ends."""
-        self._watch = asyncio.create_task(self._exchange.watch_client(self._route.on_disconnect))
-
-
 async def absorb_cancellation() -> None:
     """Absorb a cancellation of this task that was meant for the call it ran."""
     task = asyncio.current_task()
@@ -283,6 +260,7 @@ class StreamableEndpoint:
         self.provider, self.rules = provider, rules
         self.logs: SessionLogs = logs if logs is not None else MemoryLogs()
         self.sessions = HttpSessions(provider, self.logs, rules.priming_event_versions)
+        self.silent = SilentStreams(MAX_SILENCE_SECONDS)
         self.challenge: Callable[[Exchange, Sequence[str]], Awaitable[None]] | None = None
 
     # -- POST --------------------------------------------------------------------------------------------
@@ -547,7 +525,9 @@ class StreamableEndpoint:
         if reader is not None:
             with ClientWatch(exchange, reader) as attached:
                 attached.watch()
-                await stream_events(exchange, reader, b"")
+                await exchange.start_events()
+                if not attached.hold_open(self.silent):
+                    await exchange.stream(MAX_SILENCE_SECONDS, reader.on_disconnect)
         elif last is not None:
             await send_jsonrpc_error(exchange, 404, INVALID_REQUEST, NOTHING_TO_RESUME)
         else:

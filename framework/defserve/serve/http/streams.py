@@ -1,5 +1,7 @@
 """The streams of a session: a call that sends messages, and a client that reads them. Between the two is the log.
 
+`ClientWatch` notices that a client leaves. `HeldStream` is a response that waits for events without a task.
+
 How it works: the response to a call is JSON, or the messages go into the response directly, until it becomes a stream
 that can be resumed. From then on the stream has a name, what is sent goes through the session's log, and the response
 is the first of its readers. Later, a GET with a `Last-Event-ID` may read on. A stream has one reader: the newest.
@@ -12,17 +14,27 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Self
 
 from defserve.core.messages import RequestId
 from defserve.errors import Refused
-from defserve.serve.http.exchange import TOO_MANY_CALLS, Exchange, UnreadMessage, WritableMessage
+from defserve.serve.http.exchange import (
+    KEEP_ALIVE,
+    TOO_MANY_CALLS,
+    Exchange,
+    ResponseRoute,
+    UnreadMessage,
+    WritableMessage,
+    format_sse_event,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from defserve.serve.http.session_log import Audience
     from defserve.serve.http.sessions import HttpSession
+    from defserve.serve.sockets import BufferedRequest
     from defserve.stores.stream_events import StoredEvent
 
 SSE_RETRY_MS = 1000
@@ -33,6 +45,9 @@ PAUSE = 0.1
 
 # More than a stream keeps.
 MAX_SKIPPED_EVENTS = 1024
+
+# How many silent streams are written to in one step of the loop.
+MAX_SIGNS_AT_ONCE = 256
 
 
 class ResponseStream:
@@ -172,7 +187,8 @@ class StreamReader:
         self.is_begun = bool(name)
         """Whether the log knows the stream. Until then there is nothing to look for, and nothing is lost."""
         self.token = session.log.make_reader_token()
-        self.read, self.skipped = after, set(skipped)
+        self.read = after
+        self.skipped = dict.fromkeys(skipped)  # an empty set takes three times the room
         self.cursor = min(min(self.skipped) - 1, after) if self.skipped else after
         self.is_marking = False
         """For the log: whether it is about to note how far this reader is."""
@@ -285,7 +301,7 @@ class StreamReader:
         self.cursor = number
         if number <= self.read and number not in self.skipped:
             return
-        self.skipped.discard(number)
+        self.skipped.pop(number, None)
         self.read = max(self.read, number)
         if self.is_standalone and not self._is_for(event.audience):
             self._skip(number)
@@ -303,9 +319,9 @@ class StreamReader:
             self.session.log.on_event_taken(self, number)
 
     def _skip(self, number: int) -> None:
-        self.skipped.add(number)
+        self.skipped[number] = None
         if len(self.skipped) > MAX_SKIPPED_EVENTS:
-            self.skipped.discard(min(self.skipped))
+            del self.skipped[min(self.skipped)]
 
     def _is_for(self, audience: Audience) -> bool:
         """Whether this client may see an event. Otherwise it waits for another one."""
@@ -366,4 +382,151 @@ class StreamReader:
         """The last event that has left, and those before that have not."""
         events = (item.id for item in self.exchange.unread if item.id and item.message.data)
         unread = {int(id.rpartition("-")[2]) for id in events}
-        return self.read, frozenset(self.skipped | {number for number in unread if number <= self.read})
+        return self.read, frozenset(self.skipped.keys() | {number for number in unread if number <= self.read})
+
+
+class ClientWatch:
+    """`with ClientWatch(exchange, route)` surrounds the wait of a call. `watch` notices if its client leaves: from our
+    own server without a task."""
+
+    __slots__ = ("_exchange", "_route", "_watch", "_is_held")
+
+    def __init__(self, exchange: Exchange, route: ResponseRoute) -> None:
+        self._exchange, self._route = exchange, route
+        self._watch: asyncio.Task[None] | None = None
+        self._is_held = False
+
+    def __enter__(self) -> Self:
+        self._route.on_response_started()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_held:
+            return
+        if self._watch is not None:
+            self._watch.cancel()
+        else:
+            self._exchange.set_watcher(None)
+        self._route.detach(self._exchange)
+
+    def watch(self) -> None:
+        """Watch the client until the block ends."""
+        if not self._exchange.set_watcher(self):
+            self._watch = asyncio.create_task(self._exchange.watch_client(self._route.on_disconnect))
+
+    def hold_open(self, silent: SilentStreams) -> bool:
+        """Whether the response, which has begun to be a stream, goes on without this block."""
+        request = self._exchange.hold_open() if self._watch is None else None
+        if request is not None:
+            self._is_held = True
+            HeldStream(self._exchange, self._route, request, silent)
+        return self._is_held
+
+    def on_client_left(self) -> None:
+        self._exchange.on_client_left(self._route.on_disconnect)
+
+    def on_client_doubted(self) -> None:
+        self._exchange.is_doubted = True
+        self._exchange.wake_writer()
+
+    def on_client_drained(self) -> None:
+        """Whoever writes waits for it already."""
+
+
+class HeldStream:
+    """A response that waits for events without a task, which takes most of the room of an idle stream.
+
+    It is written to when messages come, when its client has read what waited, and when it was silent for long.
+    """
+
+    __slots__ = ("_exchange", "_route", "_request", "_silent", "_is_scheduled")
+
+    def __init__(
+        self, exchange: Exchange, route: ResponseRoute, request: BufferedRequest, silent: SilentStreams
+    ) -> None:
+        self._exchange, self._route, self._request, self._silent = exchange, route, request, silent
+        self._is_scheduled = False
+        request.set_watcher(self)
+        exchange.set_waker(self)
+        silent.note_write(self)
+        self.set_result(True)  # something may have come before
+
+    # -- as what the exchange wakes
+
+    def done(self) -> bool:
+        return self._is_scheduled
+
+    def set_result(self, result: bool) -> None:
+        """There is something to write. It is written in a step of its own, because a message that leaves may bring
+        another."""
+        self._is_scheduled = True
+        asyncio.get_running_loop().call_soon(self._write_events)
+
+    def _write_events(self) -> None:
+        self._is_scheduled = False
+        exchange = self._exchange
+        if exchange.gone or self._request.is_write_paused:
+            return
+        if events := b"".join(format_sse_event(item.message.data, id=item.id) for item in exchange.take_unread()):
+            self._request.write_part(events)
+            self._silent.note_write(self)
+        if exchange.finished and not exchange.unread:
+            self._request.end_response()
+            self._detach()
+
+    def send_sign_of_life(self) -> None:
+        """Write what readers skip."""
+        if not self._request.is_write_paused:
+            self._request.write_part(KEEP_ALIVE)
+        self._silent.note_write(self)
+
+    # -- as what watches the client
+
+    def on_client_left(self) -> None:
+        self._exchange.on_client_left(self._route.on_disconnect)
+        self._detach()
+
+    def on_client_doubted(self) -> None:
+        self.send_sign_of_life()
+
+    def on_client_drained(self) -> None:
+        self._exchange.wake_writer()
+
+    def _detach(self) -> None:
+        self._silent.discard(self)
+        self._exchange.set_waker(None)
+        self._route.detach(self._exchange)
+
+
+class SilentStreams:
+    """The held streams, the longest silent first. One timer sends signs of life to those that were silent too long."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._due: dict[HeldStream, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note_write(self, stream: HeldStream) -> None:
+        """The stream was written to."""
+        self._due.pop(stream, None)
+        loop = asyncio.get_running_loop()
+        self._due[stream] = due = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(due, self._send_signs)
+
+    def discard(self, stream: HeldStream) -> None:
+        """The stream is over."""
+        self._due.pop(stream, None)
+
+    def _send_signs(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer, now = None, loop.time()
+        for stream, due in list(islice(self._due.items(), MAX_SIGNS_AT_ONCE)):
+            if due > now:
+                break
+            stream.send_sign_of_life()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._due:
+            self._timer = loop.call_at(next(iter(self._due.values())), self._send_signs)

@@ -241,6 +241,8 @@ class HttpConnection(StallGuard):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        if self.request is not None and self.request.watcher is not None and not self._is_over:
+            self.request.watcher.on_client_drained()
         if self._buffer and not self._is_over:
             self._loop.call_soon(self._read_buffer, None, context=Context())
 
@@ -259,9 +261,7 @@ class HttpConnection(StallGuard):
         self._is_over = True
         self.state.connections.discard(self)
         self.state.crowd.discard(self.address, self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.cancel_timer()
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -457,6 +457,12 @@ class HttpConnection(StallGuard):
     def _stop_waiting(self) -> None:
         self._awaits = _NOTHING
 
+    def cancel_timer(self) -> None:
+        """The response is open for long. The timer is not needed before its end."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _on_timer(self) -> None:
         self._timer = None
         if self._is_over or self.transport.is_closing() or self._awaits is _NOTHING:
@@ -475,7 +481,7 @@ class HttpConnection(StallGuard):
         if self.request is None:
             self.transport.close()
             return
-        self.request.wake_app()
+        self.request.doubt_client()
         self._loop.call_later(min(2 * seconds, MAX_PROBE_SECONDS), self._probe_half_closed, 2 * seconds)
 
     # -- the end -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from defserve.serve.sockets import BUFFERED_REQUEST_KEY
 if TYPE_CHECKING:
     from defserve.serve.http1.connection import HttpConnection
     from defserve.serve.http1.known_heads import CachedRequestHead
-    from defserve.serve.sockets import Scope
+    from defserve.serve.sockets import ClientWatcher, Scope
 
 log = logging.getLogger("defserve")
 
@@ -34,17 +34,19 @@ class HttpRequest:
     __slots__ = (
         *("connection", "scope", "head", "body", "has_more", "keeps_alive", "is_head", "is_old"),
         *("has_started", "is_complete", "is_disconnected", "expects_continue", "ignores_upgrade", "is_taken"),
-        *("_event", "_head_bytes", "_left", "_is_chunked"),
+        *("is_held", "watcher", "_event", "_head_bytes", "_left", "_is_chunked"),
     )
 
     def __init__(self, connection: HttpConnection, scope: Scope, head: CachedRequestHead | None) -> None:
-        self.connection, self.scope, self.head = connection, scope, head
+        self.connection, self.head = connection, head
+        self.scope: Scope = scope
         self.body: bytes = b""
         """What has come of the body, and was not received yet."""
         self.keeps_alive = True
         self.has_more = self.is_head = self.is_old = self.is_taken = False
         self.expects_continue = self.ignores_upgrade = False
-        self.has_started = self.is_complete = self.is_disconnected = False
+        self.has_started = self.is_complete = self.is_disconnected = self.is_held = False
+        self.watcher: ClientWatcher | None = None
         self._event: asyncio.Event | None = None
         self._head_bytes: bytes | None = None
         self._left: int | None = None
@@ -63,7 +65,7 @@ class HttpRequest:
             if not isinstance(error, Exception):
                 raise
             return
-        if not self.is_complete and not self.is_disconnected:
+        if not (self.is_complete or self.is_disconnected or self.is_held):
             log.error("the app returned without a complete response")
             await self._end_failed()
 
@@ -92,6 +94,15 @@ class HttpRequest:
         """The client is gone: nobody reads the response."""
         self.is_disconnected, self.body = True, b""
         self.wake_app()
+        watcher, self.watcher = self.watcher, None  # each holds the other
+        if watcher is not None:
+            watcher.on_client_left()
+
+    def doubt_client(self) -> None:
+        """The client has closed its side: have the app write to it."""
+        self.wake_app()
+        if self.watcher is not None:
+            self.watcher.on_client_doubted()
 
     def wake_app(self) -> None:
         """Let `receive` return. Behind the end of the body it returns an empty part again."""
@@ -188,6 +199,37 @@ class HttpRequest:
         if self._event is not None:
             self._event.set()
         self.connection.on_response_complete(self)
+
+    # -- without a task ----------------------------------------------------------------------------------
+
+    @property
+    def is_write_paused(self) -> bool:
+        return self.connection.is_write_paused
+
+    def set_watcher(self, watcher: ClientWatcher | None) -> bool:
+        """Tell `watcher` what the client does, instead of `receive`. False: it cannot, because the body isn't over."""
+        if self.has_more or self.is_disconnected:
+            return False
+        self.watcher = watcher
+        return True
+
+    def hold_open(self) -> None:
+        """The app returns, and its response, which has begun, goes on with `write_part` until `end_response`."""
+        self.is_held, self.head = True, None
+        self.scope = {}
+        self.connection.cancel_timer()
+
+    def write_part(self, data: bytes) -> None:
+        """Write a part of a response that was held open."""
+        if not (self.is_disconnected or self.is_complete):
+            self.connection.transport.write(self._frame(data, is_last=False))
+
+    def end_response(self) -> None:
+        """End a response that was held open."""
+        if not (self.is_disconnected or self.is_complete):
+            self.watcher = None
+            self.connection.transport.write(self._frame(b"", is_last=True))
+            self._complete()
 
     # -- in one piece ------------------------------------------------------------------------------------
 
