@@ -1,4 +1,4 @@
-"""The campaign in small: what it measures can be measured. Its goals of time want a quiet machine and are not judged."""
+"""The campaign in small: it can measure. Its goals of time want a quiet machine, and are not judged."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.__main__ import measure_half_heads, measure_idle_streams, measure_slow_readers
 from tests.load.__main__ import main as run_command
+from tests.load.__main__ import measure_half_heads, measure_idle_streams, measure_slow_readers
 
 pytestmark = pytest.mark.slow
 
