@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from defserve.auth.introspection import Introspection
     from defserve.auth.issuers import Issuers, IssuerUnavailable
     from defserve.auth.principals import Principal
+    from defserve.auth.proxy.assertions import RegisteredClient, TrustedIssuer
     from defserve.auth.proxy.oauth_proxy import OAuthProxy
     from defserve.auth.proxy.vendors import Vendor
     from defserve.auth.rates import Rate
@@ -34,6 +35,7 @@ else:
             "defserve.auth.signed_tokens": "DeniedTokens OIDC JWT",
             "defserve.auth.auth_options": "Auth",
             "defserve.auth.principals": "Principal",
+            "defserve.auth.proxy.assertions": "RegisteredClient TrustedIssuer",
             "defserve.auth.proxy.oauth_proxy": "OAuthProxy",
             "defserve.auth.proxy.vendors": "Vendor",
             "defserve.auth.bearer_tokens": "StaticTokens TokenVerifier",
@@ -53,7 +55,9 @@ __all__ = [
     "OIDC",
     "Principal",
     "Rate",
+    "RegisteredClient",
     "StaticTokens",
     "TokenVerifier",
+    "TrustedIssuer",
     "Vendor",
 ]
