@@ -63,8 +63,8 @@ class Provider(AuthorizationServer):
     def make_id_jag(
         self, audience: str, client_id: str, /, *, header: dict[str, Any] | None = None, **claims: Any
     ) -> str:
-        """An ID-JAG with further claims. With one of its own claims, or its header, changed (None leaves a thing out), it
-        is made by hand: Authlib would not sign it."""
+        """An ID-JAG with further claims. One whose own claims or header are changed (None leaves one out) is made by
+        hand: Authlib would not sign it."""
         own = {"iss": self.issuer, "sub": "ann", "aud": audience, "client_id": client_id, "jti": "", "iat": 0, "exp": 0}
         now = int(time.time())
         if header is None and not own.keys() & claims.keys():
@@ -203,7 +203,7 @@ def documents_at_address(find: Callable[[str], Documents], answer: AnswerForm | 
         def do_POST(self) -> None:
             form = dict(parse_qsl(self.rfile.read(int(self.headers["content-length"])).decode()))
             assert answer is not None
-            self._reply(*answer(form, dict(self.headers.items())))
+            self._reply(*answer(form, {name.title(): value for name, value in self.headers.items()}))
 
         def _reply(self, status: int, body: bytes) -> None:
             self.send_response(status)
