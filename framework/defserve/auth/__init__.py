@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from defserve.auth.proxy.vendors import Vendor
     from defserve.auth.rates import Rate
     from defserve.auth.signed_tokens import JWT, OIDC, DeniedTokens
+    from defserve.auth.token_exchange import OnBehalfOf
 else:
     __getattr__ = make_lazy_getattr(
         __name__,
@@ -33,6 +34,7 @@ else:
             "defserve.auth.introspection": "Introspection",
             "defserve.auth.issuers": "IssuerUnavailable Issuers",
             "defserve.auth.signed_tokens": "DeniedTokens OIDC JWT",
+            "defserve.auth.token_exchange": "OnBehalfOf",
             "defserve.auth.auth_options": "Auth",
             "defserve.auth.principals": "Principal",
             "defserve.auth.proxy.assertions": "RegisteredClient TrustedIssuer",
@@ -53,6 +55,7 @@ __all__ = [
     "JWT",
     "OAuthProxy",
     "OIDC",
+    "OnBehalfOf",
     "Principal",
     "Rate",
     "RegisteredClient",

@@ -437,6 +437,46 @@ async def test_a_client_revokes_its_token(company: Provider) -> None:
         assert (await call(http, token)).status_code == 401
 
 
+DOCUMENT = "https://app.example/signs.json"
+
+
+@pytest.mark.parametrize("where", ["jwks", "jwks_uri"])
+async def test_a_client_that_describes_itself_may_sign(company: Provider, where: str) -> None:
+    keys = {"keys": [SIGNS.as_dict(private=False)]}
+    document = {
+        "client_id": DOCUMENT,
+        "redirect_uris": ["https://app.example/cb"],
+        "token_endpoint_auth_method": "private_key_jwt",
+        where: keys if where == "jwks" else "https://app.example/keys.json",
+    }
+
+    async def fetch(url: str) -> bytes:
+        return json.dumps({DOCUMENT: document, "https://app.example/keys.json": keys}[url]).encode()
+
+    who = {"iss": DOCUMENT, "sub": DOCUMENT}
+    async with at(make_proxy(company, fetch=fetch)) as http:
+        assertion = company.make_id_jag(SITE, DOCUMENT)
+        assert (await exchange(http, assertion, auth=None, client_id=DOCUMENT)).json()["error"] == "invalid_client"
+        answer = await exchange(http, assertion, auth=None, **client_assertion(**who))
+        assert answer.status_code == 200, answer.text
+        # It proves who it is, and still may not act for itself: anybody can write such a document.
+        assert (await act(http, **client_assertion(**who))).json()["error"] == "unauthorized_client"
+
+
+async def test_a_public_client_is_taken_only_where_the_operator_says_so(company: Provider) -> None:
+    document = {"client_id": DOCUMENT, "redirect_uris": ["https://app.example/cb"]}
+
+    async def fetch(url: str) -> bytes:
+        return json.dumps(document).encode()
+
+    for is_taken in (False, True):
+        issuers = [TrustedIssuer(company.issuer, public_clients=is_taken)]
+        async with at(make_proxy(company, fetch=fetch, issuers=issuers)) as http:
+            answer = await exchange(http, company.make_id_jag(SITE, DOCUMENT), auth=None, client_id=DOCUMENT)
+            assert (answer.status_code == 200) is is_taken
+            assert is_taken or answer.json()["error"] == "invalid_grant"
+
+
 @pytest.mark.parametrize(
     ("make", "problem"),
     [

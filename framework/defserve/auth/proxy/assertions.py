@@ -10,6 +10,7 @@ A statement is never logged, nor repeated to who sent it: only the name of the c
 from __future__ import annotations
 
 import hmac
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,10 +32,17 @@ from defserve.auth.issuers import (
 from defserve.auth.oauth import check_oauth_url
 from defserve.auth.principals import is_token_principal_id, parse_scope_claim, parse_scopes
 from defserve.auth.proxy.authorization_requests import UserFilter, is_same_resource, make_careful_filter
-from defserve.auth.proxy.clients import OAuthClient
+from defserve.auth.proxy.clients import OAuthClient, is_document_url
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.auth.signed_tokens import MAX_KID_LENGTH, fetch_published_keys, is_numeric_date
-from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS, FixedKey, KeySet, check_algorithms, load_fixed_key
+from defserve.auth.signing_keys import (
+    ASYMMETRIC_ALGORITHMS,
+    FixedKey,
+    KeySet,
+    check_algorithms,
+    load_fixed_key,
+    parse_key_set,
+)
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError, explain_arguments
 
@@ -51,6 +59,9 @@ MAX_ASSERTION_SECONDS: Final = 3600.0
 MAX_TOKEN_SECONDS: Final = 3600.0
 AHEAD_SECONDS: Final = 30.0
 """How far ahead the clock of whoever signs may be."""
+
+# Stands for the place of keys that are not fetched.
+_INLINE_URL: Final = "https://inline.invalid/jwks"
 
 _NEEDED: Final = ("iss", "sub", "aud", "client_id", "jti", "exp", "iat")
 # What a statement says to us and not of the person; and what limits the person in a way that is not known here.
@@ -307,6 +318,25 @@ class ClientKeys:
             raise TokenRefused("sub: iss and sub must both be the id of the client")
         _check_single_audience(claims["aud"], audiences)
         return _digest("client", client_id, claims["jti"]), claims["exp"] - time.time() + AHEAD_SECONDS
+
+
+def read_client_keys(fields: Mapping[str, Any], fetch: FetchUrl) -> ClientKeys:
+    """The keys of a client that describes itself (CIMD): in its document, or at the URL that it names.
+
+    Raises ValueError if there are none.
+    """
+    allowed, url = frozenset(ASYMMETRIC_ALGORITHMS), str(fields.get("jwks_uri"))
+    if "jwks" in fields:
+        inline = json.dumps(fields["jwks"]).encode()
+        parse_key_set(inline, allowed)
+
+        async def read_inline(_: str) -> bytes:
+            return inline
+
+        return ClientKeys(KeySet(_INLINE_URL, allowed, fetch=read_inline), allowed)
+    if not is_document_url(url):
+        raise ValueError("a client that signs needs jwks, or a jwks_uri that is https")
+    return ClientKeys(KeySet(url, allowed, fetch=fetch), allowed)
 
 
 # -- What both kinds of statement have in common: a header, a signature, dates, an id.

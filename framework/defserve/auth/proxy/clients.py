@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from defserve.auth.bearer_tokens import TokenRefused
@@ -248,6 +248,7 @@ _LATE: Final = ("TimeoutError", "ConnectTimeout", "ReadTimeout", "WriteTimeout",
 _AWAY: Final = OAuthError("temporarily_unavailable", "the client's document cannot be read at the moment; try again")
 
 FetchDocument = Callable[[str], Awaitable[bytes]]
+MakeClientKeys: TypeAlias = "Callable[[Mapping[str, Any], FetchDocument], ClientKeys]"
 
 
 class _Kept(NamedTuple):
@@ -256,10 +257,17 @@ class _Kept(NamedTuple):
 
 
 class ClientDocuments:
-    """Finds clients by URL. `fetch` gives the bytes of a document, or raises."""
+    """Finds clients by URL. `fetch` gives the bytes of a document, or raises; `make_keys` reads the keys of those that
+    sign."""
 
-    def __init__(self, fetch: FetchDocument | None = None, redirects: RedirectRule | None = None) -> None:
+    def __init__(
+        self,
+        fetch: FetchDocument | None = None,
+        redirects: RedirectRule | None = None,
+        make_keys: MakeClientKeys | None = None,
+    ) -> None:
         self._fetch, self._redirects = fetch or fetch_guarded, redirects or RedirectRule()
+        self._make_keys = make_keys
         self._kept: ByteCache[_Kept] = ByteCache(KEPT_BYTES)
         self._bad: ByteCache[_Kept] = ByteCache(BAD_BYTES)
         self._fetches, self._all_fetches = TokenBuckets(FETCHES), TokenBuckets(ALL_FETCHES, capacity=1)
@@ -292,7 +300,7 @@ class ClientDocuments:
             if not is_object(found) or found.get("client_id") != url or "client_secret" in found:
                 raise ValueError("it is not the document of a client with this id")
             client = parse_client(found, self._redirects, url, url)
-            return client if client.method != SIGNED_METHOD else replace(client, keys=self._find_keys(found))
+            return client if client.method != SIGNED_METHOD else replace(client, keys=self._read_keys(found))
         except Exception as error:
             # httpx2 has errors of its own, and is not imported here.
             if error is _AWAY or type(error).__name__ in _LATE:
@@ -304,22 +312,10 @@ class ClientDocuments:
                 log.warning("the client %s cannot be read: %s", url, type(error).__name__)
         return None
 
-    def _find_keys(self, fields: Mapping[str, Any]) -> ClientKeys:
-        """What the signatures of a client are checked with: the keys in its document, or at the URL that it names."""
-        from defserve.auth.proxy.assertions import ClientKeys
-        from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS, KeySet
-
-        allowed, url = frozenset(ASYMMETRIC_ALGORITHMS), str(fields.get("jwks_uri"))
-        if "jwks" in fields:
-            inline = json.dumps(fields["jwks"]).encode()
-
-            async def read_inline(_: str) -> bytes:
-                return inline
-
-            return ClientKeys(KeySet("https://inline.invalid/jwks", allowed, fetch=read_inline), allowed)
-        if not is_document_url(url):
-            raise ValueError("a client that signs needs jwks, or a jwks_uri that is https")
-        return ClientKeys(KeySet(url, allowed, fetch=self._fetch_keys), allowed)
+    def _read_keys(self, fields: Mapping[str, Any]) -> ClientKeys:
+        if self._make_keys is None:
+            raise ValueError("a client that signs cannot be known here by its document")
+        return self._make_keys(fields, self._fetch_keys)
 
     async def _fetch_keys(self, url: str) -> bytes:
         if self._all_fetches.take_token("all"):

@@ -24,6 +24,7 @@ from defserve.auth.proxy.assertions import (
     IdentityAssertions,
     RegisteredClient,
     TrustedIssuer,
+    read_client_keys,
 )
 from defserve.auth.proxy.authorization_requests import AuthorizationOffer, ScopeRule, ScopesForUser, make_user_filter
 from defserve.auth.proxy.clients import (
@@ -41,6 +42,7 @@ from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteReq
 from defserve.auth.proxy.tokens import ProxyTokens, UserGrants, VendorSide
 from defserve.auth.proxy.vendors import Vendor, VendorLogin, resolve_vendor
 from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS
+from defserve.auth.token_exchange import OnBehalfOf
 from defserve.core.json_values import is_mapping
 from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.identity import ServerIdentity, make_server_store
@@ -64,7 +66,8 @@ class OAuthProxy(Auth):
     `redirect_schemes` are further schemes of native applications that may receive a sign-in.
 
     `issuers` are companies' identity providers, whose people come in without a further sign-in. `clients` are known to
-    the operator; they may act for themselves. With either, there need not be a `vendor`. `dpop` is as in `Auth`.
+    the operator; they may act for themselves. With either, there need not be a `vendor`. `dpop` and `targets` are as in
+    `Auth`; to the issuers of targets, the vendor's token is shown.
 
     Clients get tokens of this server; the vendor's stay here, sealed. With several processes, `store` is one that they
     share, and `secret` (or DEFSERVE_SECRET) the same text in each; of several secrets, the first seals.
@@ -88,6 +91,7 @@ class OAuthProxy(Auth):
         issuers: Sequence[TrustedIssuer] = (),
         clients: Sequence[RegisteredClient] = (),
         dpop: DPoP | None = None,
+        targets: Mapping[str, OnBehalfOf] | None = None,
         implies: Mapping[str, Iterable[str]] | None = None,
         permissions: Mapping[str, Iterable[str]] | None = None,
         store: str | Store = "memory:",
@@ -120,7 +124,7 @@ class OAuthProxy(Auth):
         audiences = (self.issuer, f"{self.issuer}/", self.issuer + TOKEN)
         directory = ClientDirectory(
             seals,
-            ClientDocuments(fetch, redirects),
+            ClientDocuments(fetch, redirects, read_client_keys),
             redirects,
             clients,
             AssertionRule(audiences, grants.is_first_use),
@@ -162,6 +166,7 @@ class OAuthProxy(Auth):
             implies=implies,
             permissions=permissions,
             dpop=dpop,
+            targets=targets,
         )
         self.site = OAuthProxySite(self.issuer, offered, directory, signing_in, self._tokens, dpop)
 
@@ -180,6 +185,10 @@ class OAuthProxy(Auth):
         Never give it to the caller: it is good for more than this server.
         """
         return await self._tokens.vendor_token(principal)
+
+    async def find_subject_token(self, principal: Principal, token: str) -> str | None:
+        """The vendor's token: no issuer knows those of this server."""
+        return await self.vendor_token(principal)
 
 
 def _read_meanings(*given: Iterable[str] | Mapping[str, str]) -> dict[str, str]:

@@ -36,7 +36,6 @@ EXAMPLES: Final = """  defserve login https://mcp.example.com/mcp
   defserve login https://mcp.example.com/mcp --no-browser     type the address that you are sent to
   defserve login https://mcp.example.com/mcp --client-id my-client --client-secret-file secret --issuer https://login.example.com
   defserve login https://mcp.example.com/mcp --client-id my-job --client-key-file key.pem --as-client
-  defserve login https://mcp.example.com/mcp --client-id app --client-secret-file s --id-token-file t --identity-provider https://…/token
   defserve login https://mcp.example.com/mcp --scope "files:read files:write"
   defserve login --list
   defserve login --status https://mcp.example.com/mcp         asks the server whether it still takes the token
