@@ -76,6 +76,8 @@ CACHES: dict[str, tuple[str, str]] = {
     "auth/proxy/clients.py:_fetches": ("its address", "16384 addresses"),
     "auth/proxy/clients.py:_kept": ("its client's document", "1 MB"),
     "auth/proxy/tokens.py:_kept": ("nothing: ids are sealed", "4 MB"),
+    "auth/token_exchange.py:_got": ("nothing: what issuers of targets give, for tokens that are good", "4 MB"),
+    "auth/token_exchange.py:_shown": ("its token, if it is good", "4 MB"),
     "client/links/http_connection.py:parse_head": ("the last head of a response", "one head of at most 64 KB"),
     "client/links/http_connection.py:_parts": ("parts of a body", "256 KB and one read of a socket"),
     "client/links/child_process.py:_ready": ("messages", "1 MB and one read of a pipe"),

@@ -197,8 +197,34 @@ class Context:
 
     @property
     def http(self) -> GuardedClient:
-        """An HTTP client for the public internet. It checks every address before it connects."""
-        return self._mgp.http
+        """An HTTP client for the public internet. It checks every address before it connects.
+
+        `await ctx.http.get(url, token_for="billing")` sends a token of the caller for that target along; see
+        `token_for`. It goes only to the URLs that the target declares, and no redirect is followed.
+        """
+        return self._mgp.http.with_tokens(self._find_token_for_url)
+
+    @returns_pending_question
+    async def token_for(self, target: str, scopes: Sequence[str] | str = ()) -> str:
+        """A token for another API in the name of the caller: `await ctx.token_for("billing", scopes=["read"])`.
+
+        `target` is one of `Auth(targets=…)`. Raises ToolError if there is no token to be had, and StepUpRequired if the
+        caller has to sign in again for it. Send it to that API and nowhere else.
+        """
+        from defserve.protocols.mcp.authorization import exchange_caller_token
+
+        return await exchange_caller_token(self.call, target, scopes)
+
+    async def _find_token_for_url(self, target: str, url: str) -> str:
+        from defserve.protocols.mcp.authorization import exchange_caller_token, find_exchanging_auth
+
+        auth = find_exchanging_auth(self.call)
+        if auth is not None and auth.exchanges is not None and not auth.exchanges.find_target(target).may_send_to(url):
+            raise UsageError(
+                f"a token for {target!r} may not be sent to this URL",
+                fix='declare where its API is: OnBehalfOf(…, urls=["https://api.example.com/"])',
+            )
+        return await exchange_caller_token(self.call, target)
 
     # -- asking ------------------------------------------------------------------------------------------
 

@@ -243,6 +243,19 @@ class CredentialEnded(Refused):
         super().__init__("the call was stopped: the credential it was made with was revoked or has expired")
 
 
+class StepUpRequired(Refused):
+    """An issuer wants the person to do something before it gives a token in their name: to sign in again, or to agree.
+
+    `error` and `claims` are what the issuer says. Over HTTP a client is told both, and can sign the person in again.
+    """
+
+    error_type = "interaction_required"
+
+    def __init__(self, message: str, *, error: str = "interaction_required", claims: str = "") -> None:
+        self.error, self.claims = error, claims
+        super().__init__(message, data={"error": error, **({"claims": claims} if claims else {})})
+
+
 class ToolError(DefserveError):
     """An error the model reads: say what happened and what to do about it."""
 

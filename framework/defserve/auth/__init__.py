@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from defserve.auth.introspection import Introspection
     from defserve.auth.issuers import Issuers, IssuerUnavailable
     from defserve.auth.principals import Principal
+    from defserve.auth.proxy.assertions import RegisteredClient, TrustedIssuer
     from defserve.auth.proxy.oauth_proxy import OAuthProxy
     from defserve.auth.proxy.vendors import Vendor
     from defserve.auth.rates import Rate
     from defserve.auth.signed_tokens import JWT, OIDC, DeniedTokens
+    from defserve.auth.token_exchange import OnBehalfOf
 else:
     __getattr__ = make_lazy_getattr(
         __name__,
@@ -32,8 +34,10 @@ else:
             "defserve.auth.introspection": "Introspection",
             "defserve.auth.issuers": "IssuerUnavailable Issuers",
             "defserve.auth.signed_tokens": "DeniedTokens OIDC JWT",
+            "defserve.auth.token_exchange": "OnBehalfOf",
             "defserve.auth.auth_options": "Auth",
             "defserve.auth.principals": "Principal",
+            "defserve.auth.proxy.assertions": "RegisteredClient TrustedIssuer",
             "defserve.auth.proxy.oauth_proxy": "OAuthProxy",
             "defserve.auth.proxy.vendors": "Vendor",
             "defserve.auth.bearer_tokens": "StaticTokens TokenVerifier",
@@ -51,9 +55,12 @@ __all__ = [
     "JWT",
     "OAuthProxy",
     "OIDC",
+    "OnBehalfOf",
     "Principal",
     "Rate",
+    "RegisteredClient",
     "StaticTokens",
     "TokenVerifier",
+    "TrustedIssuer",
     "Vendor",
 ]

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from defserve.auth.bearer_tokens import DpopProofRequest
     from defserve.auth.dpop import DPoP
     from defserve.auth.proxy.oauth_proxy import OAuthProxySite
+    from defserve.auth.token_exchange import OnBehalfOf, TokenExchanges
     from defserve.stores.identity import ServerIdentity
 
 
@@ -64,7 +65,8 @@ class Auth:
     `{"files:read": ["ToolInvoke(read_file)"]}`; then a token is good for these tools only, as an API key is. With
     `dpop`, tokens that are bound to a key are accepted with their proof; without, they are refused. Callers on stdio
     need no token, unless `in_messages` is set: then each request must carry one as
-    `"auth": {"type": "bearer", "token": …}`.
+    `"auth": {"type": "bearer", "token": …}`. `targets` are other APIs, which tools call in the name of their caller
+    (`ctx.token_for`).
     """
 
     admits_strangers = False
@@ -92,6 +94,7 @@ class Auth:
         permissions: Mapping[str, Iterable[str]] | None = None,
         dpop: DPoP | None = None,
         in_messages: bool = False,
+        targets: Mapping[str, OnBehalfOf] | None = None,
     ) -> None:
         self.use_verifier(_check_verifier(verifier))
         self.in_messages, self.dpop, self.refusals = in_messages, dpop, RefusalLog()
@@ -106,7 +109,13 @@ class Auth:
         self._implied = _closure({name: parse_scopes(below) for name, below in (implies or {}).items()})
         self._permitted = {name: convert_permissions_to_scopes(words) for name, words in (permissions or {}).items()}
         self._looked = -LOOK_SECONDS, True
-        self._adds_scopes = bool(self._implied or self._permitted)
+        self.exchanges: TokenExchanges | None = None
+        """Gets tokens for the `targets`; None if there are none."""
+        if targets:
+            from defserve.auth.token_exchange import TokenExchanges
+
+            self.exchanges = TokenExchanges(targets, self._check_shown_token, self.find_subject_token)
+        self._completes = bool(self._implied or self._permitted or targets)
 
     def use_verifier(self, verifier: TokenVerifier) -> None:
         """Let this verifier check the tokens from here on."""
@@ -141,9 +150,7 @@ class Auth:
             return UNAVAILABLE_DENIAL
         except TokenRefused as refused:
             return self.make_denial("invalid_token", cause=refused)
-        found = (
-            principal if principal.credential and not self._adds_scopes else self.complete_principal(principal, token)
-        )
+        found = principal if principal.credential and not self._completes else self.complete_principal(principal, token)
         if "cnf" in found.claims or (self.dpop is not None and self.dpop.required and found.kind == "token"):
             # Whoever stole a bound token has no proof, so a token alone is not enough (RFC 9449 §7.2, RFC 8705 §3).
             return self._make_proof_denial(found) if self.dpop is not None else self._make_bound_denial(found)
@@ -168,6 +175,18 @@ class Auth:
         if error := await self.dpop.check(shown, token, thumbprint):
             return self._make_proof_denial(found, error)
         return self.check_server_scopes(found)
+
+    async def find_subject_token(self, principal: Principal, token: str) -> str | None:
+        """What is shown to the issuer of a target for a caller: its token. None if there is nothing to show."""
+        return token
+
+    async def _check_shown_token(self, token: str) -> Principal:
+        return await self._check_token(token)
+
+    @property
+    def metadata_url(self) -> str:
+        """Where this server says who issues its tokens; empty if it does not."""
+        return self._metadata_url
 
     def find_api_keys(self) -> ApiKeys | None:
         """The API keys among the verifiers, if there are any."""
@@ -220,6 +239,8 @@ class Auth:
             principal = replace(principal, credential=make_credential_name(token))
         if more := [self._implied[scope] for scope in principal.scopes if scope in self._implied]:
             principal = replace(principal, scopes=principal.scopes.union(*more))
+        if self.exchanges is not None and token:
+            self.exchanges.remember_token(principal, token)
         return principal if not self._permitted or principal.kind != "token" else self._with_permissions(principal)
 
     def _with_permissions(self, principal: Principal) -> Principal:

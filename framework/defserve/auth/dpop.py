@@ -83,25 +83,34 @@ class DPoP:
 
     async def check(self, shown: DpopProofRequest, token: str, thumbprint: str) -> ProofError:
         """What is wrong with the proof of a request that shows a token bound to this key; empty if it is good."""
+        return (await self._check(shown, token, thumbprint))[1]
+
+    async def check_token_request(self, shown: DpopProofRequest) -> tuple[str, ProofError]:
+        """The thumbprint of the key that a request for a token proves, and what is wrong with its proof (§5)."""
+        return await self._check(shown, None, None)
+
+    async def _check(
+        self, shown: DpopProofRequest, token: str | None, thumbprint: str | None
+    ) -> tuple[str, ProofError]:
         if len(shown.proofs) != 1 or len(shown.proofs[0]) > MAX_PROOF_BYTES:
-            return "invalid_dpop_proof"
+            return "", "invalid_dpop_proof"
         try:
-            claims = _verify_proof(shown.proofs[0].decode("ascii"), thumbprint)
+            claims, proved = _verify_proof(shown.proofs[0].decode("ascii"), thumbprint)
             if claims is None or not self._is_valid_proof(claims, shown, token):
-                return "invalid_dpop_proof"
+                return "", "invalid_dpop_proof"
             if self.wants_nonce and not self._is_ours(claims.get("nonce")):
-                return "use_dpop_nonce"
-            name = sha256(f"{thumbprint} {claims['jti']}".encode("utf-8", "surrogatepass")).hexdigest()
+                return "", "use_dpop_nonce"
+            name = sha256(f"{proved} {claims['jti']}".encode("utf-8", "surrogatepass")).hexdigest()
             is_first = await self._spent.spend(f"dpop {name}", ttl=self._seconds + AHEAD_SECONDS)
         except DefserveError as error:
             # A proof that cannot be remembered could be used twice.
             log.error("used DPoP proofs cannot be remembered: %s", error)
-            return "invalid_dpop_proof"
+            return "", "invalid_dpop_proof"
         except Exception as error:
             # As for tokens: a stranger's bytes can make the libraries raise anything.
             log.debug("DPoP proof refused: %s", type(error).__name__)
-            return "invalid_dpop_proof"
-        return "" if is_first else "invalid_dpop_proof"
+            return "", "invalid_dpop_proof"
+        return (proved, "") if is_first else ("", "invalid_dpop_proof")
 
     def new_nonce(self) -> str:
         """A nonce for the header DPoP-Nonce. It is good for as long as a proof."""
@@ -116,7 +125,7 @@ class DPoP:
         good = hmac.compare_digest(hmac.digest(self._key, raw[:8], "sha256")[:16], raw[8:])
         return good and -AHEAD_SECONDS <= age <= self._seconds
 
-    def _is_valid_proof(self, claims: Mapping[str, Any], shown: DpopProofRequest, token: str) -> bool:
+    def _is_valid_proof(self, claims: Mapping[str, Any], shown: DpopProofRequest, token: str | None) -> bool:
         made, id, url, hashed = (claims.get(name) for name in ("iat", "jti", "htu", "ath"))
         return (
             isinstance(made, int | float)
@@ -127,7 +136,7 @@ class DPoP:
             and claims.get("htm") == shown.method
             and isinstance(url, str)
             and same_place(url, shown.url)
-            and hashed == json_values.encode_base64url(sha256(token.encode()).digest())
+            and (token is None or hashed == json_values.encode_base64url(sha256(token.encode()).digest()))
         )
 
 
@@ -152,8 +161,8 @@ def _place(url: str) -> tuple[str, str, int | None, str]:
     return scheme, parts.hostname.lower(), parts.port or _PORTS.get(scheme), parts.path or "/"
 
 
-def _verify_proof(proof: str, thumbprint: str) -> dict[str, Any] | None:
-    """The claims of a proof that the key with this thumbprint has signed. Raises what PyJWT raises."""
+def _verify_proof(proof: str, thumbprint: str | None) -> tuple[dict[str, Any] | None, str]:
+    """The claims of a proof, and the thumbprint of its key: this one, if one is given. Raises what PyJWT raises."""
     import jwt
 
     header: dict[str, Any] = jwt.get_unverified_header(proof)
@@ -164,10 +173,12 @@ def _verify_proof(proof: str, thumbprint: str) -> dict[str, Any] | None:
         or "crit" in header
         or not isinstance(jwk, dict)
     ):
-        return None
+        return None, ""
     public: dict[str, Any] = jwk  # pyright: ignore[reportUnknownVariableType]
     key = parse_jwk(public, PROOF_ALGORITHMS) if "d" not in public else None
-    if key is None or algorithm not in key.algorithms or not hmac.compare_digest(thumbprint_of(public), thumbprint):
-        return None
+    proved = thumbprint_of(public) if key is not None else ""
+    is_other = thumbprint is not None and not hmac.compare_digest(proved, thumbprint)
+    if key is None or algorithm not in key.algorithms or is_other:
+        return None, ""
     unchecked = {f"verify_{name}": False for name in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")}
-    return jwt.decode(proof, key.material, algorithms=[algorithm], options=unchecked)  # type: ignore[arg-type]
+    return jwt.decode(proof, key.material, algorithms=[algorithm], options=unchecked), proved  # type: ignore[arg-type]

@@ -109,6 +109,15 @@ class Issuers(ExplainingVerifier):
 
 def read_claimed_issuer(token: str) -> str | None:
     """The issuer that a signed token claims, not verified. None if it is not a signed token, or names none."""
+    return _read_claim(token, "iss")
+
+
+def read_claimed_subject(token: str) -> str | None:
+    """Who a signed token says that it is about, not verified."""
+    return _read_claim(token, "sub")
+
+
+def _read_claim(token: str, name: str) -> str | None:
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -116,8 +125,8 @@ def read_claimed_issuer(token: str) -> str | None:
         claims: Any = json.loads(json_values.decode_base64url(parts[1]))
     except (ValueError, RecursionError):
         return None
-    issuer = claims.get("iss") if is_object(claims) else None
-    return issuer if isinstance(issuer, str) else None
+    value = claims.get(name) if is_object(claims) else None
+    return value if isinstance(value, str) else None
 
 
 # -- The metadata of an authorization server (RFC 8414, OpenID Connect Discovery): where it is, and what makes it good.

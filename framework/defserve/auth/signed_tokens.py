@@ -241,7 +241,7 @@ class JWT(ExplainingVerifier):
         # Keycloak says in `typ` which of its tokens it is.
         if any(name in claims for name in _NOT_OF_ACCESS) or claims.get("typ", "Bearer") not in ("Bearer", "DPoP"):
             return "typ: it is another kind of token, such as an ID token"
-        if wrong := [name for name in _DATES if name in claims and not _is_date(claims[name])]:
+        if wrong := [name for name in _DATES if name in claims and not is_numeric_date(claims[name])]:
             return f"{wrong[0]}: it is not a date"
         now = self._clock()
         if early := [name for name in ("nbf", "iat") if claims.get(name, now) > now + self.leeway]:
@@ -253,7 +253,7 @@ class JWT(ExplainingVerifier):
         return ""
 
 
-def _is_date(value: object) -> bool:
+def is_numeric_date(value: object) -> bool:
     """RFC 7519 §2 NumericDate. PyJWT would accept the text "1" and `true` as well."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 

@@ -63,6 +63,9 @@ def can_act_for(one: PeerIdentity | None, other: PeerIdentity | None) -> bool:
 # -- How replies look to a peer. The base class is plain JSON-RPC 2.0; a protocol's negotiated state may refine it.
 
 
+STEP_UP = 401
+"""Tells a transport that its client should sign a person in again. It is never sent."""
+
 TOO_MANY_CALLS = 429
 """Tells a transport that there was no room for the call. It is never sent: codes of our own are forbidden there."""
 

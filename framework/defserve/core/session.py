@@ -26,7 +26,7 @@ from defserve.core.messages import (
     encode_result,
 )
 from defserve.core.outgoing_requests import OutgoingRequests, unwrap_reply
-from defserve.core.peer import TOO_MANY_CALLS, can_act_for
+from defserve.core.peer import STEP_UP, TOO_MANY_CALLS, can_act_for
 from defserve.core.peer_messages import SessionRequest, feed_batch, feed_other_message, refuse_malformed_message
 from defserve.errors import (
     CredentialEnded,
@@ -37,6 +37,7 @@ from defserve.errors import (
     NoBackChannel,
     NotOpen,
     PeerGone,
+    StepUpRequired,
     TooManyCalls,
 )
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 
 NO_REPLY: FinalReply = (b"", None)
+_TOLD_TO_TRANSPORTS = ((TooManyCalls, TOO_MANY_CALLS), (StepUpRequired, STEP_UP))
 
 UNREAD_OFFER = Offer("", {}, {})
 """Stands for the offer of a request that has not been read yet."""
@@ -316,7 +318,8 @@ class Session(ExtensionLocals):
 
     def _encode_failure(self, call: Call, error: BaseException) -> FinalReply:
         body = make_failure_body(call, error)
-        code = TOO_MANY_CALLS if isinstance(error, TooManyCalls) else body.get("error", {}).get("code")
+        code = next((code for kind, code in _TOLD_TO_TRANSPORTS if isinstance(error, kind)), None)
+        code = code or body.get("error", {}).get("code")
         return encode({"jsonrpc": "2.0", "id": call.id, **body}), code
 
     def _reply(self, call: Call, data: bytes, code: int | None) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from copy import copy
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
@@ -58,6 +59,12 @@ class SendOptions(RequestContent, total=False):
 
     auth: tuple[str, str]
     """User name and password, for the first origin only."""
+    token_for: str
+    """A target of `Auth(targets=…)`: a token of the caller for it is sent, and no redirect is followed."""
+
+
+FindToken = Callable[[str, str], Awaitable[str]]
+"""A target and the URL of a request → a token to send there. Raises if it may not go there."""
 
 
 class GuardedClient:
@@ -78,6 +85,13 @@ class GuardedClient:
     ) -> None:
         self._egress = egress or Egress()
         self._http = _client(self._egress, resolver, tls)
+        self._find_token: FindToken | None = None
+
+    def with_tokens(self, find_token: FindToken) -> GuardedClient:
+        """The same client, for one caller: `find_token` gives the tokens of `token_for`."""
+        client = copy(self)
+        client._find_token = find_token
+        return client
 
     async def get(self, url: str, **sending: Unpack[SendOptions]) -> httpx2.Response:
         """`request` with GET."""
@@ -114,8 +128,13 @@ class GuardedClient:
         self, method: str, url: str, **sending: Unpack[SendOptions]
     ) -> AsyncGenerator[httpx2.Response, None]:
         """The response without its body; read that with `aiter_bytes`, `aiter_lines` or `aread`."""
-        auth = sending.pop("auth", None)
-        response = await self._follow(self._request(method, url, **sending), auth)
+        auth, target = sending.pop("auth", None), sending.pop("token_for", None)
+        request = self._request(method, url, **sending)
+        if target is not None:
+            if self._find_token is None:
+                raise UsageError("token_for= needs a caller", fix="use ctx.http of the tool that is called")
+            request.headers["authorization"] = f"Bearer {await self._find_token(target, str(request.url))}"
+        response = await self._follow(request, auth, follows=target is None)
         try:
             yield response
         finally:
@@ -132,11 +151,11 @@ class GuardedClient:
         request.extensions[DEADLINE_EXTENSION] = asyncio.get_running_loop().time() + self._egress.timeout
         return request
 
-    async def _follow(self, request: httpx2.Request, auth: tuple[str, str] | None) -> httpx2.Response:
+    async def _follow(self, request: httpx2.Request, auth: tuple[str, str] | None, *, follows: bool) -> httpx2.Response:
         hops = 0
         while True:
             response = await self._http.send(request, stream=True, auth=auth)
-            if response.next_request is None or self._egress.redirects == 0:
+            if response.next_request is None or self._egress.redirects == 0 or not follows:
                 return response
             await response.aclose()
             hops += 1

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
-    from defserve.openapi.credentials import ApiKey, Basic, Bearer, Credentials, PerCaller
+    from defserve.openapi.credentials import ApiKey, Basic, Bearer, CallerToken, Credentials, PerCaller
     from defserve.openapi.tool import pages
 else:
     __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.openapi.tool": "pages",
-            "defserve.openapi.credentials": "ApiKey Basic Bearer Credentials PerCaller",
+            "defserve.openapi.credentials": "ApiKey Basic Bearer CallerToken Credentials PerCaller",
         },
     )
 
-__all__ = ["ApiKey", "Basic", "Bearer", "Credentials", "PerCaller", "pages"]
+__all__ = ["ApiKey", "Basic", "Bearer", "CallerToken", "Credentials", "PerCaller", "pages"]

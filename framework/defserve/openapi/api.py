@@ -14,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
 from defserve.guard.network import judge
-from defserve.openapi.credentials import check_credentials, iter_pinned_parameters
+from defserve.openapi.credentials import CallerToken, check_credentials, iter_pinned_parameters
 from defserve.openapi.documents import DocumentReferences, OpenApiDocument, bundle_document, load_document
 from defserve.openapi.names import join_name_words, name_operations, split_name_words
 from defserve.openapi.operations import (
@@ -67,6 +67,11 @@ class ImportedApi:
         is_trusted = options.base_url is not None
         if not is_trusted and client is None:
             refuse_private(base)
+            if isinstance(self.auth, CallerToken):
+                raise UsageError(
+                    "CallerToken would send tokens of callers to an address that the document chooses",
+                    fix=f"if you trust it, write it yourself: base_url={json.dumps(base)}",
+                )
         self.sender = ApiSender(base, options.timeout, options.retries, client, is_trusted=is_trusted)
         self.tools: list[Tool] = [*self._tools(document, base, options)]
         if (transform := options.transform) is not None:
@@ -153,7 +158,7 @@ class ImportOptions:
     base_url     where the API is; by default the first server of the document. Only an address that is given here may
                  be on a private network
     variables    values for the variables in the address of the document's server
-    auth         who calls the API: `Bearer`, `Basic`, `ApiKey`, or `PerCaller`
+    auth         who calls the API: `Bearer`, `Basic`, `ApiKey`, `PerCaller` or `CallerToken`
     headers      sent with every request. A parameter of the same name is no argument
     include      the operations to serve, by patterns: `tag:users`, `/users/*`, `GET`, `GET /users/*`, `list_*`
     exclude      those not to serve

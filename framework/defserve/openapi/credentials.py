@@ -112,6 +112,23 @@ class PerCaller(Credentials):
         raise AssertionError("PerCaller has no credentials of its own")
 
 
+class CallerToken(PerCaller):
+    """A token of whoever calls, for a target of `Auth(targets=…)`: `CallerToken("billing")`.
+
+    The caller's own token is exchanged for it at the target's issuer (`ctx.token_for`), and never sent to the API. The
+    address of the API must be written by the author (`base_url=…`), not taken from the document.
+    """
+
+    def __init__(self, target: str, *, scopes: Collection[str] = ()) -> None:
+        self._target, self._scopes = target, tuple(scopes)
+        self.fills = (("header", "authorization"),)
+
+    async def of(self, call: Call) -> Credentials:
+        from defserve.protocols.mcp.authorization import exchange_caller_token
+
+        return Bearer(await exchange_caller_token(call, self._target, self._scopes))
+
+
 def iter_pinned_parameters(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The parameters that the author's headers fill in, as `fills` names them: of `Cookie`, each cookie."""
     for name, value in headers.items():
@@ -126,7 +143,7 @@ def check_credentials(given: Any) -> Credentials | None:
         return given
     raise UsageError(
         f"auth={type(given).__name__} is not possible here: it says who calls the API",
-        fix="use Bearer, Basic, ApiKey or PerCaller of defserve.openapi",
+        fix="use Bearer, Basic, ApiKey, PerCaller or CallerToken of defserve.openapi",
     )
 
 

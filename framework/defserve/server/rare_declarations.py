@@ -185,7 +185,8 @@ def make_token_checks(auth: Auth | TokenVerifier | Sequence[TokenVerifier], limi
     from defserve.auth.rates import Rate
     from defserve.protocols.mcp.authorization import Authorization
 
-    return parse_auth_option(auth), Authorization(Rate(limits.rate, limits.burst))
+    options = parse_auth_option(auth)
+    return options, Authorization(Rate(limits.rate, limits.burst), options)
 
 
 def make_code_mode(

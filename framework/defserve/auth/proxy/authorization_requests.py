@@ -107,7 +107,7 @@ _SMALL: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 def make_user_filter(allow: str | Sequence[str] | UserFilter, vendor: Vendor) -> UserFilter:
     """What `allow` means for the users of a vendor. Raises UsageError if it lets nobody in, or is async."""
     if callable(allow):
-        return _careful(allow)
+        return make_careful_filter(allow, "OAuthProxy")
     given = [allow] if isinstance(allow, str) else list(allow)
     if not given or not all(given):
         raise UsageError("OAuthProxy(allow=…) lets nobody in", fix='name people, or give "*" for everybody')
@@ -130,19 +130,19 @@ def make_user_filter(allow: str | Sequence[str] | UserFilter, vendor: Vendor) ->
     return allows
 
 
-def _careful(allow: UserFilter) -> UserFilter:
+def make_careful_filter(allow: UserFilter, owner: str) -> UserFilter:
     """An author's function. Nobody is let in if it fails, or if its answer would have to be awaited."""
     if iscoroutinefunction(allow):
-        raise UsageError("OAuthProxy(allow=…) is an async function", fix="write def: it decides by the claims alone")
+        raise UsageError(f"{owner}(allow=…) is an async function", fix="write def: it decides by the claims alone")
 
     def allows(claims: Mapping[str, Any]) -> bool:
         try:
             said: object = allow(claims)
         except Exception:
-            log.exception("OAuthProxy(allow=…) failed for %s, who is not let in", claims.get("sub"))
+            log.exception("%s(allow=…) failed for %s, who is not let in", owner, claims.get("sub"))
             return False
         if isawaitable(said):
-            log.error("OAuthProxy(allow=…) gave something to await, so nobody is let in: give True or False")
+            log.error("%s(allow=…) gave something to await, so nobody is let in: give True or False", owner)
             return False
         return bool(said)
 

@@ -11,13 +11,15 @@ import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from sys import getsizeof
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
+from defserve.auth.bearer_tokens import TokenRefused
+from defserve.auth.issuers import read_claimed_subject
 from defserve.auth.oauth import check_oauth_url, decode_client_basic_auth, is_loopback
 from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.site_messages import OAuthError, SiteRequest
@@ -27,15 +29,36 @@ from defserve.base.peer_bounds import ByteCache
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, UsageError
 
+if TYPE_CHECKING:
+    from defserve.auth.proxy.assertions import ClientKeys, RegisteredClient
+
 MAX_ID_LENGTH: Final = 4096
 _UNKNOWN: Final = "this client is not known here, or its secret is wrong; register it again"
 
 
-class ClientDirectory:
-    """All clients of one authorization server."""
+class AssertionRule(NamedTuple):
+    """For whom a client's signed assertions have to be, and whether one is used for the first time."""
 
-    def __init__(self, seals: TokenSealer, documents: ClientDocuments, redirects: RedirectRule | None = None) -> None:
+    audiences: Sequence[str]
+    is_first_use: Callable[[str, str, float], Awaitable[bool]]
+
+
+class ClientDirectory:
+    """All clients of one authorization server. `registered` are those that its operator knows."""
+
+    def __init__(
+        self,
+        seals: TokenSealer,
+        documents: ClientDocuments,
+        redirects: RedirectRule | None = None,
+        registered: Sequence[RegisteredClient] = (),
+        rule: AssertionRule | None = None,
+    ) -> None:
         self._seals, self._documents, self._redirects = seals, documents, redirects or RedirectRule()
+        self._registered, self._rule = {each.id: each for each in registered}, rule
+        if len(self._registered) != len(registered):
+            raise UsageError("OAuthProxy(clients=…) names a client twice", fix="keep one of them")
+        self._registered_keys = {each.to_client().key for each in registered}
 
     def register(self, body: bytes) -> dict[str, Any]:
         """The answer to a registration (RFC 7591 §3.2.1). Raises OAuthError."""
@@ -64,6 +87,8 @@ class ClientDirectory:
 
     async def find_client(self, id: str, address: str = "") -> OAuthClient | None:
         """The client with this id, asked for from this address. Raises OAuthError if that cannot be found out."""
+        if (known := self._registered.get(id)) is not None:
+            return known.to_client()
         if id.startswith("https://"):
             return await self._documents.find_client(id, address)
         found = self._seals.open("client", id) if len(id) <= MAX_ID_LENGTH else None
@@ -77,12 +102,48 @@ class ClientDirectory:
     async def authenticate_client(self, request: SiteRequest, form: Mapping[str, str]) -> OAuthClient:
         """The client that makes a request at the token endpoint. Raises OAuthError (RFC 6749 §2.3, §5.2)."""
         shown = _basic(request.headers.get("authorization"))
-        if shown is not None and ("client_secret" in form or form.get("client_id", shown[0]) != shown[0]):
+        ways = (shown is not None, "client_secret" in form, "client_assertion" in form)
+        if sum(ways) > 1 or (shown is not None and form.get("client_id", shown[0]) != shown[0]):
             raise OAuthError("invalid_request", "the client authenticates in two ways")
+        if "client_assertion" in form:
+            return await self._authenticate_by_signature(request, form)
         id, secret = shown or (form.get("client_id", ""), form.get("client_secret", ""))
         client = await self.find_client(id, request.address)
-        if client is None or (client.method != "none" and not self._seals.is_valid_mac("client secret", id, secret)):
+        if client is None or client.keys is not None or not self._is_secret(client, secret):
             raise OAuthError("invalid_client", _UNKNOWN)
+        return client
+
+    @property
+    def has_registered(self) -> bool:
+        """Whether the operator knows clients that may act for themselves."""
+        return any(each.scopes is not None for each in self._registered.values())
+
+    def is_registered(self, key: str) -> bool:
+        """Whether the client with this short key is one that the operator knows."""
+        return key in self._registered_keys
+
+    def _is_secret(self, client: OAuthClient, secret: str) -> bool:
+        if (known := self._registered.get(client.id)) is not None:
+            return known.is_secret(secret)
+        return client.method == "none" or self._seals.is_valid_mac("client secret", client.id, secret)
+
+    async def _authenticate_by_signature(self, request: SiteRequest, form: Mapping[str, str]) -> OAuthClient:
+        """The client that has signed an assertion about itself (RFC 7523 §3), which is good once."""
+        assertion = form["client_assertion"]
+        if form.get("client_assertion_type") != CLIENT_ASSERTION_TYPE:
+            raise OAuthError("invalid_client", f"client_assertion_type must be {CLIENT_ASSERTION_TYPE}")
+        id = form.get("client_id") or read_claimed_subject(assertion) or ""
+        client = await self.find_client(id, request.address)
+        if client is None or client.keys is None or self._rule is None:
+            raise OAuthError("invalid_client", _UNKNOWN)
+        try:
+            spent, seconds = await client.keys.check_client(assertion, client.id, self._rule.audiences)
+            if not await self._rule.is_first_use("client assertion", spent, seconds):
+                raise TokenRefused("jti: it was used before")
+        except TokenRefused as refused:
+            log.warning("an assertion of the client %s is refused: %s", client.key, refused.reason)
+            check = refused.reason.partition(":")[0]
+            raise OAuthError("invalid_client", f"client_assertion is not good here: {check}") from None
         return client
 
 
@@ -102,18 +163,26 @@ def _basic(authorization: str | None) -> tuple[str, str] | None:
 MAX_REDIRECT_URIS: Final = 10
 MAX_NAME_LENGTH: Final = 80
 CLIENT_AUTH_METHODS: Final = ("none", "client_secret_post", "client_secret_basic")
+SIGNED_METHOD: Final = "private_key_jwt"
+CLIENT_ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 GRANT_TYPES: Final = ("authorization_code", "refresh_token")
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthClient:
-    """A client. `method` is how it authenticates at the token endpoint; `document` is its URL, if it has one."""
+    """A client. `method` is how it authenticates at the token endpoint; `document` is its URL, if it has one.
+
+    `keys` check its signatures, if it signs. `own_scopes` are what it may have when it acts for itself; None: it may
+    not do that.
+    """
 
     id: str
     name: str
     redirects: tuple[str, ...]
     method: str = "none"
     document: str = ""
+    keys: ClientKeys | None = field(default=None, repr=False, compare=False)
+    own_scopes: tuple[str, ...] | None = None
 
     @property
     def key(self) -> str:
@@ -140,7 +209,7 @@ def parse_client(fields: Mapping[str, Any], rule: RedirectRule, id: str = "", do
                 "which has a dot (com.example.app:/…) or is known to this server; without fragment and user name",
             )
     method = fields.get("token_endpoint_auth_method", "none" if document else "client_secret_basic")
-    if method not in (methods := ("none",) if document else CLIENT_AUTH_METHODS):
+    if method not in (methods := ("none", SIGNED_METHOD) if document else CLIENT_AUTH_METHODS):
         raise OAuthError("invalid_client_metadata", f"token_endpoint_auth_method must be {' or '.join(methods)}")
     grants: Any = fields.get("grant_types", ["authorization_code"])
     if not is_array(grants) or "authorization_code" not in grants:
@@ -179,6 +248,7 @@ _LATE: Final = ("TimeoutError", "ConnectTimeout", "ReadTimeout", "WriteTimeout",
 _AWAY: Final = OAuthError("temporarily_unavailable", "the client's document cannot be read at the moment; try again")
 
 FetchDocument = Callable[[str], Awaitable[bytes]]
+MakeClientKeys: TypeAlias = "Callable[[Mapping[str, Any], FetchDocument], ClientKeys]"
 
 
 class _Kept(NamedTuple):
@@ -187,10 +257,17 @@ class _Kept(NamedTuple):
 
 
 class ClientDocuments:
-    """Finds clients by URL. `fetch` gives the bytes of a document, or raises."""
+    """Finds clients by URL. `fetch` gives the bytes of a document, or raises; `make_keys` reads the keys of those that
+    sign."""
 
-    def __init__(self, fetch: FetchDocument | None = None, redirects: RedirectRule | None = None) -> None:
+    def __init__(
+        self,
+        fetch: FetchDocument | None = None,
+        redirects: RedirectRule | None = None,
+        make_keys: MakeClientKeys | None = None,
+    ) -> None:
         self._fetch, self._redirects = fetch or fetch_guarded, redirects or RedirectRule()
+        self._make_keys = make_keys
         self._kept: ByteCache[_Kept] = ByteCache(KEPT_BYTES)
         self._bad: ByteCache[_Kept] = ByteCache(BAD_BYTES)
         self._fetches, self._all_fetches = TokenBuckets(FETCHES), TokenBuckets(ALL_FETCHES, capacity=1)
@@ -222,7 +299,8 @@ class ClientDocuments:
             found: Any = json.loads(body) if len(body) <= MAX_DOCUMENT_BYTES else None
             if not is_object(found) or found.get("client_id") != url or "client_secret" in found:
                 raise ValueError("it is not the document of a client with this id")
-            return parse_client(found, self._redirects, url, url)
+            client = parse_client(found, self._redirects, url, url)
+            return client if client.method != SIGNED_METHOD else replace(client, keys=self._read_keys(found))
         except Exception as error:
             # httpx2 has errors of its own, and is not imported here.
             if error is _AWAY or type(error).__name__ in _LATE:
@@ -234,10 +312,21 @@ class ClientDocuments:
                 log.warning("the client %s cannot be read: %s", url, type(error).__name__)
         return None
 
+    def _read_keys(self, fields: Mapping[str, Any]) -> ClientKeys:
+        if self._make_keys is None:
+            raise ValueError("a client that signs cannot be known here by its document")
+        return self._make_keys(fields, self._fetch_keys)
+
+    async def _fetch_keys(self, url: str) -> bytes:
+        if self._all_fetches.take_token("all"):
+            raise OSError("too many clients are being looked up")
+        return await self._fetch(url)
+
 
 def _size(client: OAuthClient) -> int:
     """The bytes that a kept client takes, its URL as the key included. Most of its document is not kept."""
-    return 512 + sum(map(getsizeof, (client.id, client.name, *client.redirects)))
+    keys = MAX_DOCUMENT_BYTES if client.keys is not None else 0
+    return 512 + keys + sum(map(getsizeof, (client.id, client.name, *client.redirects)))
 
 
 def is_document_url(text: str) -> bool:

@@ -1,4 +1,6 @@
-"""`OAuthProxy`: an authorization server for MCP clients, in front of a vendor that they cannot register with."""
+"""`OAuthProxy`: an authorization server for MCP clients: in front of a vendor that they cannot register with, for
+people whom a company's identity provider vouches for, and for clients that act for themselves.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,23 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from defserve.auth.auth_options import Auth
+from defserve.auth.dpop import DPoP
 from defserve.auth.issuers import SendHttpRequest, send_http_request
 from defserve.auth.oauth import ISSUER_METADATA_PATH, OPENID_METADATA_PATH, check_oauth_url
 from defserve.auth.principals import Principal, parse_scopes
+from defserve.auth.proxy.assertions import (
+    ID_JAG_PROFILE,
+    JWT_BEARER_GRANT,
+    IdentityAssertions,
+    RegisteredClient,
+    TrustedIssuer,
+    read_client_keys,
+)
 from defserve.auth.proxy.authorization_requests import AuthorizationOffer, ScopeRule, ScopesForUser, make_user_filter
 from defserve.auth.proxy.clients import (
     CLIENT_AUTH_METHODS,
-    GRANT_TYPES,
+    SIGNED_METHOD,
+    AssertionRule,
     ClientDirectory,
     ClientDocuments,
     FetchDocument,
@@ -27,8 +39,10 @@ from defserve.auth.proxy.clients import (
 from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.sign_in import SignInFlow, UserConsent, make_refusal_page
 from defserve.auth.proxy.site_messages import OAuthError, SignInRefused, SiteRequest, SiteResponse
-from defserve.auth.proxy.tokens import ProxyTokens, UserGrants
+from defserve.auth.proxy.tokens import ProxyTokens, UserGrants, VendorSide
 from defserve.auth.proxy.vendors import Vendor, VendorLogin, resolve_vendor
+from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS
+from defserve.auth.token_exchange import OnBehalfOf
 from defserve.core.json_values import is_mapping
 from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.identity import ServerIdentity, make_server_store
@@ -51,18 +65,22 @@ class OAuthProxy(Auth):
     Either may be a mapping, which says in words what each scope means: the user reads them before saying yes.
     `redirect_schemes` are further schemes of native applications that may receive a sign-in.
 
+    `issuers` are companies' identity providers, whose people come in without a further sign-in. `clients` are known to
+    the operator; they may act for themselves. With either, there need not be a `vendor`. `dpop` and `targets` are as in
+    `Auth`; to the issuers of targets, the vendor's token is shown.
+
     Clients get tokens of this server; the vendor's stay here, sealed. With several processes, `store` is one that they
     share, and `secret` (or DEFSERVE_SECRET) the same text in each; of several secrets, the first seals.
     """
 
     def __init__(
         self,
-        vendor: str | Vendor,
+        vendor: str | Vendor | None = None,
         *,
-        client_id: str,
-        client_secret: str,
+        client_id: str = "",
+        client_secret: str = "",
         url: str,
-        allow: str | Sequence[str] | Callable[[Mapping[str, Any]], bool],
+        allow: str | Sequence[str] | Callable[[Mapping[str, Any]], bool] = (),
         tenant: str = "",
         domain: str = "",
         issuer: str = "",
@@ -70,6 +88,10 @@ class OAuthProxy(Auth):
         optional_scopes: Iterable[str] | Mapping[str, str] = (),
         scopes_for: ScopesForUser | None = None,
         redirect_schemes: Iterable[str] = (),
+        issuers: Sequence[TrustedIssuer] = (),
+        clients: Sequence[RegisteredClient] = (),
+        dpop: DPoP | None = None,
+        targets: Mapping[str, OnBehalfOf] | None = None,
         implies: Mapping[str, Iterable[str]] | None = None,
         permissions: Mapping[str, Iterable[str]] | None = None,
         store: str | Store = "memory:",
@@ -83,41 +105,57 @@ class OAuthProxy(Auth):
                 f"OAuthProxy needs {', '.join(lacking)}, which is not installed",
                 fix='pip install "defserve[auth,client]"',
             )
-        if not client_id or not client_secret:
+        if vendor is None and not issuers and not clients:
+            raise UsageError(
+                "OAuthProxy lets nobody in: it has no vendor, no issuers and no clients",
+                fix='name the vendor whose users sign in, such as "google", or give issuers=[…] or clients=[…]',
+            )
+        if vendor is not None and (not client_id or not client_secret):
             raise UsageError("OAuthProxy needs a client_id and a client_secret", fix="the vendor gives them")
-        known = resolve_vendor(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
         self.issuer = _base(url)
         self.callback_url = self.issuer + CALLBACK
         self._seals = seals = TokenSealer(_secrets(secret, is_shared=store != "memory:"))
         offered = AuthorizationOffer(url, parse_scopes(scopes), parse_scopes(optional_scopes))
-        rule = ScopeRule(offered, scopes_for)
         self._store = kept = make_server_store(store, None, what="OAuthProxy(store=…)")
         self._is_shared = not is_in_memory(kept)
         grants = UserGrants(kept)
         redirects = RedirectRule(redirect_schemes)
-        clients = ClientDirectory(seals, ClientDocuments(fetch, redirects), redirects)
-        login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)
-        allows = make_user_filter(allow, known)
-        self._tokens = ProxyTokens(self.issuer, url, seals, grants, clients, login, allows, rule)
-        signing_in = SignInFlow(
+        # Some clients write a slash after an issuer without a path, or name the endpoint (RFC 7523 §3).
+        audiences = (self.issuer, f"{self.issuer}/", self.issuer + TOKEN)
+        directory = ClientDirectory(
+            seals,
+            ClientDocuments(fetch, redirects, read_client_keys),
+            redirects,
+            clients,
+            AssertionRule(audiences, grants.is_first_use),
+        )
+        _check_given_scopes(offered, issuers, clients)
+        side = None
+        if vendor is not None:
+            known = resolve_vendor(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
+            login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)
+            side = VendorSide(login, make_user_filter(allow, known), ScopeRule(offered, scopes_for))
+        identities = IdentityAssertions(issuers, self.issuer, url)
+        self._tokens = ProxyTokens(self.issuer, offered, seals, grants, directory, side, identities, dpop)
+        signing_in = side and SignInFlow(
             self.issuer,
             offered,
             seals=seals,
-            clients=clients,
+            clients=directory,
             consent=UserConsent(
                 self.issuer,
                 self.issuer + CONSENT,
-                known.title,
+                side.login.vendor.title,
                 seals,
                 offered.optional,
                 title=lambda: self.title,
                 meanings=_read_meanings(scopes, optional_scopes),
             ),
-            login=login,
+            login=side.login,
             grants=grants,
             tokens=self._tokens,
-            allows=allows,
-            rule=rule,
+            allows=side.allows,
+            rule=side.rule,
             seconds=seconds,
         )
         super().__init__(
@@ -127,8 +165,10 @@ class OAuthProxy(Auth):
             scopes=offered.scopes,
             implies=implies,
             permissions=permissions,
+            dpop=dpop,
+            targets=targets,
         )
-        self.site = OAuthProxySite(self.issuer, offered, clients, signing_in, self._tokens)
+        self.site = OAuthProxySite(self.issuer, offered, directory, signing_in, self._tokens, dpop)
 
     def bind_server(self, identity: ServerIdentity) -> None:
         super().bind_server(identity)
@@ -146,6 +186,10 @@ class OAuthProxy(Auth):
         """
         return await self._tokens.vendor_token(principal)
 
+    async def find_subject_token(self, principal: Principal, token: str) -> str | None:
+        """The vendor's token: no issuer knows those of this server."""
+        return await self.vendor_token(principal)
+
 
 def _read_meanings(*given: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
     """What the author says of scopes that are given as a mapping."""
@@ -154,6 +198,22 @@ def _read_meanings(*given: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
         if is_mapping(scopes):
             meanings.update({scope: str(text) for scope, text in scopes.items()})
     return meanings
+
+
+def _check_given_scopes(
+    offered: AuthorizationOffer, issuers: Sequence[TrustedIssuer], clients: Sequence[RegisteredClient]
+) -> None:
+    """Raises UsageError for a scope that an issuer or a client may give or have, and that this server does not know."""
+    known = (*offered.scopes, *offered.optional)
+    for owner, scopes in (
+        *((f"TrustedIssuer({each.issuer!r}, …)", each.scopes) for each in issuers),
+        *((f"RegisteredClient({each.id!r}, …)", each.scopes) for each in clients),
+    ):
+        if unknown := [scope for scope in scopes or () if scope not in known]:
+            raise UsageError(
+                f"{owner} has the scope {unknown[0]!r}, which OAuthProxy does not know",
+                fix="list it in OAuthProxy(scopes=…), which every token gets, or in optional_scopes=…",
+            )
 
 
 def _base(url: str) -> str:
@@ -210,18 +270,23 @@ class OAuthProxySite:
         issuer: str,
         offered: AuthorizationOffer,
         clients: ClientDirectory,
-        signing_in: SignInFlow,
+        signing_in: SignInFlow | None,
         tokens: ProxyTokens,
+        dpop: DPoP | None = None,
     ) -> None:
-        self._issuer, self._offered = issuer, offered
-        self._clients, self._signing_in, self._tokens = clients, signing_in, tokens
+        self._issuer, self._offered, self._dpop = issuer, offered, dpop
+        self._clients, self._tokens, self._has_pages = clients, tokens, signing_in is not None
         base = urlsplit(issuer).path
-        endpoints = {
-            AUTHORIZE: Endpoint("GET", signing_in.handle_authorize, False),
-            CONSENT: Endpoint("POST", signing_in.handle_consent, False),
-            CALLBACK: Endpoint("GET", signing_in.handle_callback, False),
+        endpoints = {AUTHORIZE: Endpoint("GET", _refuse_browser, False)}
+        if signing_in is not None:
+            endpoints = {
+                AUTHORIZE: Endpoint("GET", signing_in.handle_authorize, False),
+                CONSENT: Endpoint("POST", signing_in.handle_consent, False),
+                CALLBACK: Endpoint("GET", signing_in.handle_callback, False),
+                REGISTER: Endpoint("POST", self._register, True),
+            }
+        endpoints |= {
             TOKEN: Endpoint("POST", self._token, True),
-            REGISTER: Endpoint("POST", self._register, True),
             REVOKE: Endpoint("POST", self._revoke, True),
             KEYS: Endpoint("GET", self._keys, True),
             ISSUER_METADATA_PATH: Endpoint("GET", self._metadata, True),
@@ -248,7 +313,7 @@ class OAuthProxySite:
         except SignInRefused as refusal:
             return make_refusal_page(refusal.text, refusal.status)
         except OAuthError as error:
-            more = (("www-authenticate", "Basic"),) if error.status == 401 else ()
+            more = (*error.headers, *((("www-authenticate", "Basic"),) if error.status == 401 else ()))
             return SiteResponse(error.status, _encode_json(error.fields), [*_JSON, *shared, *more])
         except DefserveError as error:
             log.error("%s cannot be answered: %s", request.path, error)
@@ -272,23 +337,32 @@ class OAuthProxySite:
 
     async def _metadata(self, request: SiteRequest) -> SiteResponse:
         """The metadata (RFC 8414 §2)."""
+        methods, algorithms = [*CLIENT_AUTH_METHODS, SIGNED_METHOD], list(ASYMMETRIC_ALGORITHMS)
         found: dict[str, Any] = {
             "issuer": self._issuer,
+            # Also where nobody signs in there: some clients cannot read metadata without it.
             "authorization_endpoint": self._issuer + AUTHORIZE,
             "token_endpoint": self._issuer + TOKEN,
-            "registration_endpoint": self._issuer + REGISTER,
             "revocation_endpoint": self._issuer + REVOKE,
-            "response_types_supported": ["code"],
+            "response_types_supported": ["code"] if self._has_pages else [],
             "response_modes_supported": ["query"],
-            "grant_types_supported": list(GRANT_TYPES),
-            "token_endpoint_auth_methods_supported": list(CLIENT_AUTH_METHODS),
-            "revocation_endpoint_auth_methods_supported": list(CLIENT_AUTH_METHODS),
+            "grant_types_supported": list(self._tokens.grants),
+            "token_endpoint_auth_methods_supported": methods,
+            "token_endpoint_auth_signing_alg_values_supported": algorithms,
+            "revocation_endpoint_auth_methods_supported": methods,
+            "revocation_endpoint_auth_signing_alg_values_supported": algorithms,
             "code_challenge_methods_supported": ["S256"],
             "scopes_supported": [*self._offered.scopes, *self._offered.optional],
             "authorization_response_iss_parameter_supported": True,
             "client_id_metadata_document_supported": True,
             "protected_resources": [self._offered.resource],
         }
+        if self._has_pages:
+            found["registration_endpoint"] = self._issuer + REGISTER
+        if JWT_BEARER_GRANT in self._tokens.grants:
+            found["authorization_grant_profiles_supported"] = [ID_JAG_PROFILE]
+        if self._dpop is not None:
+            found["dpop_signing_alg_values_supported"] = algorithms
         if OPENID_METADATA_PATH in request.path:
             # Clients find an issuer with a path here, and want what an OpenID provider has to say.
             found |= {
@@ -299,6 +373,10 @@ class OAuthProxySite:
         return SiteResponse(
             200, _encode_json(found), [("content-type", "application/json"), ("cache-control", "max-age=300")]
         )
+
+
+async def _refuse_browser(request: SiteRequest) -> SiteResponse:
+    raise SignInRefused("People sign in here through the identity provider of their company, not on this page.")
 
 
 def _encode_json(fields: Mapping[str, Any]) -> bytes:

@@ -41,9 +41,9 @@ STATUS: Final = {"invalid_client": 401, "temporarily_unavailable": 503, "server_
 class OAuthError(Exception):
     """A refusal: the error's name, and words for whoever develops the client. They never hold what was sent."""
 
-    def __init__(self, error: str, description: str) -> None:
+    def __init__(self, error: str, description: str, headers: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(description)
-        self.error, self.description = error, description
+        self.error, self.description, self.headers = error, description, headers
 
     @property
     def status(self) -> int:

@@ -1,4 +1,8 @@
-"""Codes, access tokens and refresh tokens: made, exchanged, verified, taken back."""
+"""Codes, access tokens and refresh tokens: made, exchanged, verified, taken back.
+
+A token comes of a person's sign-in at the vendor, of an identity assertion of a company, or of a client's own
+credentials. Each hangs on a grant in the store.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,23 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
-from defserve.auth.bearer_tokens import ExplainingVerifier, TokenRefused, make_credential_name
+from defserve.auth.bearer_tokens import DpopProofRequest, ExplainingVerifier, TokenRefused, make_credential_name
+from defserve.auth.dpop import DPoP
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.oauth import make_pkce_challenge
 from defserve.auth.principals import Principal, is_scope, is_token_principal_id
-from defserve.auth.proxy.authorization_requests import AuthorizationRequest, ScopeRule, UserFilter, is_same_resource
+from defserve.auth.proxy.assertions import JWT_BEARER_GRANT, MAX_TOKEN_SECONDS, IdentityAssertions
+from defserve.auth.proxy.authorization_requests import (
+    AuthorizationOffer,
+    AuthorizationRequest,
+    ScopeRule,
+    UserFilter,
+    is_same_resource,
+)
 from defserve.auth.proxy.clients import ClientDirectory, OAuthClient
 from defserve.auth.proxy.seals import TokenSealer
 from defserve.auth.proxy.site_messages import OAuthError, SiteRequest, parse_form, require_field
@@ -37,26 +49,57 @@ UNCONFIRMED_WARNING: Final = (
 )
 _VERIFIER: Final = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 _BAD_CODE: Final = OAuthError("invalid_grant", "this code is not good, was used, or belongs to another request")
+CLIENT_SOURCE: Final = "client"
+"""The source of a grant that a client has got for itself. A trusted issuer is a URL."""
+
+GrantHandler: TypeAlias = Callable[[OAuthClient, Mapping[str, str], str], Awaitable[dict[str, Any]]]
+"""Answers a token request of a client: its form, and the thumbprint of the key that it proves, or nothing."""
+
 _BAD_TOKEN: Final = OAuthError("invalid_grant", "this refresh token is not good, was used, or was taken back")
 
 
+class VendorSide(NamedTuple):
+    """Where people sign in, who of them may come in, and with which scopes."""
+
+    login: VendorLogin
+    allows: UserFilter
+    rule: ScopeRule
+
+
 class ProxyTokens(ExplainingVerifier):
-    """Issues and verifies the tokens of one authorization server. `audiences` and `issuers` are its own."""
+    """Issues and verifies the tokens of one authorization server. `audiences` and `issuers` are its own.
+
+    `vendor` is None where nobody signs in by a browser; `dpop` checks the proofs of tokens that are bound to a key.
+    """
 
     def __init__(
         self,
         issuer: str,
-        resource: str,
+        offered: AuthorizationOffer,
         seals: TokenSealer,
         grants: UserGrants,
         clients: ClientDirectory,
-        login: VendorLogin,
-        allows: UserFilter,
-        rule: ScopeRule,
+        vendor: VendorSide | None,
+        identities: IdentityAssertions,
+        dpop: DPoP | None = None,
     ) -> None:
-        self.audiences, self.issuers = (resource,), (issuer,)
-        self._seals, self._grants, self._clients, self._login = seals, grants, clients, login
-        self._allows, self._rule = allows, rule
+        self.audiences, self.issuers = (offered.resource,), (issuer,)
+        self._offered, self._seals, self._grants, self._clients = offered, seals, grants, clients
+        self._vendor, self._identities, self._dpop = vendor, identities, dpop
+        grant_handlers: dict[str, GrantHandler] = {
+            "authorization_code": self._by_code,
+            "refresh_token": self._by_refresh_token,
+            JWT_BEARER_GRANT: self._by_identity_assertion,
+            "client_credentials": self._by_client_credentials,
+        }
+        taken = {
+            "authorization_code": vendor is not None,
+            "refresh_token": vendor is not None,
+            JWT_BEARER_GRANT: identities.has_issuers,
+            "client_credentials": clients.has_registered,
+        }
+        self.grants = {name: handler for name, handler in grant_handlers.items() if taken[name]}
+        """Each grant type that is taken here, and what answers it."""
 
     # -- at the server -----------------------------------------------------------------------------------
 
@@ -77,11 +120,24 @@ class ProxyTokens(ExplainingVerifier):
             raise IssuerUnavailable("the store of grants does not answer") from None
         if not self._is_ours(grant) or grant.generation == 0 or not is_token_principal_id(grant.subject):
             raise TokenRefused("revoked: its sign-in has ended, or was for another server")
-        if not self._allows(grant.claims):
+        if not self._is_allowed(grant):
             raise TokenRefused("user: the user is not allowed in any more", {"sub": grant.subject})
         claims = {**grant.claims, "iss": self.issuers[0], "aud": grant.resource, "client_id": grant.client}
-        more = {"scope": " ".join(scopes), "exp": ends, "grant": id}
+        more: dict[str, Any] = {"scope": " ".join(scopes), "exp": ends, "grant": id}
+        if grant.bound_to:
+            more["cnf"] = {"jkt": grant.bound_to}
         return Principal(grant.subject, frozenset(scopes), {**claims, **more}, credential=make_credential_name(token))
+
+    def _is_allowed(self, grant: UserGrant) -> bool:
+        """Whether whoever vouched for a caller is still trusted, and the caller is still let in."""
+        if grant.source == CLIENT_SOURCE:
+            return self._clients.is_registered(grant.client)
+        if grant.source:
+            trusted = self._identities.find_issuer(grant.source)
+            return trusted is not None and trusted.allows(grant.claims)
+        # A vendor's user cannot have the name of somebody whom another issuer vouches for.
+        is_other = self._identities.is_name_of_other(grant.subject) or grant.subject.startswith(f"{self.issuers[0]}|")
+        return self._vendor is not None and not is_other and self._vendor.allows(grant.claims)
 
     async def vendor_token(self, principal: Principal) -> str | None:
         """The vendor's own token of a caller, for calls in its name. It must never be given to the caller."""
@@ -107,15 +163,83 @@ class ProxyTokens(ExplainingVerifier):
         """The answer of the token endpoint. Raises OAuthError."""
         form = parse_form(request)
         client = await self._clients.authenticate_client(request, form)
-        match require_field(form, "grant_type"):
-            case "authorization_code":
-                return await self._by_code(client, form)
-            case "refresh_token":
-                return await self._by_refresh_token(client, form)
-            case _:
-                raise OAuthError("unsupported_grant_type", "use authorization_code or refresh_token")
+        handler = self.grants.get(require_field(form, "grant_type"))
+        if handler is None:
+            raise OAuthError("unsupported_grant_type", f"use {' or '.join(self.grants)}")
+        return await handler(client, form, await self._check_proof(request))
 
-    async def _by_code(self, client: OAuthClient, form: Mapping[str, str]) -> dict[str, Any]:
+    async def _check_proof(self, request: SiteRequest) -> str:
+        """The thumbprint of the key that tokens are to be bound to; empty if there is none. Raises OAuthError."""
+        proof = request.headers.get("dpop")
+        if self._dpop is None or (proof is None and not self._dpop.required):
+            return ""
+        proofs = [] if proof is None else [proof.encode("latin-1", "replace")]
+        shown = DpopProofRequest("POST", f"{self.issuers[0]}/token", proofs)
+        thumbprint, error = await self._dpop.check_token_request(shown)
+        if error:
+            nonce = [("dpop-nonce", self._dpop.new_nonce())] if self._dpop.wants_nonce else []
+            raise OAuthError(error, "the DPoP proof of this request is missing or not good", nonce)
+        return thumbprint
+
+    async def _by_identity_assertion(
+        self, client: OAuthClient, form: Mapping[str, str], thumbprint: str
+    ) -> dict[str, Any]:
+        """A token for a person whom a company's identity provider vouches for. There is no refresh token."""
+        found = await self._identities.check_assertion(require_field(form, "assertion"), client)
+        self._check_resource(form, self.audiences[0])
+        if found.bound_to and not _same(found.bound_to, thumbprint):
+            raise OAuthError("invalid_grant", "this assertion is not good here: cnf: its key has not been proved")
+        trusted = found.trusted
+        may_give = self._offered.scopes if trusted.scopes is None else trusted.scopes
+        asserted = self._offered.scopes if found.scopes is None else found.scopes
+        scopes = _intersect_scopes(form, [scope for scope in may_give if scope in asserted])
+        if not trusted.reuse and not await self._grants.is_first_use("id-jag", found.id, found.seconds):
+            log.warning("an identity assertion for the client %s was used twice", client.key)
+            raise OAuthError("invalid_grant", "this assertion is not good here: jti: it was used before")
+        return await self._issue_for(
+            client, found.principal, scopes, found.claims, trusted.seconds, trusted.name, thumbprint
+        )
+
+    async def _by_client_credentials(
+        self, client: OAuthClient, form: Mapping[str, str], thumbprint: str
+    ) -> dict[str, Any]:
+        """A token for a client that acts for itself, if the operator has said that it may (RFC 6749 §4.4)."""
+        if client.own_scopes is None:
+            raise OAuthError("unauthorized_client", "this client may not act for itself")
+        self._check_resource(form, self.audiences[0])
+        subject = f"{self.issuers[0]}|{client.id}"
+        scopes, claims = _intersect_scopes(form, client.own_scopes), {"sub": subject, "client_name": client.name}
+        return await self._issue_for(client, subject, scopes, claims, MAX_TOKEN_SECONDS, CLIENT_SOURCE, thumbprint)
+
+    async def _issue_for(
+        self,
+        client: OAuthClient,
+        subject: str,
+        scopes: tuple[str, ...],
+        claims: Mapping[str, Any],
+        seconds: float,
+        source: str,
+        thumbprint: str,
+    ) -> dict[str, Any]:
+        now = time.time()
+        grant = UserGrant(
+            make_random_id(),
+            client.key,
+            subject,
+            scopes,
+            self.audiences[0],
+            claims,
+            "",
+            now + seconds,
+            generation=1,
+            confirmed=now,
+            source=source,
+            bound_to=thumbprint,
+        )
+        await self._grants.add_grant(grant, seconds)
+        return self._issue_tokens(grant, scopes)
+
+    async def _by_code(self, client: OAuthClient, form: Mapping[str, str], thumbprint: str) -> dict[str, Any]:
         verifier, found = require_field(form, "code_verifier"), self._seals.open("code", require_field(form, "code"))
         if found is None or _VERIFIER.fullmatch(verifier) is None:
             raise _BAD_CODE
@@ -128,17 +252,17 @@ class ProxyTokens(ExplainingVerifier):
             or form.get("redirect_uri", redirect) != redirect
         ):
             raise _BAD_CODE
-        self._check_resource(form, grant)
+        self._check_resource(form, grant.resource)
         if not await self._grants.is_first_use("code", id, PENDING_SECONDS):
             # Two have shown the same code: nobody knows which of them is the client (RFC 6749 §4.1.2).
             await self._grants.revoke_grant(id)
             raise _BAD_CODE
-        renewed = await self._grants.renew_grant(grant)
+        renewed = await self._grants.renew_grant(grant, bound_to=thumbprint)
         if renewed is None:
             raise _BAD_CODE
         return self._issue_tokens(renewed, renewed.scopes)
 
-    async def _by_refresh_token(self, client: OAuthClient, form: Mapping[str, str]) -> dict[str, Any]:
+    async def _by_refresh_token(self, client: OAuthClient, form: Mapping[str, str], thumbprint: str) -> dict[str, Any]:
         found = self._seals.open("refresh", require_field(form, "refresh_token"))
         grant = await self._grants.find_grant(found[0]) if found is not None else None
         if found is None or not self._is_ours(grant) or not _same(grant.client, client.key):
@@ -148,16 +272,19 @@ class ProxyTokens(ExplainingVerifier):
             log.warning("a refresh token was used twice; the grant of client %s is taken back", client.key)
             await self._grants.revoke_grant(grant.id)
             raise _BAD_TOKEN
-        self._check_resource(form, grant)
+        self._check_resource(form, grant.resource)
+        if grant.bound_to and not _same(grant.bound_to, thumbprint):
+            raise OAuthError("invalid_dpop_proof", "this refresh token is bound to a key that has not been proved")
         scopes = tuple(filter(is_scope, form["scope"].split(" "))) if form.get("scope") else grant.scopes
         if not set(scopes) <= set(grant.scopes):
             raise OAuthError("invalid_scope", "a refresh cannot add scopes; sign in again for more")
         try:
             vendor, claims, is_confirmed = await self._renew_at_vendor(grant)
-            if not self._allows(claims):
+            assert self._vendor is not None
+            if not self._vendor.allows(claims):
                 log.warning("%s may not use this server any more: OAuthProxy(allow=…)", grant.subject)
                 raise _BAD_TOKEN
-            scopes = await self._rule.grant_scopes(claims, scopes)
+            scopes = await self._vendor.rule.grant_scopes(claims, scopes)
             confirmed = time.time() if is_confirmed else grant.confirmed
             until = grant.until if is_confirmed else min(grant.until, confirmed + MAX_UNCONFIRMED_SECONDS)
             if until <= time.time():
@@ -178,10 +305,11 @@ class ProxyTokens(ExplainingVerifier):
 
         Raises OAuthError: `invalid_grant` if it does not vouch for this user any more.
         """
-        tokens = await self._login.renew_tokens(self._vendor_tokens(grant))
+        assert self._vendor is not None
+        tokens = await self._vendor.login.renew_tokens(self._vendor_tokens(grant))
         sealed = self._seals.seal("vendor", {name: tokens[name] for name in tokens if name != "id_token"})
         try:
-            claims = await self._login.confirm_user(tokens)
+            claims = await self._vendor.login.confirm_user(tokens)
         except OAuthError as error:
             if error.error != "invalid_grant":
                 # Many vendors take a refresh token once: what came for it must not be lost.
@@ -198,19 +326,21 @@ class ProxyTokens(ExplainingVerifier):
             raise OAuthError("invalid_grant", "the vendor says less of this account than at the sign-in: sign in again")
         return sealed, claims, True
 
-    def _check_resource(self, form: Mapping[str, str], grant: UserGrant) -> None:
-        if "resource" in form and not is_same_resource(form["resource"], grant.resource):
+    def _check_resource(self, form: Mapping[str, str], resource: str) -> None:
+        if "resource" in form and not is_same_resource(form["resource"], resource):
             raise OAuthError("invalid_target", "tokens are issued here for this server only")
 
     def _issue_tokens(self, grant: UserGrant, scopes: tuple[str, ...]) -> dict[str, Any]:
         now = time.time()
         ends = int(min(grant.until, now + ACCESS_SECONDS))
         access = self._seals.seal("access", [grant.id, scopes, ends], seconds=ACCESS_SECONDS)
+        # Who came by a statement gets a new token by a new one, so whoever may not come back has no other way.
+        renewal = {} if grant.source else {"refresh_token": self._seals.seal("refresh", [grant.id, grant.generation])}
         return {
             "access_token": access,
-            "token_type": "Bearer",
+            "token_type": "DPoP" if grant.bound_to else "Bearer",
             "expires_in": max(0, ends - int(now)),
-            "refresh_token": self._seals.seal("refresh", [grant.id, grant.generation]),
+            **renewal,
             "scope": " ".join(scopes),
         }
 
@@ -225,6 +355,15 @@ class ProxyTokens(ExplainingVerifier):
         grant = await self._grants.find_grant(found[0]) if found is not None else None
         if self._is_ours(grant) and _same(grant.client, client.key):
             await self._grants.revoke_grant(grant.id)
+
+
+def _intersect_scopes(form: Mapping[str, str], allowed: Iterable[str]) -> tuple[str, ...]:
+    """Those of the allowed scopes that a request asks for; all, if it names none. Raises OAuthError if none is left."""
+    asked = form.get("scope", "").split()
+    granted = tuple(scope for scope in allowed if not asked or scope in asked)
+    if asked and not granted:
+        raise OAuthError("invalid_scope", "none of these scopes can be had here")
+    return granted
 
 
 def _same(one: str, other: str) -> bool:
@@ -246,7 +385,9 @@ PENDING_SECONDS: Final = 120.0
 class UserGrant:
     """A user's yes. `generation` counts its refresh tokens; 0 until the code was exchanged. `vendor` is sealed.
 
-    `claims` are what the vendor said of the user, and `confirmed` is when it said so last.
+    `claims` are what the vendor said of the user, and `confirmed` is when it said so last. `source` says who vouches
+    for a caller that is none of the vendor's: a trusted issuer, or the client itself. `bound_to` is the thumbprint of
+    the key that its tokens are bound to.
     """
 
     id: str
@@ -259,6 +400,8 @@ class UserGrant:
     until: float
     generation: int = 0
     confirmed: float = 0.0
+    source: str = ""
+    bound_to: str = ""
 
 
 class UserGrants:
@@ -269,10 +412,10 @@ class UserGrants:
         self._nonces = StoreNonces(store)
         self._kept: ByteCache[tuple[UserGrant | None, float]] = ByteCache(KEPT_BYTES)
 
-    async def add_grant(self, grant: UserGrant) -> None:
-        """Keep a new grant until its code is exchanged."""
+    async def add_grant(self, grant: UserGrant, seconds: float = PENDING_SECONDS) -> None:
+        """Keep a new grant: until its code is exchanged, or for so many seconds."""
         await self._store.change(
-            StoreChange(OAUTH_GRANT_SPACES.make_space(grant.id), {_RECORD: _encode_grant(grant)}, ttl=PENDING_SECONDS)
+            StoreChange(OAUTH_GRANT_SPACES.make_space(grant.id), {_RECORD: _encode_grant(grant)}, ttl=seconds)
         )
 
     async def find_grant(self, id: str) -> UserGrant | None:

@@ -24,7 +24,7 @@ from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, Table
 from defserve.cli.target_connection import explain_http_errors
 from defserve.client.client import Client
 from defserve.client.signin import authorizer
-from defserve.client.signin.authorizer import StoredSignIn, sign_out
+from defserve.client.signin.authorizer import ClientCredentials, CrossAppAccess, StoredSignIn, sign_out
 from defserve.client.signin.browser import BrowserRedirect, has_browser, open_browser
 from defserve.client.signin.credential_files import FileCredentialStore, get_user_credential_store
 from defserve.client.signin.credentials import Credential
@@ -35,6 +35,7 @@ from defserve.serve.address import CredentialsRequired
 EXAMPLES: Final = """  defserve login https://mcp.example.com/mcp
   defserve login https://mcp.example.com/mcp --no-browser     type the address that you are sent to
   defserve login https://mcp.example.com/mcp --client-id my-client --client-secret-file secret --issuer https://login.example.com
+  defserve login https://mcp.example.com/mcp --client-id my-job --client-key-file key.pem --as-client
   defserve login https://mcp.example.com/mcp --scope "files:read files:write"
   defserve login --list
   defserve login --status https://mcp.example.com/mcp         asks the server whether it still takes the token
@@ -54,6 +55,19 @@ def run_login(argv: list[str]) -> int:
             "--client-id", metavar="ID", help="a client that you registered with the issuer, or the URL of its metadata"
         ),
         CommandArgument("--client-secret-file", type=_secret, metavar="FILE", help="the file that holds its secret"),
+        CommandArgument("--client-key-file", type=_key, metavar="FILE", help="the file that holds its private key"),
+        CommandArgument(
+            "--client-key-algorithm", default="ES256", metavar="ALG", help="what that key signs with (default: ES256)"
+        ),
+        make_flag("--as-client", help="no person signs in: the client acts for itself (client credentials)"),
+        CommandArgument(
+            "--identity-provider",
+            metavar="URL",
+            help="the token endpoint of your company's provider, which vouches for you",
+        ),
+        CommandArgument("--id-token-file", type=_secret, metavar="FILE", help="the ID token that this provider gave"),
+        CommandArgument("--idp-client-id", metavar="ID", help="the client at that provider, if it asks for one"),
+        CommandArgument("--idp-client-secret-file", type=_secret, metavar="FILE", help="the secret of that client"),
         CommandArgument("--issuer", metavar="URL", help="the issuer that the client was registered with"),
         make_flag("--no-browser", help="don't open a browser: print the address, and paste the one you end up at"),
         CommandArgument("--port", type=_port, default=0, help="the local port for the redirect (default: any)"),
@@ -69,8 +83,11 @@ def run_login(argv: list[str]) -> int:
     url = _require_server_address(url)
     scopes = [scope for given in options.scope for scope in given.split()]
     client, secret, issuer = options.client_id, options.client_secret_file, options.issuer
-    how = LoginOptions(scopes, client, secret, not options.no_browser, options.port, issuer)
-    name = asyncio.run(sign_in(url, how))
+    if (unattended := _choose_unattended(options, scopes)) is not None:
+        name = asyncio.run(_sign_in_unattended(url, unattended))
+    else:
+        how = LoginOptions(scopes, client, secret, not options.no_browser, options.port, issuer)
+        name = asyncio.run(sign_in(url, how))
     state = state_of(url)
     show_stdout(*((JsonBlock(state.to_dict()),) if options.json else build_signed_in_page(name, state)))
     if lacking := [scope for scope in scopes if scope not in state.scopes]:
@@ -88,6 +105,55 @@ def _require_server_address(url: str | None) -> str:
         "there is no address to sign in to" if url is None else f"{url!r} is not the address of a server",
         fix=f"defserve login {f'{scheme}://{url}' if bare is not None else 'https://mcp.example.com/mcp'}",
     )
+
+
+def _choose_unattended(options: Any, scopes: list[str]) -> ClientCredentials | CrossAppAccess | None:
+    """How to sign in without a person, as the options say; None if they do not. Raises UsageError."""
+    is_vouched = bool(options.identity_provider or options.id_token_file)
+    if not (options.as_client or is_vouched):
+        if options.client_key_file:
+            raise UsageError("--client-key-file is for a client without a person", fix="add --as-client")
+        return None
+    if options.client_id is None or (options.as_client and is_vouched):
+        raise UsageError(
+            "this way to sign in needs a client, and is either --as-client or --identity-provider",
+            fix="give --client-id, and one of the two",
+        )
+    client: dict[str, Any] = {
+        "client_id": options.client_id,
+        "client_secret": options.client_secret_file,
+        "private_key": options.client_key_file,
+        "algorithm": options.client_key_algorithm,
+        "scopes": scopes or None,
+        "issuer": options.issuer,
+        "store": get_user_credential_store(),
+    }
+    if options.as_client:
+        return ClientCredentials(**client)
+    if not options.identity_provider or not options.id_token_file:
+        raise UsageError(
+            "your company's provider is asked with the ID token that it gave",
+            fix="give both --identity-provider URL and --id-token-file FILE",
+        )
+    return CrossAppAccess(
+        idp_token_endpoint=options.identity_provider,
+        id_token=options.id_token_file,
+        idp_client_id=options.idp_client_id,
+        idp_client_secret=options.idp_client_secret_file,
+        **client,
+    )
+
+
+async def _sign_in_unattended(url: str, auth: ClientCredentials | CrossAppAccess) -> str:
+    with explain_http_errors(url):
+        return await authorizer.sign_in_unattended(url, auth)
+
+
+def _key(path: str) -> str:
+    try:
+        return Path(path).read_bytes()[:MAX_SECRET_LENGTH].decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentTypeError(f"cannot read {path}: {getattr(error, 'strerror', 'it is not text')}") from None
 
 
 def _secret(path: str) -> str:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from inspect import isawaitable
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
@@ -46,12 +45,14 @@ from defserve.client.signin.grants import (
     OFFLINE_SCOPE,
     AssertionGrant,
     ClientCredentialsGrant,
+    GivenToken,
     GrantRequest,
     IdentityProvider,
     PersonGrant,
     Redirect,
     TokenGrant,
     parse_client,
+    read_given_token,
 )
 from defserve.client.signin.issuer import ClientRegistration, DiscoveredIssuer, discover_issuer, is_own_issuer
 from defserve.client.targets import connect_url
@@ -392,9 +393,9 @@ class _Unattended:
         self._grant, self._how = grant, AuthorizerOptions(issuer, dpop)
         self._store = MemoryCredentialStore() if store is None else store
 
-    def authorizer(self, url: str) -> ServerAuthorizer:
+    def authorizer(self, url: str, *, anew: bool = False) -> ServerAuthorizer:
         """See `ClientAuth`. Raises UsageError for an address that is neither https nor on this machine."""
-        return ServerAuthorizer(url, self._store, self._grant, self._how)
+        return ServerAuthorizer(url, self._store, self._grant, self._how._replace(anew=anew))
 
 
 @explain_arguments
@@ -421,7 +422,7 @@ class ClientCredentials(_Unattended):
             raise UsageError(
                 "ClientCredentials needs a client secret or a private key", fix="give one: client_secret, private_key"
             )
-        key = None if private_key is None else SigningKey(private_key, algorithm)
+        key = _make_signing_key(private_key, algorithm)
         grant = ClientCredentialsGrant(ClientRegistration(client_id, client_secret), key, scopes)
         super().__init__(grant, issuer, dpop, store)
 
@@ -430,9 +431,11 @@ class CrossAppAccess(_Unattended):
     """A person who signed in at their company need not sign in again: its identity provider vouches for them.
 
     idp_token_endpoint   the token endpoint of the identity provider; it is trusted with the ID token
-    id_token             what the identity provider gave when the person signed in there
+    id_token             what the identity provider gave when the person signed in there, or a function that gives a
+                         fresh one; sync or async
     idp_client_id        our client there
-    client_id            our client at the issuer of the server, and its secret
+    client_id            our client at the issuer of the server, and its secret, or the private key (PEM or JWK) that it
+                         signs with
     issuer               that issuer; it must be given unless it is at the server's own origin
     """
 
@@ -440,13 +443,16 @@ class CrossAppAccess(_Unattended):
         self,
         *,
         idp_token_endpoint: str,
-        id_token: str,
+        id_token: GivenToken,
         client_id: str,
         client_secret: str | None = None,
+        private_key: str | bytes | None = None,
+        algorithm: str = "ES256",
         idp_client_id: str | None = None,
         idp_client_secret: str | None = None,
         scopes: Sequence[str] | None = None,
         issuer: str | None = None,
+        dpop: bool = False,
         store: CredentialStore | None = None,
     ) -> None:
         there, _ = parse_client(idp_client_id, idp_client_secret)
@@ -454,8 +460,9 @@ class CrossAppAccess(_Unattended):
             IdentityProvider(idp_token_endpoint, id_token, there).assertion,
             ClientRegistration(client_id, client_secret),
             scopes,
+            signing_key=_make_signing_key(private_key, algorithm),
         )
-        super().__init__(grant, issuer, False, store)
+        super().__init__(grant, issuer, dpop, store)
 
 
 class WorkloadIdentity(_Unattended):
@@ -467,7 +474,7 @@ class WorkloadIdentity(_Unattended):
 
     def __init__(
         self,
-        token: str | Callable[[], str | Awaitable[str]],
+        token: GivenToken,
         *,
         client_id: str,
         scopes: Sequence[str] | None = None,
@@ -476,10 +483,13 @@ class WorkloadIdentity(_Unattended):
         store: CredentialStore | None = None,
     ) -> None:
         async def assertion(wanted: GrantRequest) -> str:
-            given = token if isinstance(token, str) else token()
-            return await given if isawaitable(given) else given
+            return await read_given_token(token)
 
         super().__init__(AssertionGrant(assertion, ClientRegistration(client_id), scopes), issuer, dpop, store)
+
+
+def _make_signing_key(private_key: str | bytes | None, algorithm: str) -> SigningKey | None:
+    return None if private_key is None else SigningKey(private_key, algorithm)
 
 
 # -- Signs a person in to a server, and out.
@@ -521,6 +531,15 @@ async def sign_in(
         issuer=issuer,
         anew=True,
     ).authorizer(url)
+    return await _sign_in_with(url, authorizer)
+
+
+async def sign_in_unattended(url: str, auth: ClientCredentials | CrossAppAccess) -> str:
+    """Sign in to a server without a person, and give its name. The tokens are kept where `auth` keeps them."""
+    return await _sign_in_with(url, auth.authorizer(url, anew=True))
+
+
+async def _sign_in_with(url: str, authorizer: ServerAuthorizer) -> str:
     name = await _visit(url, _Same(authorizer))
     if authorizer.credential is None or authorizer.credential.tokens is None:
         await authorizer.sign_in()

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from inspect import isawaitable
 from typing import Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -28,6 +29,7 @@ from defserve.client.signin.issuer import (
 )
 from defserve.errors import UsageError
 
+TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 
 
@@ -136,7 +138,7 @@ class ClientCredentialsGrant:
 
     async def obtain(self, wanted: GrantRequest) -> Credential:
         issuer = wanted.found.issuer
-        client = replace(self.client, method=SIGNED) if self.signing_key else choose_auth_method(self.client, issuer)
+        client = choose_client_method(self.client, self.signing_key, issuer)
         form = {"grant_type": "client_credentials", "resource": wanted.found.resource.resource, **_scope(wanted)}
         endpoint = TokenEndpoint(issuer, client, wanted.fetcher, proof_key=wanted.key, signing_key=self.signing_key)
         tokens = await endpoint.request_tokens(form, wanted.scopes)
@@ -152,17 +154,30 @@ class AssertionGrant:
     client: ClientRegistration
     scopes: Sequence[str] | None = None
     shows_secret: bool = True
+    signing_key: SigningKey | None = None
 
     async def obtain(self, wanted: GrantRequest) -> Credential:
-        client = choose_auth_method(self.client, wanted.found.issuer)
+        client = choose_client_method(self.client, self.signing_key, wanted.found.issuer)
         form = {
             "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
             "assertion": await self.assertion(wanted),
             "resource": wanted.found.resource.resource,
             **_scope(wanted),
         }
-        endpoint = TokenEndpoint(wanted.found.issuer, client, wanted.fetcher, proof_key=wanted.key)
-        return replace(wanted.make_credential(client), tokens=await endpoint.request_tokens(form, wanted.scopes))
+        endpoint = TokenEndpoint(
+            wanted.found.issuer, client, wanted.fetcher, proof_key=wanted.key, signing_key=self.signing_key
+        )
+        tokens = await endpoint.request_tokens(form, wanted.scopes)
+        # A refresh would be without the signing key, and a new statement can be had whenever it is needed.
+        kept = replace(tokens, refresh_token=None) if self.signing_key is not None else tokens
+        return replace(wanted.make_credential(client), tokens=kept)
+
+
+def choose_client_method(
+    client: ClientRegistration, signing_key: SigningKey | None, issuer: IssuerMetadata
+) -> ClientRegistration:
+    """The client with the way in which it proves who it is: by its key, if it has one."""
+    return replace(client, method=SIGNED) if signing_key is not None else choose_auth_method(client, issuer)
 
 
 TokenGrant: TypeAlias = PersonGrant | ClientCredentialsGrant | AssertionGrant
@@ -173,28 +188,37 @@ class IdentityProvider:
     """The identity provider of a company, and a token that it gave for a person (cross-app access)."""
 
     token_endpoint: str
-    id_token: str = field(repr=False)
+    id_token: GivenToken = field(repr=False)
     client: ClientRegistration | None = None
 
     async def assertion(self, wanted: GrantRequest) -> str:
         """The identity assertion (ID-JAG) for the issuer of a server."""
         form = {
-            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+            "grant_type": TOKEN_EXCHANGE,
             "requested_token_type": ID_JAG,
             "audience": wanted.found.issuer.issuer,
             "resource": wanted.found.resource.resource,
-            "subject_token": self.id_token,
+            "subject_token": await read_given_token(self.id_token),
             "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
             **_scope(wanted),
         }
         provider = IssuerMetadata(self.token_endpoint, token_endpoint=self.token_endpoint)
-        client = self.client or ClientRegistration("")
+        client = choose_auth_method(self.client, provider) if self.client is not None else ClientRegistration("")
         # It was given, not named by a peer: it may be anywhere that its user can reach.
         answer = (await TokenEndpoint(provider, client, Fetcher(NetworkReach.MACHINE)).post_form(form)).document
         made = string_or_none(answer.get("access_token"))
         if not made or answer.get("issued_token_type") != ID_JAG:
             raise SignInError(f"the identity provider {self.token_endpoint} gave no assertion for {wanted.server}")
         return made
+
+
+GivenToken: TypeAlias = str | Callable[[], str | Awaitable[str]]
+"""A token, or a function that gives a fresh one; sync or async."""
+
+
+async def read_given_token(token: GivenToken) -> str:
+    given = token if isinstance(token, str) else token()
+    return await given if isawaitable(given) else given
 
 
 def _scope(wanted: GrantRequest) -> dict[str, str]:

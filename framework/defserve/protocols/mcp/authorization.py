@@ -6,7 +6,7 @@ of this.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from defserve.auth.auth_options import Auth
@@ -21,12 +21,40 @@ from defserve.core.extension import Extension, Next, Stages
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.core.session import Session
-from defserve.errors import LimitExceeded, Refused
+from defserve.errors import LimitExceeded, Refused, StepUpRequired, UsageError
 
 if TYPE_CHECKING:
     from defserve.stores.shared.shared_tables import SharedRates
 
 DEFAULT = Rate()
+
+
+async def exchange_caller_token(call: Call, target: str, scopes: Sequence[str] | str = ()) -> str:
+    """A token for another API in the name of who makes a call. Raises as `TokenExchanges.get_token` does.
+
+    If a person has to do something first, a client over HTTP is asked for it, unless the response has begun.
+    """
+    auth = find_exchanging_auth(call)
+    if auth is None or auth.exchanges is None:
+        raise UsageError(
+            f"there is no target {target!r}: this server has declared none",
+            fix='declare it: Server(auth=Auth(…, targets={"billing": OnBehalfOf(…)}))',
+        )
+    try:
+        return await auth.exchanges.get_token(identify_caller(call), target, scopes)
+    except StepUpRequired as error:
+        from defserve.auth.token_exchange import format_step_up_challenge
+
+        if (set_challenge := getattr(call.root.envelope, "set_challenge", None)) is not None:
+            set_challenge(format_step_up_challenge(error, auth.metadata_url))
+        raise
+
+
+def find_exchanging_auth(call: Call) -> Auth | None:
+    """How the server of a call checks tokens, if it can get tokens for other APIs."""
+    extensions = call.session.composition.extensions
+    found = next((each for each in extensions if isinstance(each, Authorization)), None)
+    return found.auth if found is not None and found.auth is not None and found.auth.exchanges is not None else None
 
 
 class NotPermitted(Refused):
@@ -43,7 +71,8 @@ class Authorization(Extension):
 
     name = "authorization"
 
-    def __init__(self, rate: Rate) -> None:
+    def __init__(self, rate: Rate, auth: Auth | None = None) -> None:
+        self.auth = auth
         self._by_item = TokenBuckets(rate)
         self._by_key = TokenBuckets()
         self._rate, self._is_declared = rate, rate != DEFAULT

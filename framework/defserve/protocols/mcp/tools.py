@@ -26,7 +26,7 @@ from defserve.core.extension import Extension, Handler, StagePipeline, enter_sta
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
 from defserve.core.registry import Registry
-from defserve.errors import BadArguments, ProtocolError, Rejected, TimedOut, UsageError
+from defserve.errors import BadArguments, ProtocolError, Rejected, StepUpRequired, TimedOut, UsageError
 from defserve.limits import Limits
 from defserve.protocols.mcp import items
 from defserve.protocols.mcp.errors import (
@@ -256,8 +256,8 @@ class Tools(Extension):
             try:
                 if isinstance(error, ResultMismatch):
                     error = _add_place(error, tool)
-                if is_missing_capability(error, get_dialect(call).stateless):
-                    raise error from None
+                if is_missing_capability(error, get_dialect(call).stateless) or isinstance(error, StepUpRequired):
+                    raise error from None  # the session answers, and tells the transport
                 if (worded := call.terms.table.failure(call, error)) is None:
                     return build_tool_failure(call, error)
                 if "result" not in worded:

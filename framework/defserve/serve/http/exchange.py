@@ -203,6 +203,8 @@ class Exchange(UnreadMessages):
     headers: RequestHeaders
     version: str | None
     routing: tuple[str, str, str | None] | None
+    challenge: str
+    """What the client is asked for; set only if a call ends for want of it."""
 
     __slots__ = (
         "head",
@@ -214,6 +216,7 @@ class Exchange(UnreadMessages):
         "version",
         "routing",
         "refusal",
+        "challenge",
         "_is_read",
         "_scope",
         "_whole",
@@ -526,8 +529,10 @@ def _one_line(text: str) -> str:
     return text
 
 
-# What a session says beside the reply to a call for which there was no room. It is no code of the reply itself.
+# What a session says beside the reply to a call for which there was no room, or whose client should sign a person in
+# again. They are no codes of the reply itself.
 TOO_MANY_CALLS = 429
+STEP_UP = 401
 MAX_STALL_SECONDS = 30.0
 
 

@@ -32,6 +32,7 @@ from defserve.core.messages import (
 )
 from defserve.errors import LimitExceeded, Refused
 from defserve.serve.http.exchange import (
+    STEP_UP,
     TOO_MANY_CALLS,
     CompleteReply,
     ErrorDataFactory,
@@ -113,9 +114,13 @@ def run_call(exchange: Exchange, route: ResponseRoute, begun: CallOrReply) -> Aw
 
 def _respond(exchange: Exchange, route: ResponseRoute, data: bytes, code: int | None) -> Awaitable[None] | None:
     """Send the answer as the whole response. Returns the rest to await, or None."""
+    if not code:
+        return exchange.respond_json(200, data)
     if code == TOO_MANY_CALLS:
         return exchange.respond(429, data, RETRY_AFTER_HEADERS)
-    return exchange.respond_json(route.statuses.get(code, 200) if code else 200, data)
+    if code == STEP_UP and (challenge := getattr(exchange, "challenge", "")):
+        return exchange.respond(401, data, [(b"www-authenticate", challenge.encode("latin-1", "replace"))])
+    return exchange.respond_json(route.statuses.get(code, 200), data)
 
 
 async def _go_on(exchange: Exchange, route: ResponseRoute, call: WaitingCall) -> None:
@@ -632,6 +637,10 @@ class SingleResponse:
     def credential_ended(self, key: Any) -> None:
         """Its call fails, and so the response ends."""
         self.conversation.end_credential(key)
+
+    def set_challenge(self, challenge: str) -> None:
+        """What the client is asked for, if the call ends for want of it."""
+        self.exchange.challenge = challenge
 
     def keep_credential(self, is_kept: Callable[[], bool], ended: Callable[[], None]) -> None:
         """See `core.call.Call`."""

@@ -114,6 +114,11 @@ class ResponseStream:
             session.log.append(name, item.message)
         exchange.finished = exchange.finished or was_finished
 
+    def set_challenge(self, challenge: str) -> None:
+        """What the client is asked for, if the call ends for want of it before its response has begun."""
+        if self.exchange is not None:
+            self.exchange.challenge = challenge
+
     def on_response_started(self) -> None:
         """A response has begun. From here on its client may leave."""
         self.session.readers += 1

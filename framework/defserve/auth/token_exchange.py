@@ -1,0 +1,324 @@
+"""Tokens for other APIs in the name of a caller: `ctx.token_for("billing")` (RFC 8693, and Entra's form of it).
+
+How it works: the operator declares each API as a target. The caller's token is shown to the target's issuer, which
+gives another one, for that API alone. What a client showed to this server goes nowhere else.
+
+    caller ── token ──► this server ── token ──► issuer of the target
+                             │  ◄── another token ──┘
+                             └── that token ──► the API
+
+A token that was got is kept for its caller, the caller's token, the target and the scopes, until it expires. Before it
+is used again, the caller's token is checked again: one that was revoked, or has expired, gets nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from defserve.auth.bearer_tokens import TokenRefused, digest_token
+from defserve.auth.issuers import HttpRequest, HttpResponse, IssuerUnavailable, SendHttpRequest, send_http_request
+from defserve.auth.oauth import check_oauth_url, encode_client_basic_auth, quote_header_value
+from defserve.auth.principals import Principal, parse_scopes
+from defserve.base.peer_bounds import ByteCache
+from defserve.core.json_values import is_object
+from defserve.errors import StepUpRequired, ToolError, UsageError, did_you_mean, explain_arguments
+
+log = logging.getLogger("defserve.auth")
+
+TOKEN_TYPES: Final = "urn:ietf:params:oauth:token-type:"
+EXCHANGE_GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
+ENTRA_GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+ENTRA_AUTHORITY: Final = "https://login.microsoftonline.com"
+
+MAX_TOKEN_LENGTH: Final = 16 * 1024
+MAX_CLAIMS_LENGTH: Final = 4 * 1024
+SLACK_SECONDS: Final = 30.0
+"""A token that ends sooner is not given out: it has to last until its request arrives."""
+DEFAULT_SECONDS: Final = 60.0
+"""How long a token is kept whose issuer does not say how long it lasts."""
+MAX_KEPT_SECONDS: Final = 3600.0
+KEPT_BYTES: Final = 4 * 1024 * 1024
+_SIGNS_FOR_SECONDS: Final = 300
+
+# What an issuer says if a person has to do something first (Entra; OpenID Connect Core §3.1.2.6).
+_STEP_UP: Final = frozenset(("interaction_required", "login_required", "consent_required"))
+
+
+@explain_arguments
+@dataclass(frozen=True, slots=True)
+class OnBehalfOf:
+    """An API that tools call in the name of the caller, and how a token for it is got: one target of `Auth(targets=…)`.
+
+    Replace single fields: `OnBehalfOf("https://login.example.com/token", client_id=…, client_secret=…, audience=…)`.
+    """
+
+    token_endpoint: str
+    """Where the caller's token is exchanged: https, or on this machine."""
+    client_id: str
+    """This server, as that issuer knows it."""
+    client_secret: str = field(default="", repr=False)
+    private_key: str | bytes = field(default="", repr=False)
+    """Instead of a secret: the key (PEM) that this server signs with (`private_key_jwt`)."""
+    algorithm: str = "RS256"
+    """What that key signs with."""
+    key_header: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Which key that is, for the issuer: `{"kid": …}`, or `{"x5t#S256": …}` for a certificate at Entra."""
+    audience: str = ""
+    """The API, by its logical name (RFC 8693 §2.1)."""
+    resource: str = ""
+    """The API, by its URL."""
+    scopes: Sequence[str] = ()
+    """What is asked for, unless the tool says otherwise."""
+    urls: Sequence[str] = ()
+    """Where `ctx.http` may send the token: base URLs of the API. A URL that a model has chosen gets nothing."""
+    subject_token_type: str = f"{TOKEN_TYPES}access_token"
+    form: Literal["rfc8693", "entra"] = "rfc8693"
+    send: SendHttpRequest = field(default=send_http_request, repr=False)
+
+    def __post_init__(self) -> None:
+        check_oauth_url(self.token_endpoint, "the token endpoint of OnBehalfOf", query=True)
+        if bool(self.client_secret) == bool(self.private_key):
+            raise UsageError(
+                "OnBehalfOf needs a client_secret or a private_key", fix="the issuer gives a secret, or takes a key"
+            )
+        object.__setattr__(self, "scopes", parse_scopes(self.scopes))
+        for url in self.urls:
+            check_oauth_url(url, "a URL of OnBehalfOf(urls=…)")
+        if self.form not in FORMS:
+            raise UsageError(f"OnBehalfOf(form={self.form!r}) is not known", fix=f"use one of {', '.join(FORMS)}")
+
+    @classmethod
+    def entra(
+        cls, tenant: str, *, client_id: str, scopes: Sequence[str], authority: str = ENTRA_AUTHORITY, **options: Any
+    ) -> OnBehalfOf:
+        """The same at Microsoft Entra, where `scopes` name the API: `["https://graph.microsoft.com/User.Read"]`."""
+        return cls(
+            f"{authority}/{tenant}/oauth2/v2.0/token", client_id=client_id, scopes=scopes, form="entra", **options
+        )
+
+    def may_send_to(self, url: str) -> bool:
+        """Whether a token for this API may be sent to this URL."""
+        try:
+            return any(_is_below(url, base) for base in self.urls)
+        except ValueError:
+            return False
+
+
+def _is_below(url: str, base: str) -> bool:
+    asked, known = urlsplit(url), urlsplit(base)
+    same = (asked.scheme, asked.hostname, asked.port) == (known.scheme, known.hostname, known.port)
+    path = known.path.rstrip("/")
+    is_plain = asked.username is None and "/../" not in f"{asked.path}/" and "%2e" not in asked.path.lower()
+    return same and is_plain and (asked.path == path or asked.path.startswith(f"{path}/"))
+
+
+# -- What is sent to the issuer of a target.
+
+
+def _fill_rfc8693(target: OnBehalfOf, token: str, scopes: Sequence[str]) -> dict[str, str]:
+    form = {
+        "grant_type": EXCHANGE_GRANT,
+        "subject_token": token,
+        "subject_token_type": target.subject_token_type,
+        "requested_token_type": f"{TOKEN_TYPES}access_token",
+        "audience": target.audience,
+        "resource": target.resource,
+        "scope": " ".join(scopes),
+    }
+    return {name: value for name, value in form.items() if value}
+
+
+def _fill_entra(target: OnBehalfOf, token: str, scopes: Sequence[str]) -> dict[str, str]:
+    if not scopes:
+        raise UsageError(
+            "Entra wants to know the scopes of the API", fix='OnBehalfOf.entra(…, scopes=["https://api/.default"])'
+        )
+    return {
+        "grant_type": ENTRA_GRANT,
+        "assertion": token,
+        "requested_token_use": "on_behalf_of",
+        "scope": " ".join(scopes),
+    }
+
+
+FORMS: Final[Mapping[str, Callable[[OnBehalfOf, str, Sequence[str]], dict[str, str]]]] = {
+    "rfc8693": _fill_rfc8693,
+    "entra": _fill_entra,
+}
+
+
+def _make_request(target: OnBehalfOf, token: str, scopes: Sequence[str]) -> HttpRequest:
+    """The request, with what proves who this server is."""
+    form = FORMS[target.form](target, token, scopes)
+    if target.private_key:
+        signed = {
+            "client_id": target.client_id,
+            "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
+            "client_assertion": _sign_client_assertion(target),
+        }
+        return HttpRequest(target.token_endpoint, form | signed)
+    if target.form == "entra":
+        return HttpRequest(
+            target.token_endpoint, form | {"client_id": target.client_id, "client_secret": target.client_secret}
+        )
+    shown = encode_client_basic_auth(target.client_id, target.client_secret)
+    return HttpRequest(target.token_endpoint, form, {"Authorization": shown})
+
+
+def _sign_client_assertion(target: OnBehalfOf) -> str:
+    import jwt
+
+    now = int(time.time())
+    claims = {
+        "iss": target.client_id,
+        "sub": target.client_id,
+        "aud": target.token_endpoint,
+        "jti": secrets.token_urlsafe(24),
+        "iat": now,
+        "exp": now + _SIGNS_FOR_SECONDS,
+    }
+    try:
+        return jwt.encode(claims, target.private_key, target.algorithm, dict(target.key_header))
+    except Exception as error:
+        # Not the text of the error: it may quote the key.
+        raise UsageError(
+            f"OnBehalfOf(private_key=…) cannot sign with {target.algorithm} ({type(error).__name__})",
+            fix="give the key as PEM, and the algorithm that it is for: algorithm='ES256'",
+        ) from None
+
+
+# -- All targets of a server, the tokens that its callers have shown, and those that were got for them.
+
+
+class _Kept(NamedTuple):
+    token: str
+    until: float
+
+
+CheckToken = Callable[[str], Awaitable[Principal]]
+FindSubjectToken = Callable[[Principal, str], Awaitable[str | None]]
+
+
+class TokenExchanges:
+    """Gets tokens for the targets of one server. `check` is how a caller's token is checked, and `find_subject` what is
+    shown to an issuer instead of it, if something is."""
+
+    def __init__(
+        self,
+        targets: Mapping[str, OnBehalfOf],
+        check: CheckToken,
+        find_subject: FindSubjectToken,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.targets, self._check, self._find_subject, self._clock = dict(targets), check, find_subject, clock
+        self._shown: ByteCache[str] = ByteCache(KEPT_BYTES)
+        self._got: ByteCache[_Kept] = ByteCache(KEPT_BYTES)
+
+    def remember_token(self, principal: Principal, token: str) -> None:
+        """A caller has shown this token, and it is good."""
+        self._shown.store_value(principal.credential, token, len(token) + 256)
+
+    def find_target(self, name: str) -> OnBehalfOf:
+        """Raises UsageError if there is no such target."""
+        if (target := self.targets.get(name)) is None:
+            raise UsageError(
+                f"there is no target {name!r} to get a token for",
+                fix=did_you_mean(name, self.targets, 'declare it: Auth(…, targets={"billing": OnBehalfOf(…)})'),
+            )
+        return target
+
+    async def get_token(self, principal: Principal, name: str, scopes: Sequence[str] | str = ()) -> str:
+        """A token of this caller for a target. Raises ToolError if there is none, StepUpRequired if a person has to do
+        something first, UsageError for a target that was not declared."""
+        target = self.find_target(name)
+        asked = tuple(sorted(set(parse_scopes(scopes) or target.scopes)))
+        shown = await self._find_valid_token(principal)
+        key = sha256(repr((principal.id, digest_token(shown), name, asked)).encode()).hexdigest()
+        kept = self._got.get(key)
+        if kept is not None and self._clock() < kept.until:
+            return kept.token
+        subject = await self._find_subject(principal, shown)
+        if subject is None:
+            raise ToolError("Your sign-in here cannot be used at other services: nobody has given a token for them.")
+        got = await self._exchange(name, target, subject, asked)
+        if self._clock() < got.until:
+            self._got.store_value(key, got, len(got.token) + 256)
+        return got.token
+
+    async def _find_valid_token(self, principal: Principal) -> str:
+        """The token that this caller has shown, if it is still good."""
+        shown = self._shown.get(principal.credential) if principal.kind == "token" else None
+        if shown is None:
+            raise ToolError("You have to be signed in with a token for this: nothing can be done in your name.")
+        try:
+            current = await self._check(shown)
+        except TokenRefused:
+            self._shown.drop(principal.credential)
+            raise ToolError("Your token was revoked or has expired: sign in again.") from None
+        except IssuerUnavailable:
+            raise ToolError("Your token cannot be checked at the moment. Try again.", data={"retry": True}) from None
+        if current.id != principal.id:
+            raise ToolError("Your token belongs to another caller now: sign in again.")
+        return shown
+
+    async def _exchange(self, name: str, target: OnBehalfOf, token: str, scopes: Sequence[str]) -> _Kept:
+        request = _make_request(target, token, scopes)
+        try:
+            answer = await target.send(request)
+            fields: Any = json.loads(answer.body)
+        except (OSError, ValueError, RecursionError) as error:
+            log.warning("the issuer of the target %s does not answer: %s", name, type(error).__name__)
+            raise ToolError(f"The issuer of {name!r} does not answer. Try again.", data={"retry": True}) from None
+        if not is_object(fields):
+            fields = {}
+        if answer.status != 200:
+            raise _make_refusal(name, answer, fields)
+        got, kind = fields.get("access_token"), str(fields.get("token_type", "")).lower()
+        is_sendable = isinstance(got, str) and 0 < len(got) <= MAX_TOKEN_LENGTH and got.isascii() and got.isprintable()
+        if not is_sendable or " " in str(got) or kind not in ("bearer", "n_a", ""):
+            log.error("the issuer of the target %s gave no token that can be sent", name)
+            raise ToolError(f"The issuer of {name!r} gave no token that can be used.")
+        if got == token:
+            # Somebody who hands back what was shown would have it forwarded.
+            log.error("the issuer of the target %s gave the caller's own token back", name)
+            raise ToolError(f"The issuer of {name!r} gave no token of its own.")
+        seconds = fields.get("expires_in")
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        lasts = min(float(seconds), MAX_KEPT_SECONDS) - SLACK_SECONDS if is_number else DEFAULT_SECONDS
+        return _Kept(str(got), self._clock() + lasts)
+
+
+def _make_refusal(name: str, answer: HttpResponse, fields: Mapping[str, Any]) -> Exception:
+    """What a tool is told if an issuer refuses. What the issuer wrote is for the operator, and never a token."""
+    error = fields.get("error")
+    known = error if isinstance(error, str) and error.isascii() and error.isidentifier() else ""
+    log.warning("the issuer of the target %s refuses: %s (HTTP %d)", name, known or "no error named", answer.status)
+    if known in _STEP_UP:
+        claims = fields.get("claims")
+        said = claims if isinstance(claims, str) and len(claims) <= MAX_CLAIMS_LENGTH else ""
+        return StepUpRequired(
+            f"{name!r} wants you to sign in again, with more proof of who you are ({known}).",
+            error=known,
+            claims=said,
+        )
+    return ToolError(f"{name!r} cannot be used in your name: its issuer refuses{f' ({known})' if known else ''}.")
+
+
+def format_step_up_challenge(error: StepUpRequired, metadata_url: str) -> str:
+    """The value of WWW-Authenticate that asks a client to sign its user in again. Claims are base64, as at Entra."""
+    said = {
+        "error": error.error,
+        "error_description": error.message,
+        "claims": b64encode(error.claims.encode()).decode() if error.claims else "",
+        "resource_metadata": metadata_url,
+    }
+    return "Bearer " + ", ".join(f"{name}={quote_header_value(value)}" for name, value in said.items() if value)
