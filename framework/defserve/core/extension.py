@@ -142,7 +142,7 @@ class Extension:
     def watch_message(
         self, session: Session, method: str, params: Params, call: Call | None
     ) -> AbstractContextManager[Any]:
-        """Entered around what no wrapper sees: a notification, or the `call` of a method that opens the conversation."""
+        """Entered around what no wrapper sees: a notification, or the `call` of a method that opens a conversation."""
         raise NotImplementedError
 
     def around_requests(self) -> RequestWrapper | None:

@@ -356,9 +356,8 @@ class Server(Declarations):
         of `token_file`) says who this server is. With `workers` (a number, or "auto" for one each core) so many
         processes serve the address. Each is started like this one and runs up to here, so `run` must not depend on
         what was done in this process alone. With `log_level` or `log_json`, logs go to stderr; from level "info"
-        on, every request has a line. With `telemetry`, traces and metrics go to an OpenTelemetry collector, as its `OTEL_…`
-        variables say. Raises SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of
-        input.
+        on, every request has a line. With `telemetry`, traces and metrics go to an OpenTelemetry collector, as the
+        `OTEL_…` variables say. Raises SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of input.
         """
         try:
             check_web_options(web, Server.run)

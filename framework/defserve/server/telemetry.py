@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Telemetry", "TelemetryOptions", "is_installed"]
 
 UNNAMED_SERVICE = "unknown_service"
-"""What OpenTelemetry calls a service without a name."""
+"""How the name begins that OpenTelemetry gives to a service without one."""
 ERROR_TYPE_ATTRIBUTE, OUTCOME_ATTRIBUTE = "dev.defserve.error_type", "dev.defserve.outcome"
 
 
@@ -87,8 +87,10 @@ class Telemetry(Extension):
         try:
             result = await next(call, params)
         except BaseException as error:
+            self._received.name_item(span, call.method, call.subject_name)
             self.finish(span, make_error_outcome(call, error))
             raise
+        self._received.name_item(span, call.method, call.subject_name)
         self.finish(span, make_result_outcome(result), result)
         return result
 
@@ -159,9 +161,8 @@ def set_up_export(service: str) -> None:
         raise UsageError(
             "telemetry needs OpenTelemetry and its exporter", fix='pip install "defserve[telemetry]"'
         ) from None
-    # A name in OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES wins.
-    resource = Resource({"service.name": service}).merge(Resource.create())
-    if resource.attributes["service.name"] == UNNAMED_SERVICE:
+    resource = Resource.create()  # with a name, if OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES has one
+    if str(resource.attributes["service.name"]).startswith(UNNAMED_SERVICE):
         resource = resource.merge(Resource({"service.name": service}))
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         provider = TracerProvider(resource=resource)

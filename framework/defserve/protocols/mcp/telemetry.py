@@ -210,6 +210,13 @@ class MessageTracer:
         propagate.inject(carried)
         return open_span, {**params, "_meta": {**read_meta(params), **carried}} if carried else params
 
+    def name_item(self, open_span: OpenSpan, method: str, name: str | None) -> None:
+        """Say which tool or prompt it was, if that was not known at the start: a server behind this one was late."""
+        attribute = NAMED_ITEMS.get(method)
+        if attribute is not None and name is not None and attribute not in open_span.attributes:
+            open_span.set_attribute(attribute, name)
+            open_span.span.update_name(f"{method} {name}")
+
     def finish(self, open_span: OpenSpan, outcome: MessageOutcome, result: Any = None) -> None:
         """The message was answered, or never will be."""
         seconds = open_span.leave()
