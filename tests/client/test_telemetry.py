@@ -97,7 +97,7 @@ def serving_kernel(folder: Path, collector: Collector) -> Iterator[tuple[subproc
         yield process, url
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 @pytest.mark.slow
