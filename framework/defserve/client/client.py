@@ -13,7 +13,7 @@ from anyio import CancelScope
 
 from defserve.base.version import VERSION
 from defserve.client.answers import Answers, maybe_await, send_with_input_rounds
-from defserve.client.conversation import ClientConversation, ProgressHandler, RequestObserver
+from defserve.client.conversation import ProgressHandler, RequestObserver, choose_conversation
 from defserve.client.eras import (
     NEWEST_VERSION_BY_ERA,
     ClientOffer,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from defserve.client.mgp.peer import Mgp, MgpPeer
     from defserve.client.mgp.streaming import Stream
     from defserve.client.tasks import ServerTask, StartedCall
+    from defserve.client.telemetry import TelemetryOptions
 
 
 INFO: Final[Mapping[str, Any]] = {"name": "defserve", "version": VERSION}
@@ -72,6 +73,7 @@ class Client(ServerRequests):
     mcpl         how the host works with servers that act on their own; without it MCPL is not offered
     apps         whether this client can show views (MCP apps); without it, servers hide them
     extensions   further protocols, or parts of one; each belongs to this client alone
+    telemetry    what is traced of its messages; without it nothing is, and OpenTelemetry is not imported
     timeout      seconds that each request may take, unless the call gives its own; None waits for ever
     on_log       called with the params of each log notification; asks the server for `log_level`, or else "info"
     on_progress  called with progress, total and message of each tool call that has no handler of its own
@@ -97,6 +99,7 @@ class Client(ServerRequests):
         mcpl: Mcpl | None = None,
         apps: bool = False,
         extensions: Sequence[ClientExtension] = (),
+        telemetry: TelemetryOptions | None = None,
         timeout: float | None = 60.0,
         log_level: str | None = None,
         methods: Mapping[str, Callable[[Json], Any]] | None = None,
@@ -109,7 +112,7 @@ class Client(ServerRequests):
         self._wanted_version = version
         self._log_level = log_level or ("info" if on_log else None)
         self._on_log, self._on_progress, self._on_notification = on_log, on_progress, on_notification
-        self._conversation = ClientConversation(
+        self._conversation = choose_conversation(telemetry)(
             link, on_request=self._answer_request, on_notification=self._hear, on_gone=self._on_peer_gone
         )
         plugged: list[ClientExtension] = []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic_core import from_json
 
@@ -31,6 +32,9 @@ from defserve.limits import Limits
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.session import Session
+
+WatchMessage: TypeAlias = Callable[["Session", str, Params, "Call | None"], AbstractContextManager[Any]]
+"""`Extension.watch_message`."""
 
 REMEMBERED_TERMS = 256
 REMEMBERED_PIPELINES = 4_096
@@ -137,6 +141,8 @@ class Composition:
         """Whether there may be items that a caller does not see."""
         self.phase_watchers = tuple(e.phase_changed for e in extensions if _overrides(e, "phase_changed"))
         self.service = ServiceLifecycle(self)
+        self._watchers = tuple(e.watch_message for e in extensions if _overrides(e, "watch_message"))
+        self.request_wrappers = tuple(wrap for e in extensions if (wrap := e.around_requests()) is not None)
         self._vital = frozenset(name for e in extensions for name in e.while_draining)
         self._urgent = self._vital.union(*(e.ahead_of_queue for e in extensions))
         self._listing = frozenset(name for e in extensions for name in e.listing)
@@ -252,7 +258,8 @@ class Composition:
             methods = {
                 name: self._fold(name, handler, extensions) for e in extensions for name, handler in e.methods().items()
             }
-            self._tables[active] = DispatchTable(active, extensions, self._stages, methods, _listeners(extensions))
+            listeners = self._watch_listeners(_listeners(extensions))
+            self._tables[active] = DispatchTable(active, extensions, self._stages, methods, listeners)
         return self._tables[active]
 
     def _fold(self, name: str, handler: Handler, extensions: Sequence[Extension]) -> WrappedMethod:
@@ -275,14 +282,24 @@ class Composition:
 
         return call_wrapper
 
+    def _watch_listeners(self, listeners: dict[str, tuple[Listener, ...]]) -> dict[str, tuple[Listener, ...]]:
+        for watch in self._watchers:
+            listeners = {name: (_watch_listeners(watch, name, heard),) for name, heard in listeners.items()}
+        return listeners
+
+    def _watch_opening(self, name: str, handler: Handler) -> Handler:
+        for watch in self._watchers:
+            handler = _watch_opening(watch, name, handler)
+        return handler
+
     def _before_opening(self) -> NegotiatedTerms:
         methods = {
-            name: self._fold(name, handler, ())
+            name: self._fold(name, self._watch_opening(name, handler), ())
             for e in self.extensions
             for name, handler in e.methods().items()
             if name in e.opens_with
         }
-        listeners = _listeners(self.extensions, before_opening=True)
+        listeners = self._watch_listeners(_listeners(self.extensions, before_opening=True))
         table = DispatchTable(frozenset(), (), self._stages, MappingProxyType(methods), MappingProxyType(listeners))
         return NegotiatedTerms(None, {}, table)
 
@@ -308,6 +325,42 @@ def _listeners(extensions: Sequence[Extension], *, before_opening: bool = False)
             if not before_opening or name in extension.opens_with:
                 found[name] = (*found.get(name, ()), listener)
     return found
+
+
+def _watch_listeners(watch: WatchMessage, name: str, listeners: tuple[Listener, ...]) -> Listener:
+    """All listeners of a notification as one, with the watcher around what they do at once, or else all they do."""
+
+    def listen_at_once(session: Session, params: Params) -> Any:
+        with watch(session, name, params, None):
+            pending = [work for listener in listeners if (work := listener(session, params)) is not None]
+        return _await_all(pending) if pending else None
+
+    async def listen(session: Session, params: Params) -> None:
+        with watch(session, name, params, None):
+            for listener in listeners:
+                if (work := listener(session, params)) is not None:
+                    await work
+
+    return listen if any(map(is_coroutine_function, listeners)) else listen_at_once
+
+
+def _watch_opening(watch: WatchMessage, name: str, handler: Handler) -> Handler:
+    """A handler with the watcher around it. It stays one that answers at once, if it is one."""
+
+    def run_at_once(call: Call, params: Params) -> Any:
+        with watch(call.session, name, params, call):
+            return handler(call, params)
+
+    async def run(call: Call, params: Params) -> Any:
+        with watch(call.session, name, params, call):
+            return await handler(call, params)
+
+    return run if is_coroutine_function(handler) else run_at_once
+
+
+async def _await_all(pending: Sequence[Awaitable[Any]]) -> None:
+    for work in pending:
+        await work
 
 
 def _add_timeout(following: Handler, method: str, seconds: float) -> Handler:

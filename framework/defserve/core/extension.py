@@ -6,7 +6,7 @@ Every contribution is optional. A protocol with many features is a `SectionedExt
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -29,6 +29,13 @@ Wrapper: TypeAlias = Callable[["Call", Params, Next], Awaitable[Any]]
 """`async (call, params, next)`: sees the params in and the result out of the method it wraps."""
 
 ALL_METHODS = "*"
+
+SendRequest: TypeAlias = Callable[[Params, Callable[[RequestId], None] | None], Awaitable[Any]]
+"""`async (params, numbered)`: sends a request whose method is chosen. `numbered` is called with its id."""
+RequestWrapper: TypeAlias = Callable[
+    ["Session", str, SendRequest, Params, Callable[[RequestId], None] | None], Awaitable[Any]
+]
+"""`async (session, method, send, params, numbered)`: sees a request of ours on its way out, and its result."""
 
 Listener: TypeAlias = Callable[["Session", Params], Any]
 """`(session, params)` for an incoming notification; a coroutine it returns runs as a task."""
@@ -131,6 +138,16 @@ class Extension:
     def around(self) -> Mapping[str, Wrapper]:
         """Method to wrapper; `ALL_METHODS` stands for all others. The first extension's wrapper is outermost."""
         return {}
+
+    def watch_message(
+        self, session: Session, method: str, params: Params, call: Call | None
+    ) -> AbstractContextManager[Any]:
+        """Entered around what no wrapper sees: a notification, or the `call` of a method that opens a conversation."""
+        raise NotImplementedError
+
+    def around_requests(self) -> RequestWrapper | None:
+        """Wraps the requests that this server sends to its peers."""
+        return None
 
     def stages(self) -> Stages | None:
         """Steps around the call of a listed item, in the fixed order of `Stages`."""

@@ -8,11 +8,12 @@ peer, are in `peer_messages.py`. What is left of a session when it is written do
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from defserve.core.call import Call, CallQueue, ExtensionLocals, FinalReply, ReplyBatch, can_skip_queue, queue_call
-from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage
+from defserve.core.extension import AddressedMessage, Offer, OutgoingMessage, SendRequest
 from defserve.core.messages import (
     Message,
     Params,
@@ -357,6 +358,21 @@ class Session(ExtensionLocals):
         terms = relates_to.terms if relates_to is not None else self.terms
         if terms is None or not terms.profile.calls_back:
             raise NoBackChannel(f"{method}: this peer takes no requests")
+        send: SendRequest = partial(self._send_request, terms, method, relates_to, timeout, identity)
+        for wrap in self.composition.request_wrappers:
+            send = partial(wrap, self, method, send)
+        return await send(params, numbered)
+
+    async def _send_request(
+        self,
+        terms: NegotiatedTerms,
+        method: str,
+        relates_to: Call | None,
+        timeout: float | None,
+        identity: PeerIdentity | None,
+        params: Params,
+        numbered: Callable[[RequestId], None] | None,
+    ) -> Any:
         if self.closed:
             raise PeerGone(f"{method}: the peer has left")
         if self._requests is None:

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from defserve.auth.authority import is_stranger
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.version import VERSION
-from defserve.client.conversation import ClientConversation
+from defserve.client.conversation import choose_conversation
 from defserve.client.eras import (
     MCP_KEY_PREFIX,
     ClientOffer,
@@ -103,7 +103,7 @@ class BackendChannel:
         self.pid: int | None = getattr(link, "pid", None)
         if isinstance(link, PollingLink):
             link.on_hang_up = self._hung_up
-        self.conversation = ClientConversation(
+        self.conversation = choose_conversation(self._owner.telemetry)(
             link,
             on_request=self.answer_request,
             on_notification=self._heard,

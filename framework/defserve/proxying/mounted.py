@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from defserve.client.eras import SessionTerms
     from defserve.core.call import Call
     from defserve.core.session import PeerIdentity, Session
+    from defserve.protocols.mcp.telemetry import TelemetryOptions
     from defserve.protocols.mcp.transforms import Transform
     from defserve.proxying.conversations import DecidePermissions
 
@@ -150,6 +151,8 @@ class MountedServer:
         """Whether a caller may use the server at all. None: everybody may."""
         self.decides: DecidePermissions | None = None
         """What it is told of the permissions that it needs (MGP §3). None: it is told nothing."""
+        self.telemetry: TelemetryOptions | None = None
+        """What is traced of the messages to it. None: nothing."""
         self.stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self.on_stderr: Callable[[str], None] | None = None
 

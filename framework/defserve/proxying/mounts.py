@@ -33,6 +33,7 @@ from defserve.proxying.targets import Command, Remote, Target, parse_target
 if TYPE_CHECKING:
     from defserve.core.messages import Params
     from defserve.core.session import Session
+    from defserve.protocols.mcp.telemetry import TelemetryOptions
 
 
 LIST_WAIT_SECONDS: Final = 2.0
@@ -64,6 +65,7 @@ class Mounts(Extension):
         self._parking = ParkedWorkRegistry()
         self.tasks: RemoteTasks | None = None
         """Who keeps the tasks of backends. Set before serving begins."""
+        self._telemetry: TelemetryOptions | None = None
         front.mcp.resources.unlisted = self._find_unlisted_resource
         front.mcp.lifecycle.more_instructions = self._instructions
         front.mcp.offer_elsewhere(self, self.before_list, self._states, self._late)
@@ -87,8 +89,15 @@ class Mounts(Extension):
             raise UsageError(f"there are two mounted servers called {id!r}", fix="give one of them another prefix")
         backend = Backend(id, target, self._front, options, self._parking, self._keep_task)
         self.backends[id] = backend
+        backend.telemetry = self._telemetry
         self.reserve_prefix(id, backend.prefix)
         return backend
+
+    def trace_messages(self, telemetry: TelemetryOptions) -> None:
+        """Trace what is sent to the backends, now and later. Call it before serving."""
+        self._telemetry = telemetry
+        for backend in self.backends.values():
+            backend.telemetry = telemetry
 
     def reserve_prefix(self, id: str, prefix: MountPrefix) -> None:
         """Names with this prefix are those of one server; backends that offer such names have them taken out."""

@@ -6,7 +6,7 @@ and nothing is imported for an address that is not used. A server on the network
 and no `auth` could grant them.
 
 Logs, metrics and spans are extensions that watch requests from outside. None is active unless it is switched on.
-Arguments and results are never kept.
+Arguments and results are never kept, unless a trace is asked to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.events import EventChannel
     from defserve.server.metrics import Metrics
     from defserve.server.server import Server
-    from defserve.server.telemetry import Telemetry
+    from defserve.server.telemetry import Telemetry, TelemetryOptions
     from defserve.stores.audit.log_file import AuditLog
 else:
     __getattr__ = make_lazy_getattr(
@@ -34,7 +34,7 @@ else:
             "defserve.protocols.mgp.events": "EventChannel",
             "defserve.server.metrics": "Metrics",
             "defserve.server.server": "Server",
-            "defserve.server.telemetry": "Telemetry",
+            "defserve.server.telemetry": "Telemetry TelemetryOptions",
             "defserve.stores.audit.log_file": "AuditLog",
         },
     )
@@ -49,4 +49,5 @@ __all__ = [
     "Metrics",
     "Server",
     "Telemetry",
+    "TelemetryOptions",
 ]

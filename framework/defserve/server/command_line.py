@@ -51,6 +51,11 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--rest", "rest", {**SWITCH, "help": "also serve POST …/tools/NAME and GET …/openapi.json"}),
     ("--metrics", "metrics", {**SWITCH, "help": "also serve GET …/metrics for Prometheus"}),
     (
+        "--telemetry",
+        "telemetry",
+        {**SWITCH, "help": "send traces and metrics to an OpenTelemetry collector, as the OTEL_… variables say"},
+    ),
+    (
         "--page",
         "page",
         {"action": BooleanOptionalAction, "help": "a page for browsers (default: on loopback names, without auth)"},

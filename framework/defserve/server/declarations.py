@@ -413,6 +413,10 @@ def compose_server(server: Server) -> Composition:
             where=find_source_location(server.wrappers[unknown[0]][0]),
             fix=did_you_mean(unknown[0], sorted(composition.known_methods)),
         )
+    if _is_proxy(server) and any(extension.name == "telemetry" for extension in server.extensions):
+        from defserve.server.telemetry import trace_backends
+
+        trace_backends(server.extensions, server.mounts)
     if server.search is not None:
         server.search.check(is_whole=not _is_proxy(server))
     server.check_mounts()

@@ -17,7 +17,7 @@ from defserve.core.call import Call
 from defserve.protocols.mcp.errors import get_trace_id
 from defserve.server.metrics import RequestOutcome, RequestWatcher
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s%(span)s"
 DEFAULT_LEVEL = "info"
 
 
@@ -172,10 +172,37 @@ class WorkerNumber(logging.Filter):
         return True
 
 
+class SpanIds(logging.Filter):
+    """Adds the ids of the current span to a record, if one is active: as fields, or at the end of its text.
+
+    A request that has a trace id of its own keeps it. The field for the span's is `otel_trace_id` then.
+    """
+
+    def __init__(self, *, is_field: bool) -> None:
+        super().__init__()
+        self._is_field = is_field
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # Not imported here: who traces has imported it.
+        if (trace := sys.modules.get("opentelemetry.trace")) is None:
+            return True
+        span = trace.get_current_span().get_span_context()
+        if not span.is_valid:
+            return True
+        trace_id, span_id = trace.format_trace_id(span.trace_id), trace.format_span_id(span.span_id)
+        if self._is_field:
+            fields = {"trace_id": trace_id, **getattr(record, "fields", {}), "span_id": span_id}
+            record.fields = fields if fields["trace_id"] == trace_id else fields | {"otel_trace_id": trace_id}
+        else:
+            record.span = f" trace_id={trace_id} span_id={span_id}"
+        return True
+
+
 def log_to_stderr(level: str | None, as_json: bool) -> bool:
     """Log to stderr from `level` (or `info`) on. Returns whether that includes the requests."""
     handler = NonBlockingLogHandler()
-    handler.setFormatter(JsonLogFormatter() if as_json else logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(JsonLogFormatter() if as_json else logging.Formatter(LOG_FORMAT, defaults={"span": ""}))
+    handler.addFilter(SpanIds(is_field=as_json))
     logging.basicConfig(handlers=[handler], level=(level or DEFAULT_LEVEL).upper(), force=True)
     return logging.getLogger().isEnabledFor(logging.INFO)
 

@@ -84,9 +84,9 @@ class RequestWatcher(Extension, ABC, Generic[Handle]):
         try:
             result = await next(call, params)
         except BaseException as error:
-            self.end(call, begun, perf_counter() - began, _classify_error(call, error))
+            self.end(call, begun, perf_counter() - began, classify_error(call, error))
             raise
-        self.end(call, begun, perf_counter() - began, _classify_result(result))
+        self.end(call, begun, perf_counter() - began, classify_result(result))
         return result
 
     @abstractmethod
@@ -98,7 +98,8 @@ class RequestWatcher(Extension, ABC, Generic[Handle]):
         """The request was answered, or never will be."""
 
 
-def _classify_error(call: Call, error: BaseException) -> RequestOutcome:
+def classify_error(call: Call, error: BaseException) -> RequestOutcome:
+    """How a call ended that raised."""
     if call.timed_out:
         return RequestOutcome(ERROR, "timeout")
     if call.suspension is not None and not call.cut_short:
@@ -109,7 +110,8 @@ def _classify_error(call: Call, error: BaseException) -> RequestOutcome:
     return RequestOutcome(ERROR, _error_type(getattr(error, "error_type", None) or type(error).__name__), code)
 
 
-def _classify_result(result: Any) -> RequestOutcome:
+def classify_result(result: Any) -> RequestOutcome:
+    """How a call ended that gave a result: it may be an error for the model, or a question."""
     if not is_mapping(result):
         return RequestOutcome(OK)
     if result.get("resultType") == "input_required":

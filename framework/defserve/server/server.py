@@ -345,6 +345,7 @@ class Server(Declarations):
         token_file: str | None = None,
         log_level: str | None = None,
         log_json: bool = False,
+        telemetry: bool = False,
         workers: int | str | None = None,
         **web: Unpack[WebFields],
     ) -> None:
@@ -355,13 +356,13 @@ class Server(Declarations):
         of `token_file`) says who this server is. With `workers` (a number, or "auto" for one each core) so many
         processes serve the address. Each is started like this one and runs up to here, so `run` must not depend on
         what was done in this process alone. With `log_level` or `log_json`, logs go to stderr; from level "info"
-        on, every request has a line. Raises SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of
-        input.
+        on, every request has a line. With `telemetry`, traces and metrics go to an OpenTelemetry collector, as the
+        `OTEL_…` variables say. Raises SystemExit(130) after Ctrl-C; returns after SIGTERM and at the end of input.
         """
         try:
             check_web_options(web, Server.run)
             refuse_in_a_loop()
-            self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False))
+            self.observe(log_level=log_level, log_json=log_json, metrics=web.get("metrics", False), telemetry=telemetry)
             if workers is not None:
                 from defserve.server.workers.running import serve_worker_group
 
@@ -389,15 +390,22 @@ class Server(Declarations):
 
             raise make_attribute_error("Server", name, SERVER_ATTRIBUTE_FIXES, dir(type(self)))
 
-    def observe(self, *, log_level: str | None = None, log_json: bool = False, metrics: bool = False) -> None:
-        """Set up logging and metrics, as `run` does with these options. Call it before serving."""
-        if log_level is None and not (log_json or metrics):
+    def observe(
+        self,
+        *,
+        log_level: str | None = None,
+        log_json: bool = False,
+        metrics: bool = False,
+        telemetry: bool = False,
+    ) -> None:
+        """Set up logging, metrics and telemetry, as `run` does with these options. Call it before serving."""
+        if log_level is None and not (log_json or metrics or telemetry):
             return
         if log_level is not None:
             check_log_level(log_level)
         from defserve.server.serving import make_observers
 
-        if found := make_observers(self.extensions, log_level, log_json, metrics):
+        if found := make_observers(self.extensions, log_level, log_json, metrics, telemetry, self.name):
             self.extend(*found)
 
     def join(self, on: str, *, token: str | None = None) -> AbstractAsyncContextManager[Participant]:

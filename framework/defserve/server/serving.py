@@ -90,10 +90,21 @@ async def join_topic(server: Server, on: str, token: str | None) -> AsyncGenerat
 
 
 def make_observers(
-    present: Sequence[Extension], log_level: str | None, log_json: bool, metrics: bool
+    present: Sequence[Extension],
+    log_level: str | None,
+    log_json: bool,
+    metrics: bool,
+    telemetry: bool,
+    name: str,
 ) -> list[Extension]:
-    """The extensions for these options, except those that are present. Sets up logging."""
+    """The extensions for these options, except those that are present. Sets up logging, and telemetry for `name`."""
     found: list[Extension] = []
+    if telemetry:
+        from defserve.server.telemetry import Telemetry, set_up_export
+
+        set_up_export(name)
+        if not any(isinstance(extension, Telemetry) for extension in present):
+            found.append(Telemetry())  # before the log of requests: its lines are written within their spans
     if log_level is not None or log_json:
         from defserve.server.logs import log_to_stderr
 

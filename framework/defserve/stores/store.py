@@ -133,6 +133,7 @@ API_KEYS_SPACE: Final = Space("keys")
 SECRETS_SPACE: Final = Space("secrets")
 AUDIT_HEADS_SPACE: Final = Space("audit")
 AUDIT_LOG_SPACES: Final = SpaceFamily("audit log:")
+AUDIT_EXPORT_SPACE: Final = Space("audit export")
 DENIED_TOKENS_SPACE: Final = Space("denied tokens")
 CHECKPOINT_SPACES: Final = SpaceFamily("state:")
 NONCES: Final = SpaceFamily("nonce:")
@@ -156,6 +157,7 @@ SPACE_DESCRIPTIONS: Final[Mapping[str, str]] = {
     "`events` is that of event cursors",
     AUDIT_HEADS_SPACE: "the last signed head of each audit log that is anchored here, under the log's name",
     AUDIT_LOG_SPACES: "after the colon the log's name: each record under its number, the last signed head under `head`",
+    AUDIT_EXPORT_SPACE: "under the names of an audit log and a collector, the number of the next record to send there",
     DENIED_TOKENS_SPACE: "under the hash of its id, each signed token that is accepted no more, until it expires",
     CHECKPOINT_SPACES: 'after the colon `["set","owner"]`: the tree under `tree`, each checkpoint under its id',
     NONCES: "after the colon the nonce: one value, expected to be absent, with a ttl, so it is spent exactly once",

@@ -1,11 +1,13 @@
-"""`defserve audit`: check that an audit log is intact, and read it."""
+"""`defserve audit`: check that an audit log is intact, read it, and send it to an OpenTelemetry collector."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from defserve.cli.exits import print_error
@@ -22,13 +24,21 @@ from defserve.cli.screen_blocks import JsonBlock, StyledLine, Table, format_coun
 from defserve.core.json_values import is_object
 from defserve.errors import UsageError
 from defserve.stores.audit.chain import (
+    AuditKeys,
+    AuditLogBroken,
     AuditReport,
     describe_chain_error,
     iter_numbered_lines,
     parse_log_line,
     verify_audit_log,
 )
-from defserve.stores.audit.log_file import AUDIT_KEY_VARIABLE, load_audit_key
+from defserve.stores.audit.log_file import (
+    AUDIT_KEY_VARIABLE,
+    AuditPage,
+    AuditUnavailable,
+    LogReader,
+    load_audit_key,
+)
 
 INTACT: Final = 0
 BROKEN: Final = 1
@@ -45,10 +55,19 @@ SHOW_EXAMPLES: Final = """  defserve audit show audit.log --last 20
   defserve audit show audit.log --trace 550e8400-e29b-41d4-a716-446655440000 --json
 """
 
+EXPORT_EXAMPLES: Final = """  defserve audit export audit.log --to http://localhost:4318 --follow
+  defserve audit export sqlite:///shop.db#audit --server shop --to https://otel.example
+"""
+
 VERIFY_ABOUT: Final = """Check every line of an audit log, and that its end was not cut off.
 
 Exits with 0 if the log is intact, 1 if it is broken, 2 if it could not be checked."""
 SHOW_ABOUT: Final = "Show the events of an audit log, oldest first. The log is not checked; `verify` does that."
+EXPORT_ABOUT: Final = """Send an audit log to an OpenTelemetry collector (OTLP over HTTP), from where the last export ended.
+
+The position is kept in a store. While the collector is away, nothing is lost: the records wait in the log. A record
+that was sent twice, because this was killed, has the same log.record.uid. Ends when all is sent; with --follow never.
+OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_HEADERS name the collector and its token, if nothing else does."""
 KEY_HELP: Final = (
     f"the key the log was written with (default: ${AUDIT_KEY_VARIABLE}, then ~/.config/defserve/audit.key)"
 )
@@ -57,8 +76,10 @@ ANCHOR_HELP: Final = "where the log's heads are kept elsewhere: a file, or the a
 
 
 def main(argv: list[str]) -> int:
-    about, examples = "Check that an audit log is intact, and read it.", VERIFY_EXAMPLES + SHOW_EXAMPLES
-    return run_action("defserve audit", about, examples, {"verify": verify_log, "show": show_log}, argv)
+    about = "Check that an audit log is intact, read it, and send it to a collector."
+    examples = VERIFY_EXAMPLES + SHOW_EXAMPLES + EXPORT_EXAMPLES
+    actions = {"verify": verify_log, "show": show_log, "export": export_log}
+    return run_action("defserve audit", about, examples, actions, argv)
 
 
 def verify_log(argv: list[str]) -> int:
@@ -124,6 +145,79 @@ def show_log(argv: list[str]) -> int:
     if bad:
         show_stderr(*format_problem("note", f"line {bad[0]} is not a record; run defserve audit verify {options.file}"))
     return INTACT
+
+
+def export_log(argv: list[str]) -> int:
+    """`defserve audit export`."""
+    options = CommandParser("defserve audit export", EXPORT_ABOUT, EXPORT_EXAMPLES).parse_options(
+        argv,
+        CommandArgument("log", metavar="LOG", help="the file, or the address of the store (sqlite:///audit.db#NAME)"),
+        CommandArgument("--to", metavar="URL", help="the collector, such as http://localhost:4318"),
+        CommandArgument("--follow", action="store_true", help="go on with what comes"),
+        CommandArgument("--server", metavar="NAME", help="whose log it is (default: the name of the log)"),
+        CommandArgument("--name", metavar="NAME", help="the name of the log in its records (default: its file name)"),
+        CommandArgument("--store", metavar="STORE", help="where the position is kept (default: LOG.export.db)"),
+        CommandArgument("--from", dest="first", metavar="SEQ", type=parse_positive_int, help="begin with this record"),
+        CommandArgument("--key-file", metavar="FILE", help=KEY_HELP),
+    )
+    from defserve.stores.audit.export import ExportRefused
+
+    try:
+        sent = asyncio.run(_export(options))
+    except (ExportRefused, AuditUnavailable) as error:
+        return print_error(
+            f"{error}\n  fix: see what the collector logs; what was sent is kept, so run this again", BROKEN
+        )
+    except KeyboardInterrupt:
+        return INTACT
+    show_stderr(StyledLine(f"sent: {format_count(sent, 'event')}"))
+    return INTACT
+
+
+async def _export(options: Namespace) -> int:
+    from defserve.stores.audit.export import AuditExport, ExportedLog, ExportPosition, make_collector
+    from defserve.stores.audit.stored_log import StoredAuditLog, is_store_address
+    from defserve.stores.identity import make_server_store, parse_identity
+
+    collector, key = make_collector(options.to), load_audit_key(options.key_file)
+    address, _, log_name = options.log.partition("#")
+    stored: StoredAuditLog | None = None
+    if ":" in options.log and is_store_address(options.log):
+        stored = StoredAuditLog(options.log, key=key)
+        name, kept_at = log_name or stored.name, options.store or address
+    else:
+        _open_log(options.log).close()
+        name, kept_at = Path(options.log).name, options.store or f"sqlite:///{options.log}.export.db"
+    name = options.name or name
+    identity = parse_identity(options.server or name)
+    store = make_server_store(kept_at, identity)
+    reader = LogReader(Path(options.log), AuditKeys(key)) if stored is None else None
+
+    def read_page(first: int, limit: int) -> AuditPage:
+        if stored is not None:
+            return stored.replay(first, None, limit)
+        assert reader is not None
+        try:
+            return reader.read_page(first, None, limit)
+        except (OSError, AuditLogBroken) as error:
+            raise AuditUnavailable(f"the audit log cannot be read: {describe_chain_error(error)}") from None
+
+    export = AuditExport(
+        read_page,
+        ExportPosition(store, name, collector.url),
+        collector.send,
+        ExportedLog(identity.label, options.server or name, name),
+    )
+    try:
+        if options.first is not None:
+            await export.start_at(options.first)
+        if options.follow:
+            await export.follow()
+        return await export.export_available(is_patient=False)
+    finally:
+        await store.close()
+        if stored is not None:
+            stored.close()
 
 
 def _row(record: dict[str, Any]) -> tuple[str, ...]:

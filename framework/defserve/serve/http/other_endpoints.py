@@ -93,7 +93,7 @@ class WebSocketEndpoint:
 
         The socket ends with the credential that it was opened with. Raises LimitExceeded before it is accepted.
         """
-        socket = WebSocket(receive, send, self.provider.limits.message)
+        socket = WebSocket(scope, receive, send, self.provider.limits.message)
         socket.conversation = self.provider.open(socket.push, principal=principal, counted=True)
         try:
             await send({"type": "websocket.accept", "subprotocol": choose_subprotocol(scope)})
@@ -126,16 +126,16 @@ class WebSocket(UnreadMessages):
     """One accepted socket."""
 
     __slots__ = (
-        *("conversation", "draining", "credentials"),
+        *("conversation", "draining", "credentials", "scope"),
         *("_heard", "_limit", "_opened", "_receive", "_room", "_send", "_tasks", "_why"),
     )
 
     conversation: Session
     sharer = None
 
-    def __init__(self, receive: Receive, send: Send, limit: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
         super().__init__()
-        self.draining = False
+        self.scope, self.draining = scope, False
         self.credentials: tuple[BearerCredential, ...] = ()
         self._tasks: list[asyncio.Task[CloseReason | None]] = []
         self._why: CloseReason | None = None

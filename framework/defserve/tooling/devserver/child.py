@@ -61,9 +61,11 @@ def prepare_server(server: Any, plan: ServePlan) -> dict[str, Any]:
         return plan.options
     if plan.last_call:
         server.extend(LastCallRecorder(Path(plan.last_call)))
-    given: Any = {name: plan.options[name] for name in ("log_level", "log_json", "metrics") if name in plan.options}
+    observed = ("log_level", "log_json", "metrics", "telemetry")
+    given: Any = {name: plan.options[name] for name in observed if name in plan.options}
     server.observe(**given)
-    return {name: value for name, value in plan.options.items() if name not in ("log_level", "log_json")}
+    done = ("log_level", "log_json", "telemetry")
+    return {name: value for name, value in plan.options.items() if name not in done}
 
 
 def serve(server: Any, plan: ServePlan) -> int:
