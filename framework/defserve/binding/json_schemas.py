@@ -309,11 +309,10 @@ def _simplify_node(schema: JsonSchema) -> JsonSchema:
         made = _split_types(made, list(map(str, kinds)))
     if is_array(options := made.get("anyOf")):
         made["anyOf"] = [inner for option in options for inner in _flatten_union(option)]
-    for name, inner in (made.get("properties") or {}).items():
-        if inner is True:
-            made["properties"] = made["properties"] | {name: {}}
+    if is_object(properties := made.get("properties")):
+        made["properties"] = {name: {} if inner is True else inner for name, inner in properties.items()}
     if made.get("type") == "object" and "properties" not in made:
-        made = {"type": "object", "properties": {}, **made}
+        made = ensure_properties(made)
     if made.get("type") == "array":
         made = simplify_array(made)
     return made
@@ -328,7 +327,8 @@ def simplify_choices(schema: JsonSchema) -> JsonSchema:
     values: list[Any] = schema["enum"]
     by_kind: dict[str, list[Any]] = {}
     for value in values:
-        by_kind.setdefault(_JSON_TYPE_NAMES.get(type(value), ""), []).append(value)
+        kind: type[Any] = type(value)
+        by_kind.setdefault(_JSON_TYPE_NAMES.get(kind, ""), []).append(value)
     if "number" in by_kind and "integer" in by_kind:
         by_kind["number"] = [value for value in values if type(value) in (int, float)]
         del by_kind["integer"]
