@@ -31,6 +31,7 @@ from defserve.tooling.lint.definitions import (
     read_listed_definitions,
 )
 from defserve.tooling.lint.rules import LINT_RULES, LintComplaint, run_lint_rules
+from defserve.tooling.lint.store_rules import STORE_CHECKS, STORES, find_store_problems, read_submission
 from defserve.tooling.listing import ServerListing
 from defserve.tooling.vendor_shapes import VENDOR_SHAPES, count_json_tokens, shape_tool, shape_tools
 
@@ -51,6 +52,7 @@ EXAMPLES: Final = """  defserve check server.py
   defserve check -m shop --json
   defserve check server.py --calls calls.jsonl        each line {"name": "add", "arguments": {"a": 1}}
   defserve check server.py --for claude --for gemini  what these clients would refuse or leave out
+  defserve check server.py --store openai             what this store would refuse
   defserve check -- npx some-mcp-server
   defserve check weather                              one in .mcp.json
   defserve check --rules
@@ -82,6 +84,14 @@ def _main(argv: list[str]) -> int:
             choices=CLIENTS,
             help="also check what a client would refuse or leave out; repeatable",
         ),
+        CommandArgument(
+            "--store",
+            dest="stores",
+            action="append",
+            default=[],
+            choices=STORES,
+            help="also check the rules of a store; repeatable",
+        ),
         make_flag("--rules", help="show the rules"),
         RESULT_JSON_FLAG,
         *CONNECTION_OPTIONS,
@@ -89,6 +99,7 @@ def _main(argv: list[str]) -> int:
     if options.rules:
         rules = {name: (rule.level, rule.about) for name, rule in LINT_RULES.items()}
         rules |= CLIENT_RULES if options.clients else {}
+        rules |= {name: check[:2] for name, check in STORE_CHECKS.items()} if options.stores else {}
         shown = [JsonBlock({name: {"level": level, "about": about} for name, (level, about) in rules.items()})]
         show_stdout(*(shown if options.json else _rules_page(rules)))
         return CLEAN
@@ -102,6 +113,10 @@ def _main(argv: list[str]) -> int:
         made = run_lint_rules(found, ignored)
         for client in options.clients:
             made += [LintComplaint(*one) for one in find_client_problems(found, client) if one.rule not in ignored]
+        if options.stores:
+            submission = read_submission(found)
+            for one in dict.fromkeys(one for store in options.stores for one in find_store_problems(submission, store)):
+                made += [LintComplaint(*one)] if one.rule not in ignored else []
         if options.calls and BAD_CALL not in ignored:
             made += bad_calls(options.calls, listed)
     _show(made, found, options)
@@ -126,7 +141,7 @@ def _rules_page(rules: Mapping[str, tuple[str, str]]) -> Iterator[StyledLine]:
 
 def _parse_ignored_rules(given: list[str]) -> set[str]:
     names = {name for text in given for name in text.split(",")}
-    for name in names - {*LINT_RULES, *CLIENT_RULES, BAD_CALL}:
+    for name in names - {*LINT_RULES, *CLIENT_RULES, *STORE_CHECKS, BAD_CALL}:
         raise UsageError(f"there is no rule {name!r}", fix=did_you_mean(name, LINT_RULES, "run defserve check --rules"))
     return names
 
