@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 from typing import Annotated
 
-from defserve import Server
+from defserve import Server, safe
 from pydantic import BaseModel, Field
 
 server = Server("{{ cookiecutter.project_slug }}")
@@ -26,7 +26,8 @@ def dice() -> Path:
     return Path("view.html")
 
 
-@server.tool(app=dice)
+@server.tool(title="Roll dice", app=dice)
+@safe
 def roll(count: HowMany = 2) -> Roll:
     """Roll dice.
 
@@ -37,7 +38,8 @@ def roll(count: HowMany = 2) -> Roll:
     return Roll(dice=rolled, total=sum(rolled))
 
 
-@server.tool(visible_to="app")
+@server.tool(title="Roll again", visible_to="app")
+@safe
 def roll_again(count: HowMany) -> Roll:
     """Roll again. Only the view calls it.
 

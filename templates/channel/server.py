@@ -1,6 +1,6 @@
 """{{ cookiecutter.description }}"""
 
-from defserve import Server
+from defserve import Server, moderate, safe
 from defserve.live import Author, Channel, ReceivedMessage, everyone
 
 server = Server("{{ cookiecutter.project_slug }}")
@@ -21,7 +21,8 @@ def say(channel: Channel, text: str) -> str:
     return f"{channel.id}/{len(said)}"
 
 
-@server.tool
+@server.tool(title="Post a message")
+@moderate(effects=["notification"])
 async def post(author: str, text: str) -> str:
     """Say something in the room as one of the people there; whoever listens is told.
 
@@ -34,7 +35,8 @@ async def post(author: str, text: str) -> str:
     return f"Posted, and heard by {len(receipts)}."
 
 
-@server.tool
+@server.tool(title="Read what was said")
+@safe
 def transcript(last: int = 20) -> list[str]:
     """What was said in the room, the newest at the end.
 

@@ -19,7 +19,7 @@ class Ran(BaseModel):
     printed: str
 
 
-@server.tool
+@server.tool(title="Run a program")
 @dangerous("code_execution", effects=["process"], confirm=False)  # it is contained: nobody has to confirm it
 async def evaluate(
     code: Annotated[str, Code(level="strict", allow=MODULES)], inputs: dict[str, Any] | None = None

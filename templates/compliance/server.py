@@ -2,7 +2,7 @@
 
 import re
 
-from defserve import Server
+from defserve import Server, safe
 from defserve.live import FinishedTurn, Rewrite
 
 server = Server("{{ cookiecutter.project_slug }}")
@@ -22,7 +22,8 @@ def review(turn: FinishedTurn) -> Rewrite | None:
     return Rewrite(text, metadata={"redactions": kinds}) if kinds else None
 
 
-@server.tool
+@server.tool(title="Redact a text")
+@safe
 def redact(text: str) -> str:
     """Replace secrets and personal data in a text.
 

@@ -2,7 +2,7 @@
 
 import re
 
-from defserve import Server
+from defserve import Server, moderate, safe
 from defserve.live import FinishedTurn, Injection, Turn
 
 server = Server("{{ cookiecutter.project_slug }}")
@@ -13,7 +13,8 @@ extraction = server.feature_set("memory.extraction", "Learn from what is said")
 facts: list[str] = []
 
 
-@server.tool
+@server.tool(title="Remember a fact")
+@moderate(effects=["database"])
 def remember(fact: str) -> str:
     """Remember a fact for later conversations.
 
@@ -25,7 +26,8 @@ def remember(fact: str) -> str:
     return "Remembered."
 
 
-@server.tool
+@server.tool(title="Recall facts")
+@safe
 def recall(about: str) -> list[str]:
     """Everything that is known about something.
 

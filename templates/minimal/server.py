@@ -1,11 +1,12 @@
 """{{ cookiecutter.description }}"""
 
-from defserve import Server
+from defserve import Server, safe
 
 server = Server("{{ cookiecutter.project_slug }}")
 
 
-@server.tool
+@server.tool(title="Greet somebody")
+@safe
 def greet(name: str) -> str:
     """Greet somebody by name.
 

@@ -3,7 +3,7 @@
 import re
 from typing import TypedDict
 
-from defserve import Server
+from defserve import Server, safe
 
 server = Server(
     "{{ cookiecutter.project_slug }}",
@@ -20,7 +20,8 @@ class Task(TypedDict):
     what: str
 
 
-@server.tool
+@server.tool(title="Find tasks")
+@safe
 def find_tasks(notes: str) -> list[Task]:
     """Find what was agreed in the notes of a meeting: every line such as `TODO(Ada): write the letter`.
 

@@ -1,6 +1,6 @@
 """{{ cookiecutter.description }}"""
 
-from defserve import Server, State, ToolError
+from defserve import Server, State, ToolError, moderate, safe
 from pydantic import BaseModel
 
 server = Server("{{ cookiecutter.project_slug }}")
@@ -15,7 +15,8 @@ class Notebook(BaseModel):
 notebooks = server.state(Notebook)
 
 
-@server.tool
+@server.tool(title="Add a note")
+@moderate(effects=["database"])
 def add_note(text: str, book: State[Notebook]) -> int:
     """Write a note; gives back its number.
 
@@ -28,7 +29,8 @@ def add_note(text: str, book: State[Notebook]) -> int:
     return len(book.notes)
 
 
-@server.tool
+@server.tool(title="Edit a note")
+@moderate(effects=["database"])
 def edit_note(number: int, text: str, book: State[Notebook]) -> str:
     """Write a note anew; gives back what it said before.
 
@@ -42,13 +44,15 @@ def edit_note(number: int, text: str, book: State[Notebook]) -> str:
     return before
 
 
-@server.tool
+@server.tool(title="List the notes")
+@safe
 def list_notes(book: State[Notebook]) -> list[str]:
     """All notes, in order."""
     return book.notes
 
 
-@server.tool
+@server.tool(title="Undo the last change")
+@moderate(effects=["database"])
 async def undo(book: State[Notebook]) -> list[str]:
     """Take the last change back; gives back the notes as they are then. Again: the change before it."""
     if not await notebooks.undo():

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from defserve import Context, Server, ToolError
+from defserve import Context, Server, ToolError, moderate, safe
 from pydantic import BaseModel, Field
 
 server = Server("{{ cookiecutter.project_slug }}", instructions="Search the catalogue first, then order by number.")
@@ -41,7 +41,8 @@ CATALOGUE = {
 }
 
 
-@server.tool
+@server.tool(title="Search the catalogue")
+@safe
 def search(query: str, limit: int = 10) -> list[Product]:
     """Find products by a word in their name.
 
@@ -52,7 +53,8 @@ def search(query: str, limit: int = 10) -> list[Product]:
     return [product for product in CATALOGUE.values() if query.lower() in product.name.lower()][:limit]
 
 
-@server.tool
+@server.tool(title="Order products")
+@moderate(effects=["database"])
 def order(lines: list[Line], ctx: Context) -> Order:
     """Order products by their numbers.
 

@@ -214,7 +214,7 @@ def test_without_an_annotation_the_value_decides(
         (str | None, None, {"anyOf": [{"type": "string"}, {"type": "null"}]}),
         (str | int, None, None),
         (int, None, {"type": "integer"}),
-        (Literal["a"], None, {"type": "string", "const": "a"}),
+        (Literal["a"], None, {"type": "string", "enum": ["a"]}),
         (datetime.date, None, {"type": "string", "format": "date"}),
         (int | None, None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
         (Image, None, None),

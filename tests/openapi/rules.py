@@ -51,7 +51,7 @@ def of_tool(tool: Tool) -> Iterator[str]:
     for name in tool.function.arguments.schema.get("properties", {}):
         if not ARGUMENT.fullmatch(name):
             yield f"the argument {name!r} has a name that model APIs refuse"
-    output = tool.returns.published_schema
+    output = tool.returns.publish_schema()
     if output is not None:
         yield from of_schema(output, "output")
 

@@ -26,7 +26,13 @@ from defserve.binding.core_schemas import (
     make_fail_fast_schema,
     make_fail_fast_validator,
 )
-from defserve.binding.json_schemas import compact_schema, find_json_types, make_object_schema
+from defserve.binding.json_schemas import (
+    compact_schema,
+    find_json_types,
+    make_object_schema,
+    make_portable_schema,
+    narrow_schema,
+)
 from defserve.binding.signature import can_be_none, format_annotation, get_class
 from defserve.core.json_values import JsonSchema, find_limit_violation, is_array, is_object
 from defserve.errors import BadArguments, Problem, UsageError
@@ -84,6 +90,15 @@ class AnnotationSchemas:
     @cached_property
     def compact_output(self) -> JsonSchema:
         return compact_schema(self.output)
+
+    @cached_property
+    def portable(self) -> JsonSchema:
+        """What is published of `json`. What is built by hand is portable as it is."""
+        return self.json if self._adapter is None else make_portable_schema(self.json)
+
+    @cached_property
+    def portable_output(self) -> JsonSchema:
+        return self.output if self._adapter is None else make_portable_schema(self.output)
 
     @cached_property
     def fail_fast_schema(self) -> CoreSchema:
@@ -192,12 +207,13 @@ _Validate = abc.Callable[[Any], dict[str, Any]]
 class ArgumentsSchema:
     """The arguments of one function: their JSON Schema, and their validation."""
 
-    __slots__ = ("_parameters", "_fragments", "_schema", "_validate", "_validate_all")
+    __slots__ = ("_parameters", "_fragments", "_schema", "_published", "_validate", "_validate_all")
 
     def __init__(self, parameters: tuple[Parameter, ...], fragments: tuple[AnnotationSchemas, ...]) -> None:
         self._parameters = parameters
         self._fragments = fragments
         self._schema: JsonSchema | None = None
+        self._published: JsonSchema | None = None
         # The first stops at a bad item; the second, made when first needed, collects every error.
         self._validate: _Validate | None = None
         self._validate_all: _Validate | None = None
@@ -223,16 +239,28 @@ class ArgumentsSchema:
 
     @property
     def schema(self) -> JsonSchema:
-        """The compact JSON Schema. It is shared: do not change it."""
+        """The exact and compact JSON Schema. It is shared: do not change it."""
         if self._schema is None:
             # Two parameters may share definitions; a single one cannot.
             alone = sum("$defs" in made.json for made in self._fragments) < 2
-            properties = {
-                parameter.wire_name: _property(parameter, made, made.compact if alone else made.json)
-                for parameter, made in zip(self._parameters, self._fragments, strict=True)
-            }
-            self._schema = make_object_schema(properties, [one.wire_name for one in self._parameters if one.required])
+            self._schema = self._make_schema([made.compact if alone else made.json for made in self._fragments])
         return self._schema
+
+    def publish_schema(self, dialect: str | None = None) -> JsonSchema:
+        """The schema as clients see it: portable, or in a narrower dialect. It is shared, as the exact one is."""
+        if self._published is None:
+            is_exact = all(made.portable is made.json for made in self._fragments)
+            self._published = (
+                self.schema if is_exact else self._make_schema([made.portable for made in self._fragments])
+            )
+        return self._published if dialect is None else narrow_schema(self._published, dialect)
+
+    def _make_schema(self, schemas: list[JsonSchema]) -> JsonSchema:
+        properties = {
+            parameter.wire_name: _property(parameter, made, schema)
+            for parameter, made, schema in zip(self._parameters, self._fragments, schemas, strict=True)
+        }
+        return make_object_schema(properties, [one.wire_name for one in self._parameters if one.required])
 
     def validate(self, given: dict[str, Any] | None) -> dict[str, Any]:
         """The keyword arguments for the function. A parameter that is left out gets the function's own default.

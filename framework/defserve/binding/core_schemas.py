@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NewType, cast, get_args, get_ori
 from pydantic_core import SchemaValidator, core_schema
 from pydantic_core.core_schema import CoreSchema
 
+from defserve.binding.json_schemas import simplify_array, simplify_choices
 from defserve.binding.signature import get_class, is_doc_metadata, is_field_info, list_union_members, split_annotated
 from defserve.core.json_values import JsonSchema
 
@@ -56,7 +57,7 @@ _SEQUENCES: dict[Any, Callable[[CoreSchema], CoreSchema]] = {
 
 _ENUMS = (Enum, IntEnum, StrEnum)
 _SUB_TYPES: dict[type, Any] = {str: "str", int: "int", float: "float"}
-_JSON_TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+_CHOICES = {str, int, float, bool, NoneType}
 
 # Constraint attribute -> core schema types it fits -> JSON keyword there.
 _NUMBER = ("int", "float")
@@ -136,7 +137,8 @@ def _mapping(key: Any, value: Any) -> Built:
     if key not in (str, int, Any):
         raise _NeedsPydantic
     # The keys are not described in JSON Schema: they are always strings. In a result, any key becomes one.
-    return core_schema.dict_schema(_PLAIN[key][0], core), {"type": "object", "additionalProperties": json or True}
+    described: JsonSchema = {"type": "object", "properties": {}, "additionalProperties": json or True}
+    return core_schema.dict_schema(_PLAIN[key][0], core), described
 
 
 def _tuple(args: tuple[Any, ...]) -> Built:
@@ -146,20 +148,22 @@ def _tuple(args: tuple[Any, ...]) -> Built:
         core, item = _build(args[0])
         return core_schema.tuple_schema([core], variadic_item_index=0), {"type": "array", "items": item}
     items = [_build(arg) for arg in args]
-    json = {"type": "array", "prefixItems": [json for _, json in items], "minItems": len(items), "maxItems": len(items)}
-    return core_schema.tuple_schema([core for core, _ in items]), json
+    json: JsonSchema = {"type": "array", "prefixItems": [json for _, json in items]}
+    counts = {"minItems": len(items), "maxItems": len(items)}
+    return core_schema.tuple_schema([core for core, _ in items]), simplify_array(json | counts)
 
 
 def _union(options: tuple[Any, ...]) -> Built:
     values = [_build(option) for option in options if option is not NoneType]
     shapes: list[JsonSchema] = []
     for _, json in values:
-        if json not in shapes:
-            shapes.append(json)
+        # A literal of several types is a union already.
+        members: list[JsonSchema] = json["anyOf"] if json.keys() == {"anyOf"} else [json]
+        shapes += [member for member in members if member not in shapes]
     core = values[0][0] if len(values) == 1 else core_schema.union_schema([core for core, _ in values])
     if len(values) < len(options):
         core = core_schema.nullable_schema(core)
-        shapes.append({"type": "null"})
+        shapes = [shape for shape in shapes if shape != {"type": "null"}] + [{"type": "null"}]
     return core, {"anyOf": shapes}
 
 
@@ -168,8 +172,6 @@ def _enum(kind: type[Enum]) -> Built:
     custom = any("_missing_" in vars(base) for base in kind.__mro__ if base not in _ENUMS)
     if custom or issubclass(kind, Flag) or hasattr(kind, "__get_pydantic_core_schema__"):
         raise _NeedsPydantic
-    if "enum" not in json:
-        json = {"type": json["type"], "enum": [json["const"]]}
     if doc := vars(kind).get("__doc__"):
         json["description"] = " ".join(str(doc).split())
     sub_type = next((name for base, name in _SUB_TYPES.items() if issubclass(kind, base)), None)
@@ -177,12 +179,9 @@ def _enum(kind: type[Enum]) -> Built:
 
 
 def _choices(values: tuple[Any, ...]) -> JsonSchema:
-    kinds = {_JSON_TYPES.get(type(value)) for value in values}
-    if not values or None in kinds:
+    if not values or not all(type(value) in _CHOICES for value in values):
         raise _NeedsPydantic
-    types = sorted(str(kind) for kind in kinds)
-    json: JsonSchema = {"type": types[0] if len(types) == 1 else types}
-    return json | ({"const": values[0]} if len(values) == 1 else {"enum": list(values)})
+    return simplify_choices({"enum": list(values)})
 
 
 def _apply_constraints(built: Built, metadata: Iterable[Any]) -> Built:

@@ -17,7 +17,7 @@ from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, cast
 
-from defserve.binding.json_schemas import rebuild_schema, walk_schema
+from defserve.binding.json_schemas import ensure_properties, rebuild_schema, walk_schema
 from defserve.binding.patterns import PatternProblem, TextTooLong, compile_pattern, find_json_pattern_problem
 from defserve.binding.problems import (
     describe_json_type,
@@ -75,6 +75,10 @@ class ExplicitArgumentsSchema:
             return UsageError(f"{subject}: {problem}", where=where, fix=fix)
 
         self._made = _get_validator(schema, wrong)
+
+    def publish_schema(self, dialect: str | None = None) -> JsonSchema:
+        """The schema as its author wrote it, whatever the dialect; with `properties`, also if there are none."""
+        return ensure_properties(self.schema)
 
     @classmethod
     def from_trusted_schema(cls, schema: JsonSchema) -> ExplicitArgumentsSchema:

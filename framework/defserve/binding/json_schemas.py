@@ -1,10 +1,16 @@
-"""Several JSON Schemas merged into one. A `$defs` entry that is used once is written where it is used."""
+"""JSON Schemas: several merged into one, and what is published of those that we make.
+
+A `$defs` entry that is used once is written where it is used. A published schema is *portable*: see below.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from pydantic_core import to_json
 
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
 
@@ -178,3 +184,269 @@ def _target(schema: JsonSchema) -> str | None:
     if isinstance(ref, str) and ref.startswith(_PREFIX):
         return ref[len(_PREFIX) :].replace("~1", "/").replace("~0", "~")
     return None
+
+
+# -- Portable schemas: those that every client can read.
+#
+# Clients hand the schemas of a list to models, and break in different ways: some resolve no `$ref`, some recurse for
+# ever, some want `items`, `properties` or one type everywhere, some know no `oneOf` and no `const`. What we make is
+# published without any of it. At least what fits the exact schema fits the published one; validation uses the exact.
+
+
+MAX_PORTABLE_BYTES: Final = 16 * 1024
+"""How large a schema may become by writing definitions where they are used. Past it, they stay in `$defs`."""
+UNROLLED_DEPTHS: Final = (3, 2, 1)
+"""How often a recursive definition is written inside itself: as often as there is room."""
+_MIN_NODE_BYTES: Final = 8
+
+_JSON_TYPE_NAMES: Final[dict[type, str]] = {
+    str: "string", bool: "boolean", int: "integer", float: "number", NoneType: "null", list: "array", dict: "object",
+}  # fmt: skip
+# What a keyword is about, for schemas of several types.
+_KEYWORDS_OF_TYPES: Final[dict[str, set[str]]] = {
+    "string": {"minLength", "maxLength", "pattern", "format", "contentEncoding", "contentMediaType", "contentSchema"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
+    "array": {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains"},
+    "object": {
+        *("properties", "required", "additionalProperties", "patternProperties", "propertyNames"),
+        *("minProperties", "maxProperties", "dependentRequired", "dependentSchemas"),
+    },
+}
+_KEYWORDS_OF_TYPES["integer"] = _KEYWORDS_OF_TYPES["number"]
+_COMBINERS: Final = ("anyOf", "oneOf", "allOf", "not", "if", "then", "else")
+
+
+class _TooLarge(Exception):
+    """A schema does not end within its bytes."""
+
+
+def make_portable_schema(schema: JsonSchema) -> JsonSchema:
+    """The schema without `$ref` and in the words that every client knows. One that would be too large keeps `$defs`."""
+    if "$defs" not in schema:
+        return _simplify_schema(schema)
+    compact = compact_schema(schema)
+    if "$defs" not in compact:
+        return _simplify_schema(compact)
+    most = max(MAX_PORTABLE_BYTES, len(to_json(compact)))
+    for depth in UNROLLED_DEPTHS:
+        try:
+            return _Inliner(schema["$defs"], depth, most).inline_root(schema)
+        except _TooLarge:
+            continue
+    return _simplify_schema(compact)
+
+
+def move_root_combiners(schema: JsonSchema) -> JsonSchema:
+    """An object schema without combiners at its root, where clients refuse them. Its description has them instead."""
+    combiners = {name: schema[name] for name in _COMBINERS if name in schema}
+    if not combiners or schema.get("type") != "object":
+        return schema
+    made = {name: value for name, value in schema.items() if name not in combiners}
+    return _describe_more(made, f"Must also fit {to_json(combiners).decode()}")
+
+
+class _Inliner:
+    """Writes definitions where they are used, each at most `depth` times inside itself. Raises _TooLarge."""
+
+    def __init__(self, defs: dict[str, JsonSchema], depth: int, most: int) -> None:
+        self._defs, self._depth, self._most = defs, depth, most
+        self._nodes = most // _MIN_NODE_BYTES
+        self._open = Counter[str]()
+
+    def inline_root(self, schema: JsonSchema) -> JsonSchema:
+        made = self._inline({name: value for name, value in schema.items() if name != "$defs"})
+        if len(to_json(made)) > self._most:
+            raise _TooLarge
+        return made
+
+    def _inline(self, schema: JsonSchema) -> JsonSchema:
+        self._nodes -= 1
+        if self._nodes < 0:
+            raise _TooLarge
+        target = _target(schema)
+        if target is None or target not in self._defs:
+            return _simplify_node(rebuild_schema(schema, self._inline))
+        if self._open[target] == self._depth:
+            made = make_open_schema(self._defs[target], self._defs)
+        else:
+            self._open[target] += 1
+            made = self._inline(self._defs[target])
+            self._open[target] -= 1
+        siblings = self._inline({name: value for name, value in schema.items() if name != "$ref"})
+        # A constraint on both sides is the definition's: more may fit than the exact schema takes, never less.
+        return siblings | made | {name: value for name, value in siblings.items() if name in _DESCRIBING}
+
+
+def make_open_schema(definition: JsonSchema, defs: dict[str, JsonSchema]) -> JsonSchema:
+    """What stands for a definition that is not written out: its types and its description."""
+    kinds: set[str] = set()
+    for leaf in resolve_leaf_schemas([definition], defs):
+        said: Any = leaf.get("type") if is_object(leaf) else None
+        if said is None:
+            kinds = set()
+            break
+        kinds.update(map(str, as_list(said)))
+    about = {name: definition[name] for name in ("title", "description") if name in definition}
+    options = [_simplify_node({"type": kind}) for kind in sorted(kinds)]
+    return about | (options[0] if len(options) == 1 else {"anyOf": options} if options else {})
+
+
+def _simplify_schema(schema: JsonSchema) -> JsonSchema:
+    return _simplify_node(rebuild_schema(schema, _simplify_schema))
+
+
+def _simplify_node(schema: JsonSchema) -> JsonSchema:
+    """A schema whose inner ones are simple already, in the words that every client knows."""
+    made = dict(schema)
+    if "const" in made:
+        made["enum"] = [made.pop("const")]
+    if "oneOf" in made:
+        options = made.pop("oneOf")
+        made.setdefault("anyOf", options)
+    if is_array(made.get("enum")):
+        made = simplify_choices(made)
+    if is_array(kinds := made.get("type")):
+        made = _split_types(made, list(map(str, kinds)))
+    if is_array(options := made.get("anyOf")):
+        made["anyOf"] = [inner for option in options for inner in _flatten_union(option)]
+    if is_object(properties := made.get("properties")):
+        made["properties"] = {name: {} if inner is True else inner for name, inner in properties.items()}
+    if made.get("type") == "object" and "properties" not in made:
+        made = ensure_properties(made)
+    if made.get("type") == "array":
+        made = simplify_array(made)
+    return made
+
+
+def _flatten_union(option: Any) -> list[Any]:
+    return option["anyOf"] if is_object(option) and option.keys() == {"anyOf"} else [{} if option is True else option]
+
+
+def simplify_choices(schema: JsonSchema) -> JsonSchema:
+    """A schema whose `enum` is of one type, or a union of those. Arrays and objects are told in its description."""
+    values: list[Any] = schema["enum"]
+    by_kind: dict[str, list[Any]] = {}
+    for value in values:
+        kind: type[Any] = type(value)
+        by_kind.setdefault(_JSON_TYPE_NAMES.get(kind, ""), []).append(value)
+    if "number" in by_kind and "integer" in by_kind:
+        by_kind["number"] = [value for value in values if type(value) in (int, float)]
+        del by_kind["integer"]
+    made = {name: value for name, value in schema.items() if name not in ("enum", "type")}
+    if not by_kind.keys() <= {"string", "boolean", "integer", "number", "null"}:
+        said = {"type": schema["type"]} if "type" in schema else {}
+        return said | _describe_more(made, f"One of {to_json(values, fallback=str).decode()}")
+    choices: list[JsonSchema] = [
+        {"type": kind} if kind == "null" else {"type": kind, "enum": items} for kind, items in by_kind.items()
+    ]
+    if len(choices) != 1:
+        return {"anyOf": choices, **made}
+    if schema.get("type") == "number":
+        choices[0]["type"] = "number"
+    return choices[0] | made
+
+
+def _split_types(schema: JsonSchema, kinds: list[str]) -> JsonSchema:
+    """A schema of several types as a union of one each. What it says beside a union of its own is left out."""
+    if len(kinds) == 1:
+        return schema | {"type": kinds[0]}
+    own = set[str]().union(*_KEYWORDS_OF_TYPES.values())
+    made = {name: value for name, value in schema.items() if name != "type" and name not in own}
+    if "anyOf" in made:
+        return made
+    fitting = {kind: _KEYWORDS_OF_TYPES.get(kind, ()) for kind in kinds}
+    made["anyOf"] = [
+        _simplify_node({"type": kind, **{name: schema[name] for name in schema if name in names}})
+        for kind, names in fitting.items()
+    ]
+    return made
+
+
+def simplify_array(schema: JsonSchema) -> JsonSchema:
+    """An array with `items`. Beside `prefixItems` they are all that these have, for clients that do not know it."""
+    made, items = dict(schema), schema.get("items")
+    places: list[Any] = [{} if place is True else place for place in schema.get("prefixItems") or ()]
+    if places:
+        is_closed = items is False or schema.get("maxItems", len(places) + 1) <= len(places)
+        kinds = [place for number, place in enumerate(places) if place not in places[:number]]
+        if is_closed:
+            items = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+            made["maxItems"] = min(len(places), schema.get("maxItems", len(places)))
+        if is_closed and len(kinds) == 1:
+            del made["prefixItems"]
+    elif items is False:
+        made["maxItems"] = 0
+    made["items"] = items if is_object(items) else {}
+    return made
+
+
+def _describe_more(schema: JsonSchema, text: str) -> JsonSchema:
+    known = schema.get("description")
+    return schema | {"description": f"{known}\n{text}" if known else text}
+
+
+# -- Narrower dialects, for a server whose operator knows its clients.
+
+
+SchemaDialectName = Literal["portable", "gemini"]
+
+
+class SchemaDialect(NamedTuple):
+    """The keywords that a dialect knows, and the formats of strings."""
+
+    keywords: frozenset[str]
+    formats: frozenset[str]
+
+
+SCHEMA_DIALECTS: Final[dict[str, SchemaDialect]] = {
+    # Gemini's API before it took JSON Schema: the fields of its own `Schema`. Others are refused.
+    "gemini": SchemaDialect(
+        frozenset(
+            (
+                "type format title description enum items minItems maxItems properties required minProperties "
+                "maxProperties minLength maxLength pattern default anyOf minimum maximum"
+            ).split()
+        ),
+        frozenset(("date-time", "enum")),
+    )
+}
+
+
+def narrow_schema(schema: JsonSchema, name: str) -> JsonSchema:
+    """A portable schema in a narrower dialect of the table."""
+    dialect, defs = SCHEMA_DIALECTS[name], schema.get("$defs", {})
+
+    def narrow(here: JsonSchema) -> JsonSchema:
+        if (target := _target(here)) is not None and target in defs:
+            siblings = {key: value for key, value in here.items() if key in _DESCRIBING}
+            return narrow(make_open_schema(defs[target], defs) | siblings)
+        made = _bound_inclusively(rebuild_schema(here, narrow))
+        if "enum" in made and made.get("type") != "string":
+            values = to_json(made.pop("enum")).decode()
+            made = _describe_more(made, f"One of {values}")
+        made = {key: value for key, value in made.items() if key in dialect.keywords}
+        if made.get("type") == "string" and made.get("format") not in dialect.formats:
+            made.pop("format", None)
+        return _hand_down_description(made)
+
+    return narrow({key: value for key, value in schema.items() if key != "$defs"})
+
+
+def _bound_inclusively(schema: JsonSchema) -> JsonSchema:
+    """`minimum` and `maximum` for bounds that are not in the range themselves. Of numbers, they then are."""
+    made, step = dict(schema), 1 if schema.get("type") == "integer" else 0
+    for exclusive, inclusive, towards, tighter in (
+        ("exclusiveMinimum", "minimum", step, max),
+        ("exclusiveMaximum", "maximum", -step, min),
+    ):
+        if type(bound := made.pop(exclusive, None)) in (int, float):
+            made[inclusive] = tighter(bound + towards, made.get(inclusive, bound + towards))
+    return made
+
+
+def _hand_down_description(schema: JsonSchema) -> JsonSchema:
+    """A union stands alone: Gemini refuses other members beside it."""
+    if "anyOf" not in schema:
+        return schema
+    about = {"description": schema["description"]} if "description" in schema else {}
+    return {"anyOf": [option if option.get("type") == "null" else about | option for option in schema["anyOf"]]}

@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError, ValidationError
 from defserve.binding.arguments import AnnotationSchemas, get_annotation_schemas, make_annotation_error
 from defserve.binding.content import Audio, ContentPart, Embedded, File, Image, Link, Text, ToolResult
 from defserve.binding.core_schemas import CONCRETE_TYPES
-from defserve.binding.json_schemas import find_json_types, walk_graph, walk_schema
+from defserve.binding.json_schemas import find_json_types, move_root_combiners, narrow_schema, walk_graph, walk_schema
 from defserve.binding.signature import format_annotation, list_union_members, split_annotated
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object, replace_surrogates
 from defserve.errors import UsageError
@@ -41,11 +41,12 @@ class ResultPacker:
     type is not an object, so its structured content is wrapped.
     """
 
-    __slots__ = ("pack", "wraps", "_fragment", "_is_scalar", "_streams", "_output")
+    __slots__ = ("pack", "wraps", "_fragment", "_is_scalar", "_streams", "_output", "_published")
 
     def __init__(self, pack: Pack, fragment: AnnotationSchemas | None = None, *, scalar: bool = False) -> None:
         self.pack, self._fragment, self._is_scalar, self._streams = pack, fragment, scalar, False
         self._output: JsonSchema | None = None
+        self._published: JsonSchema | None = None
         self.wraps = False
 
     @classmethod
@@ -57,11 +58,17 @@ class ResultPacker:
             made.wraps = made._streams or _root(made._fragment.output).get("type") != "object"
         return made
 
-    @property
-    def published_schema(self) -> JsonSchema | None:
-        """The schema of the structured content as it is sent: `schema`, wrapped where the content is."""
-        if (schema := self.schema) is None or not self.wraps:
-            return None if schema is None else _root(schema)
+    def publish_schema(self, dialect: str | None = None) -> JsonSchema | None:
+        """The schema of the structured content as clients see it: portable, and wrapped where the content is."""
+        if self._fragment is None or self._is_scalar:
+            return None
+        if self._published is None:
+            self._published = self._wrap_schema(self._list_yielded(self._fragment.portable_output))
+        return self._published if dialect is None else narrow_schema(self._published, dialect)
+
+    def _wrap_schema(self, schema: JsonSchema) -> JsonSchema:
+        if not self.wraps:
+            return move_root_combiners(_root(schema))
         inner = {key: value for key, value in schema.items() if key != "$defs"}
         wrapped: JsonSchema = {
             "type": "object",
@@ -76,12 +83,15 @@ class ResultPacker:
         if self._fragment is None or self._is_scalar:
             return None
         if self._output is None:
-            output = self._fragment.compact_output
-            if self._streams:
-                items = {key: value for key, value in output.items() if key != "$defs"}
-                output = {"type": "array", "items": items} | ({"$defs": output["$defs"]} if "$defs" in output else {})
-            self._output = output
+            self._output = self._list_yielded(self._fragment.compact_output)
         return self._output
+
+    def _list_yielded(self, output: JsonSchema) -> JsonSchema:
+        """The schema of all values of a generator; of other functions, their own."""
+        if not self._streams:
+            return output
+        items = {key: value for key, value in output.items() if key != "$defs"}
+        return {"type": "array", "items": items} | ({"$defs": output["$defs"]} if "$defs" in output else {})
 
     @property
     def scalar_schema(self) -> JsonSchema | None:

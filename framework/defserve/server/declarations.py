@@ -56,6 +56,8 @@ class Declarations:
     injectables: dict[Any, Provider]
     """Annotation → provider, of all extensions."""
     wrappers: dict[str, list[Wrapper]]
+    schema_dialect: str | None = None
+    """The narrower dialect in which schemas are published. None: they are portable."""
     _composition: Composition | None
     _overrides: dict[Callable[..., Any], Dependency]
     _events: Events | None

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, get_args
 
+from defserve.binding.json_schemas import SchemaDialectName
 from defserve.binding.signature import (
     LIST_RULE,
     TEXT_RULE,
@@ -146,6 +147,7 @@ SERVER_OPTION_RULES: Final[Mapping[str, OptionRule]] = {
     **dict.fromkeys(("server_id", "shared", "namespace"), TEXT_RULE),
     "confirm": make_choice_rule(*get_args(ConfirmPolicy)),
     "trust_level": make_choice_rule(*get_args(TrustLevel)),
+    "dialect": make_choice_rule(*get_args(SchemaDialectName)),
     "granted": LIST_RULE,
     "icons": LIST_RULE,
     "extensions": OptionRule(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from defserve.auth import Auth, TokenVerifier
+    from defserve.binding.json_schemas import SchemaDialectName
     from defserve.client import Client
     from defserve.code_mode.run import CodeMode
     from defserve.openapi.api import ImportFields
@@ -74,6 +75,7 @@ class Server(Declarations):
         feature_sets: Literal["open", "strict"] = "open",
         search: Literal["auto", "always"] | Search | None = None,
         code_mode: bool | CodeMode = False,
+        dialect: SchemaDialectName = "portable",
         experimental: Sequence[Literal["events"] | EventSettings] = (),
         **about: Unpack[ServerFields],
     ) -> None:
@@ -82,6 +84,7 @@ class Server(Declarations):
         check_option_values(
             {"name": name, "version": version, "lifespan": lifespan, "limits": limits, "extensions": extensions}
             | {"secret": secret, "store": store, "shared": shared, "namespace": namespace}
+            | {"dialect": dialect}
             | described
         )
         given = {name: described.pop(name, None) for name in SecurityOptions.__slots__}
@@ -98,6 +101,7 @@ class Server(Declarations):
 
             check_shared_and_feature_sets(shared, feature_sets, find_author_location())
         self.limits = limits or Limits()
+        self.schema_dialect = None if dialect == "portable" else dialect
         self.show_address: Callable[[str], None] | None = None
         """Called with the network address, once it is served there, instead of printing it."""
         self.show_note: Callable[[str], None] | None = None

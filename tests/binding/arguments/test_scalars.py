@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
 
 from defserve.binding.core_schemas import build_scalar_schemas
+from defserve.binding.json_schemas import make_portable_schema
 from defserve.binding.models import TitlelessSchemaGenerator
 from tests.rows import for_each_row
 
@@ -93,7 +94,7 @@ def test_the_hand_built_validator_agrees_with_pydantic(annotation: Any) -> None:
 def test_the_hand_built_schema_agrees_with_pydantic(annotation: Any) -> None:
     built = build_scalar_schemas(annotation)
     assert built is not None
-    theirs = TypeAdapter(annotation).json_schema(schema_generator=TitlelessSchemaGenerator)
+    theirs = make_portable_schema(TypeAdapter(annotation).json_schema(schema_generator=TitlelessSchemaGenerator))
     if not (isinstance(annotation, type) and issubclass(annotation, enum.Enum)):
         assert built[1] == theirs
 

@@ -13,12 +13,23 @@ from tests.export import shop
 from tests.hostile_schemas import DENSE, SCHEMAS
 from tests.rows import for_each_row
 
+BRANCH = {"type": "object", "properties": {"branches": {"type": "array", "items": {"$ref": "#/$defs/Branch"}}}}
+MOUNTED = {
+    "name": "prune",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"tree": {"$ref": "#/$defs/Branch"}},
+        "$defs": {"Branch": BRANCH},
+    },
+}
+"""As another server lists it: what is mounted keeps its `$defs`."""
+
 
 @pytest.fixture
 def document() -> dict[str, Any]:
     found = server_listing(shop.server.composition)
     assert found is not None
-    return build_openapi_document(found.info, found.tools)
+    return build_openapi_document(found.info, [*found.tools, MOUNTED])
 
 
 @pytest.mark.req("GGEN-EXP-3")
@@ -31,7 +42,7 @@ def test_a_public_validator_takes_the_document(document: dict[str, Any]):
 @pytest.mark.req("GGEN-EXP-3")
 def test_every_reference_leads_somewhere(document: dict[str, Any]):
     references = set(re.findall(r"'\$ref': '([^']+)'", str(document)))
-    assert "#/components/schemas/depth.input-Branch" in references
+    assert "#/components/schemas/prune.input-Branch" in references
     for reference in references:
         found: Any = document
         for step in reference.removeprefix("#/").split("/"):

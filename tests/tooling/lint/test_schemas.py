@@ -53,9 +53,18 @@ def test_depth_is_seen_through_references_and_unions():
         """Draw a tree."""
         return ""
 
-    page, tree = only(read(server), "deep-schema")
+    branch = {"type": "object", "properties": {"branches": {"type": "array", "items": {"$ref": "#/$defs/Branch"}}}}
+    schema = {"type": "object", "properties": {"tree": {"$ref": "#/$defs/Branch"}}, "$defs": {"Branch": branch}}
+
+    @server.tool(schema=schema)
+    def fell_tree(tree: Any = None) -> str:
+        """Fell a tree."""
+        return ""
+
+    page, drawn, felled = only(read(server), "deep-schema")
     assert "4 levels" in page.finding.problem
-    assert "without end" in tree.finding.problem
+    assert "7 levels" in drawn.finding.problem, "what is listed is unrolled"
+    assert "without end" in felled.finding.problem
 
 
 def test_many_arguments_are_too_many():

@@ -6,7 +6,7 @@ import asyncio
 import json
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from defserve.cli.content import TOKEN_COST_NOTES, explain_write_errors
@@ -22,6 +22,7 @@ from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.protocols.mgp.security import UnguardedParameter
 from defserve.server.openapi_document import build_openapi_document
 from defserve.tooling.export import catalogue, collect_tool_schemas, format_mgp_entry
+from defserve.tooling.lint.client_rules import CLIENT_RULES, CLIENTS, find_client_problems
 from defserve.tooling.lint.definitions import (
     LintFinding,
     ServerDefinitions,
@@ -30,6 +31,7 @@ from defserve.tooling.lint.definitions import (
     read_listed_definitions,
 )
 from defserve.tooling.lint.rules import LINT_RULES, LintComplaint, run_lint_rules
+from defserve.tooling.lint.store_rules import STORE_CHECKS, STORES, find_store_problems, read_submission
 from defserve.tooling.listing import ServerListing
 from defserve.tooling.vendor_shapes import VENDOR_SHAPES, count_json_tokens, shape_tool, shape_tools
 
@@ -49,6 +51,8 @@ EXAMPLES: Final = """  defserve check server.py
   defserve check server.py --strict --ignore vague-name
   defserve check -m shop --json
   defserve check server.py --calls calls.jsonl        each line {"name": "add", "arguments": {"a": 1}}
+  defserve check server.py --for claude --for gemini  what these clients would refuse or leave out
+  defserve check server.py --store openai             what this store would refuse
   defserve check -- npx some-mcp-server
   defserve check weather                              one in .mcp.json
   defserve check --rules
@@ -72,13 +76,32 @@ def _main(argv: list[str]) -> int:
         make_flag("--strict", help="warnings count as errors, for CI"),
         CommandArgument("--ignore", action="append", default=[], metavar="RULE", help="skip a rule; repeatable"),
         CommandArgument("--calls", metavar="FILE", help="also check calls against the tools: one JSON object per line"),
+        CommandArgument(
+            "--for",
+            dest="clients",
+            action="append",
+            default=[],
+            choices=CLIENTS,
+            help="also check what a client would refuse or leave out; repeatable",
+        ),
+        CommandArgument(
+            "--store",
+            dest="stores",
+            action="append",
+            default=[],
+            choices=STORES,
+            help="also check the rules of a store; repeatable",
+        ),
         make_flag("--rules", help="show the rules"),
         RESULT_JSON_FLAG,
         *CONNECTION_OPTIONS,
     )
     if options.rules:
-        shown = [JsonBlock({name: {"level": rule.level, "about": rule.about} for name, rule in LINT_RULES.items()})]
-        show_stdout(*(shown if options.json else _rules_page()))
+        rules = {name: (rule.level, rule.about) for name, rule in LINT_RULES.items()}
+        rules |= CLIENT_RULES if options.clients else {}
+        rules |= {name: check[:2] for name, check in STORE_CHECKS.items()} if options.stores else {}
+        shown = [JsonBlock({name: {"level": level, "about": about} for name, (level, about) in rules.items()})]
+        show_stdout(*(shown if options.json else _rules_page(rules)))
         return CLEAN
     ignored = _parse_ignored_rules(options.ignore)
     with redirect_stdout_to_stderr(), warnings.catch_warnings(), ProgressDisplay(LISTING_STEP):
@@ -88,6 +111,12 @@ def _main(argv: list[str]) -> int:
         listed = list_target(target, options)
         found = definitions(target, listed)
         made = run_lint_rules(found, ignored)
+        for client in options.clients:
+            made += [LintComplaint(*one) for one in find_client_problems(found, client) if one.rule not in ignored]
+        if options.stores:
+            submission = read_submission(found)
+            for one in dict.fromkeys(one for store in options.stores for one in find_store_problems(submission, store)):
+                made += [LintComplaint(*one)] if one.rule not in ignored else []
         if options.calls and BAD_CALL not in ignored:
             made += bad_calls(options.calls, listed)
     _show(made, found, options)
@@ -105,16 +134,14 @@ def _show_auth_warnings(target: ServerTarget) -> None:
         show_stderr(*format_problem("note", f"{problem}\n  fix: {fix}"))
 
 
-def _rules_page() -> Iterator[StyledLine]:
-    for name, rule in LINT_RULES.items():
-        yield StyledLine(
-            (f"{name:30}", "title"), " ", (f"{rule.level:8}", LEVELS[rule.level]), f" {rule.about}", hang=40
-        )
+def _rules_page(rules: Mapping[str, tuple[str, str]]) -> Iterator[StyledLine]:
+    for name, (level, about) in rules.items():
+        yield StyledLine((f"{name:30}", "title"), " ", (f"{level:8}", LEVELS[level]), f" {about}", hang=40)
 
 
 def _parse_ignored_rules(given: list[str]) -> set[str]:
     names = {name for text in given for name in text.split(",")}
-    for name in names - {*LINT_RULES, BAD_CALL}:
+    for name in names - {*LINT_RULES, *CLIENT_RULES, *STORE_CHECKS, BAD_CALL}:
         raise UsageError(f"there is no rule {name!r}", fix=did_you_mean(name, LINT_RULES, "run defserve check --rules"))
     return names
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Literal
 
-from defserve.binding.json_schemas import ensure_properties
 from defserve.binding.results import (
     NO_STRUCTURED_CONTENT,
     WRAPPED_RESULT_KEY,
@@ -164,13 +163,14 @@ class Tool(Item[ToolOptions]):
     def describe(self, dialect: Dialect) -> Params:
         """The tool as `tools/list` shows it to a peer of this version."""
         options, has = self.options, dialect.has
+        narrower = None if self.owner is None else self.owner.schema_dialect
         described: Params = {
             "name": self.name,
             "description": self.description,
-            "inputSchema": ensure_properties(self.function.arguments.schema),
+            "inputSchema": self.function.arguments.publish_schema(narrower),
         }
         vendor: Params = {}
-        output = self.returns.published_schema
+        output = self.returns.publish_schema(narrower)
         if output is not None and "structured" in has and ("any_structured" in has or output.get("type") == "object"):
             described["outputSchema"] = output
         elif output is not None or self.returns.scalar_schema is not None:

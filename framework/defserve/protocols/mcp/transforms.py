@@ -187,6 +187,9 @@ class TransformedArguments(ArgumentsSchema):
             self._schema = _apply_changes(self._inner.schema, self._changes)
         return self._schema
 
+    def publish_schema(self, dialect: str | None = None) -> JsonSchema:
+        return _apply_changes(self._inner.publish_schema(dialect), self._changes)
+
     @property
     def may_annotate(self) -> bool:
         return self._inner.may_annotate

@@ -99,11 +99,12 @@ class Security:
         read_only = (
             not self.effects and set(self.permissions) <= READ_ONLY_PERMISSIONS and self.risk_level != "dangerous"
         )
-        hints: Params = {"readOnlyHint": read_only}
-        if not read_only:
-            hints["destructiveHint"] = self.risk_level == "dangerous" and self.reversible is not True
-        hints["openWorldHint"] = "network" in self.effects or any(p.startswith("network.") for p in self.permissions)
-        return hints
+        # Each is said, also where it follows: stores want all three, and without one clients assume the worst.
+        return {
+            "readOnlyHint": read_only,
+            "destructiveHint": not read_only and self.risk_level == "dangerous" and self.reversible is not True,
+            "openWorldHint": "network" in self.effects or any(p.startswith("network.") for p in self.permissions),
+        }
 
 
 def _check(security: Security) -> None:

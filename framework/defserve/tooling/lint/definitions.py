@@ -142,10 +142,14 @@ class ServedSkill:
 
 @dataclass(frozen=True, slots=True)
 class ServerDefinitions:
-    """A whole server. `is_searched`: its tools can be searched, and are not all listed if they are many."""
+    """A whole server. `is_searched`: its tools can be searched, and are not all listed if they are many.
+
+    `info` is what it says about itself: `name`, `version`, `title`, `icons`, `websiteUrl`.
+    """
 
     items: tuple[ItemDefinition, ...]
     instructions: str = ""
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     feature_sets: tuple[FeatureSetUse, ...] = ()
     hooks: tuple[InjectingHook, ...] = ()
     states: tuple[StateSchema, ...] = ()
@@ -193,7 +197,8 @@ def read_listed_definitions(listed: ServerListing) -> ServerDefinitions:
     """The definitions of a server that is only known from what it lists."""
     named = {"tool": listed.tools, "resource": listed.resources, "template": listed.templates, "prompt": listed.prompts}
     items = tuple(_of_wire(kind, wire) for kind, wires in named.items() for wire in wires)
-    return ServerDefinitions(items, str(listed.initialize.get("instructions") or ""), is_searched=listed.is_searched)
+    said = str(listed.initialize.get("instructions") or "")
+    return ServerDefinitions(items, said, listed.info, is_searched=listed.is_searched)
 
 
 def _of_wire(kind: str, wire: Mapping[str, Any]) -> ItemDefinition:

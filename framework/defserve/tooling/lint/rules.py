@@ -63,6 +63,9 @@ LINT_RULES: Final[dict[str, LintRule]] = {
     "invalid-schema": LintRule(
         "error", "a schema that is not valid, or has references to nothing", source_rules.find_invalid_schemas
     ),
+    "schema-references": LintRule(
+        "warning", "a schema with references, which some clients cannot follow", source_rules.find_schema_references
+    ),
     "unenforced-pattern": LintRule(
         "warning", "an imported pattern that cannot be matched in linear time", source_rules.find_unenforced_patterns
     ),

@@ -74,6 +74,20 @@ def _target(root: Mapping[str, Any], reference: str) -> Any:
     return found
 
 
+def find_schema_references(found: ServerDefinitions) -> Iterator[LintFinding]:
+    from defserve.binding.json_schemas import MAX_PORTABLE_BYTES
+
+    for tool in found.tools:
+        for member in ("inputSchema", "outputSchema"):
+            if is_mapping(schema := tool.wire.get(member)) and next(_references(schema, DEEPEST), None) is not None:
+                yield make_finding(
+                    tool,
+                    f"has references in its {member}, which some clients cannot follow",
+                    f"make its models smaller: past {MAX_PORTABLE_BYTES // 1024} KiB they are not written out;"
+                    " in a schema of your own, write them where they are used",
+                )
+
+
 def find_unenforced_patterns(found: ServerDefinitions) -> Iterator[LintFinding]:
     """An author's own pattern of this kind was refused when it was declared: these are imported."""
     from defserve.binding.json_schemas import walk_schema

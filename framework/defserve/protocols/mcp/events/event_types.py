@@ -19,7 +19,7 @@ from typing import Any, Final
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from defserve.binding.arguments import require_annotation_schemas
-from defserve.binding.json_schemas import ensure_properties, find_json_types
+from defserve.binding.json_schemas import find_json_types, move_root_combiners
 from defserve.binding.results import find_result_annotation, make_structured_packer
 from defserve.binding.signature import Signature, format_annotation
 from defserve.core.messages import Params
@@ -71,7 +71,7 @@ class EventType(Item[EventTypeOptions]):
                 where=signature.where,
                 fix="annotate the return with a model, a dataclass or a TypedDict: -> Push",
             )
-        self.payload_schema = made.compact_output
+        self.payload_schema = move_root_combiners(made.portable_output)
         self._pack = make_structured_packer(made, annotation)
 
     @classmethod
@@ -119,7 +119,7 @@ class EventType(Item[EventTypeOptions]):
             "name": self.name,
             "description": self.description,
             "delivery": list(self.delivery),
-            "inputSchema": ensure_properties(self.function.arguments.schema),
+            "inputSchema": self.function.arguments.publish_schema(),
             "payloadSchema": self.payload_schema,
         }
         return described | ({"_meta": dict(self.options.meta)} if self.options.meta else {})
