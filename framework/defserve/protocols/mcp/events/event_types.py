@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -30,6 +30,12 @@ from defserve.protocols.mcp.function import FindProvider, Function, find_no_prov
 from defserve.protocols.mcp.items import Item, ItemOptions, check_item_options, choose_item_name
 from defserve.protocols.mcp.lifecycle import Dialect
 
+if TYPE_CHECKING:
+    from defserve.protocols.mcp.events.event_log import Occurrence
+
+EventFeed: TypeAlias = "Callable[[Occurrence], None]"
+"""Gets each event of a type once it is in the log, for another protocol. It neither waits nor raises."""
+
 EVENT_ID_PARAMETER: Final = "event_id"
 """What `emit_event` takes itself, so no filter can have this name."""
 
@@ -41,17 +47,19 @@ class EventTypeOptions(ItemOptions):
     """What a type of event may say about itself.
 
     `delivery` are the ways in which clients may get it; by default, all that this server has. `poll` is how many
-    seconds a client should wait between two polls. `scopes` are what a caller's token must hold to see it.
+    seconds a client should wait between two polls. `scopes` are what a caller's token must hold to see it. `also` are
+    channels (MGP) and feature sets (MCPL) that each event goes to as well.
     """
 
     delivery: Sequence[DeliveryMode] | None = None
     poll: float = 5.0
+    also: Sequence[Any] = ()
 
 
 class EventType(Item[EventTypeOptions]):
-    """One type of event. `delivery` are the ways in which it is delivered."""
+    """One type of event. `delivery` are the ways in which it is delivered; `feeds` get each of its events as well."""
 
-    __slots__ = ("payload_schema", "delivery", "_pack")
+    __slots__ = ("payload_schema", "delivery", "feeds", "_pack")
 
     kind = "event"
 
@@ -60,6 +68,7 @@ class EventType(Item[EventTypeOptions]):
     ) -> None:
         super().__init__(name, options, function, owner)
         self.delivery = delivery
+        self.feeds: tuple[EventFeed, ...] = ()
         signature = function.signature
         annotation, subject = find_result_annotation(signature), f"event {name!r}"
         if annotation is Parameter.empty:

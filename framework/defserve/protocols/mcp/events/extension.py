@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -150,9 +150,9 @@ class Events(Extension):
         data, packed = found.pack_payload(payload), found.pack_emitted_arguments(arguments)
         loop = asyncio.get_running_loop()
         if loop in self._hubs or not self._hubs:
-            return await self._append(found.name, packed, data, event_id, is_exact)
+            return await self._append(found, packed, data, event_id, is_exact)
         # A store may belong to the loop that serves.
-        work = self._append(found.name, packed, data, event_id, is_exact)
+        work = self._append(found, packed, data, event_id, is_exact)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, next(iter(self._hubs))))
 
     def emit_soon(self, event: Any, payload: Any, arguments: Mapping[str, Any], event_id: str | None) -> None:
@@ -161,7 +161,7 @@ class Events(Extension):
         data, packed = found.pack_payload(payload), found.pack_emitted_arguments(arguments)
 
         def make_work() -> Any:
-            return self._append(found.name, packed, data, event_id, False)
+            return self._append(found, packed, data, event_id, False)
 
         hub = next(iter(self._hubs.items()), None)
         if hub is None:
@@ -188,13 +188,14 @@ class Events(Extension):
                 return one
         raise UsageError(f"{event!r} is not an event of this server", fix="declare it with @server.event")
 
-    async def _append(self, name: str, arguments: Params, data: Params, event_id: str | None, is_exact: bool) -> str:
-        hub = self._hubs.get(asyncio.get_running_loop())
-        if hub is None:
+    async def _append(
+        self, event: EventType, arguments: Params, data: Params, event_id: str | None, is_exact: bool
+    ) -> str:
+        hub, name = self._hubs.get(asyncio.get_running_loop()), event.name
+        async with hub.turns if hub is not None else nullcontext():
             added = await self.log.append(name, arguments, data, event_id, is_exact=is_exact)
-        else:
-            async with hub.turns:
-                added = await self.log.append(name, arguments, data, event_id, is_exact=is_exact)
+            for feed in event.feeds:
+                feed(added)
         for loop, each in list(self._hubs.items()):
             loop.call_soon_threadsafe(each.wake, name)
         if (announce := self.store.announce) is not None:
@@ -212,7 +213,7 @@ class Events(Extension):
         arguments = event.function.arguments.validate({wire[name]: value for name, value in wanted.items()})
         async with aclosing(signature.function(**arguments)) as payloads:
             async for payload in payloads:
-                await self._append(event.name, wanted, event.pack_payload(payload), None, True)
+                await self._append(event, wanted, event.pack_payload(payload), None, True)
 
     # -- what clients ask for ----------------------------------------------------------------------------
 
