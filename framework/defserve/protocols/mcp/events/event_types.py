@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -31,7 +32,10 @@ from defserve.protocols.mcp.items import Item, ItemOptions, check_item_options, 
 from defserve.protocols.mcp.lifecycle import Dialect
 
 if TYPE_CHECKING:
+    from defserve.auth.principals import Principal
+    from defserve.core.call import Call
     from defserve.protocols.mcp.events.event_log import Occurrence
+    from defserve.protocols.mcp.events.extension import Events
 
 EventFeed: TypeAlias = "Callable[[Occurrence], None]"
 """Gets each event of a type once it is in the log, for another protocol. It neither waits nor raises."""
@@ -132,6 +136,31 @@ class EventType(Item[EventTypeOptions]):
             "payloadSchema": self.payload_schema,
         }
         return described | ({"_meta": dict(self.options.meta)} if self.options.meta else {})
+
+    def to_wire(self, occurrence: Occurrence, cursor: str | None = None) -> Params:
+        """An event of this type as clients get it."""
+        return occurrence.to_wire(self.name, cursor)
+
+    def is_open_to(self, caller: Principal) -> bool:
+        """Whether who subscribed may still have it, though it calls nothing."""
+        return not caller.missing(self.options.scopes)
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether it is missing only because the server behind this one that has it is away."""
+        return False
+
+    async def check_subscriber(self, call: Call, events: Events, wanted: Params) -> None:
+        """Somebody begins to listen, or polls. Raises what it is told if that is impossible."""
+
+    async def run_source(self, events: Events, wanted: Params) -> None:
+        """Add what its function yields to the log, for those who gave these arguments."""
+        signature = self.function.signature
+        wire = {each.name: each.wire_name for each in signature.parameters}
+        arguments = self.function.arguments.validate({wire[name]: value for name, value in wanted.items()})
+        async with aclosing(signature.function(**arguments)) as payloads:
+            async for payload in payloads:
+                await events.append(self, wanted, self.pack_payload(payload), is_exact=True)
 
     def is_compatible(self, before: EventType) -> bool:
         """Whether who subscribed to another type of this name can go on with this one."""
