@@ -264,6 +264,7 @@ LIST_CHANGE_NOTIFICATIONS: Final = {
     "tools": ("notifications/tools/list_changed", "toolsListChanged"),
     "prompts": ("notifications/prompts/list_changed", "promptsListChanged"),
     "resources": ("notifications/resources/list_changed", "resourcesListChanged"),
+    "events": ("notifications/events/list_changed", "eventsListChanged"),
 }
 
 

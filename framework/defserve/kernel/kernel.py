@@ -387,6 +387,9 @@ def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) 
         "search": Search(level=level, pinned=config.list_pinned_tools(), budget=settings.budget),
         "code_mode": settings.code_mode or None,
     }
+    if settings.events:
+        of_file["experimental"] = ["events"]
+        of_file["store"] = None if settings.events == "memory" else settings.events
     if settings.keys and "auth" not in options:
         from defserve.auth.api_keys import ApiKeys
 

@@ -36,7 +36,6 @@ from defserve.proxying.supervision import BackendSupervision, make_default_resta
 if TYPE_CHECKING:
     from defserve.core.session import Session
     from defserve.protocols.mcp.asking.client_requests import ParkedWorkRegistry
-    from defserve.protocols.mcp.subscriptions import Subscriptions
     from defserve.proxying.targets import Target
 
 
@@ -65,7 +64,7 @@ class Backend(MountedServer):
         catalogue = self.catalogue = BackendCatalogue(self, front, options.tools, options.transform)
         state.watch_changes(lambda change: catalogue.notify_lists_changed())
         conversations = self.conversations = BackendChannels(self, state, self, lambda: policy.policy)
-        changes = self._changes = BackendChanges(self, state, conversations, catalogue, front.mcp.subscriptions)
+        changes = self._changes = BackendChanges(self, state, conversations, catalogue, front)
         calls = BackendCalls(self, state, conversations, room, parking, keep_task)
         life = self._supervision = BackendSupervision(self, state, conversations, catalogue, changes, room, policy)
         calls.on_unreachable = life.end_unresponsive
@@ -222,7 +221,7 @@ CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class BackendChanges:
-    """Listens to the conversations with one backend. `subscriptions` tells the fronts."""
+    """Listens to the conversations with one backend. The subscriptions of `front` tell its clients."""
 
     def __init__(
         self,
@@ -230,10 +229,10 @@ class BackendChanges:
         state: BackendState,
         conversations: BackendChannels,
         catalogue: BackendCatalogue,
-        subscriptions: Subscriptions,
+        front: FrontRegistries,
     ) -> None:
         self._server, self._state, self._conversations = server, state, conversations
-        self._catalogue, self._subscriptions = catalogue, subscriptions
+        self._catalogue, self._subscriptions, self._events = catalogue, front.mcp.subscriptions, front.events
         self._watching = Watching(
             conversations.get_channel, lambda front: SHARED if conversations.sharing == "shared" else front.key
         )
@@ -253,6 +252,10 @@ class BackendChanges:
         """A notification came that belongs to no call."""
         if (kinds := CHANGES.get(method)) is not None:
             self._catalogue.refresh_soon(channel, kinds)
+        elif method == NEWS_KINDS["events"][0]:
+            # Only its own conversation is asked for events.
+            if self._events is not None and channel.front is None:
+                self._catalogue.refresh_soon(channel, ("events",))
         elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
             self._announce_update(channel, params["uri"])
         elif method == LIFECYCLE and self._server.on_lifecycle is not None:
@@ -328,6 +331,8 @@ class BackendChanges:
     async def _want_changes(self, channel: BackendChannel) -> None:
         capabilities = self._server.capabilities
         changing = [kind for kind in NEWS_KINDS if object_or_empty(capabilities.get(kind)).get("listChanged")]
+        if self._events is not None and channel.front is None and self._events.wants_changes(capabilities):
+            changing.append("events")
         with suppress(PeerError):
             await channel.updates.want(kinds=changing)
 

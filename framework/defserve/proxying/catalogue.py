@@ -37,6 +37,7 @@ from defserve.proxying.mounted import (
 
 if TYPE_CHECKING:
     from defserve.proxying.backend import Backend
+    from defserve.proxying.events import EventRelay
 
 log = logging.getLogger("defserve.proxying")
 
@@ -133,10 +134,12 @@ REST: Final = 9
 """For how many times as long as a reading took: a backend that changes long lists all the time is not all we serve."""
 AT_ONCE: Final = 50
 """Items that are made before others have their turn."""
+NAMED: Final = ("tools", "prompts", "events")
+"""What has a name; the rest has a URI."""
 TAGS_KEYS: Final = (TAGS_META_KEY, "fastmcp", "_fastmcp")
 """Where servers list the tags of a tool in its `_meta`."""
 
-DECLARED_AGAIN: Final = ("tools", "prompts", "templates", "skills")
+DECLARED_AGAIN: Final = ("tools", "prompts", "templates", "skills", "events")
 """Resources are many, and nothing is said of them."""
 
 
@@ -165,12 +168,13 @@ class MountedPrefixes:
 class FrontRegistries(NamedTuple):
     """The server that a backend's items are shown in. `declare` lets its extensions look at an item.
 
-    It raises UsageError for an item that is not allowed.
+    It raises UsageError for an item that is not allowed. `events` is there if the server has events.
     """
 
     mcp: MCP
     declare: Callable[[Item[Any]], None]
     mounted: MountedPrefixes
+    events: EventRelay | None = None
 
 
 class NameClash(UsageError):
@@ -192,7 +196,11 @@ class BackendCatalogue:
             "templates": mcp.resources.templates,
             "skills": mcp.need_skills().registry,
         }
-        self._shown: dict[str, dict[str, Any]] = {kind: {} for kind in LIST_KINDS}
+        self._kinds, self._makers = dict(LIST_KINDS), dict(MAKERS)
+        if front.events is not None:
+            self._kinds["events"], self._makers["events"] = front.events.kind, front.events.make_event
+            self._registries["events"] = front.events.registry
+        self._shown: dict[str, dict[str, Any]] = {kind: {} for kind in self._kinds}
         self._changed: dict[BackendChannel, set[str]] = {}
         self._task: asyncio.Task[None] | None = None
         self._private: dict[Hashable, set[str]] = {}
@@ -209,12 +217,14 @@ class BackendCatalogue:
         return len(self._shown[kind])
 
     async def refresh_lists(
-        self, channel: BackendChannel, kinds: Sequence[str] = tuple(LIST_KINDS), *, strict: bool = False
+        self, channel: BackendChannel, kinds: Sequence[str] | None = None, *, strict: bool = False
     ) -> None:
-        """Read lists and show them. Raises PeerError if one cannot be read; with `strict`, Clash for a taken name."""
+        """Read lists, or all of them, and show them. Raises PeerError if one cannot be read; with `strict`, Clash for
+        a taken name."""
+        kinds = tuple(self._kinds) if kinds is None else kinds
         async with self._refreshing:
             lists = await asyncio.gather(
-                *(read_list(channel, LIST_KINDS[kind]) for kind in kinds), return_exceptions=True
+                *(read_list(channel, self._kinds[kind]) for kind in kinds), return_exceptions=True
             )
             for read in lists:
                 if isinstance(read, BaseException):
@@ -266,12 +276,12 @@ class BackendCatalogue:
 
     def clear(self) -> None:
         """Take everything out of the server."""
-        for kind in LIST_KINDS:
+        for kind in self._kinds:
             self._show(kind, {})
 
     def drop_names_of_others(self) -> None:
         """A backend was mounted beside this one: names with its prefix are no longer ours to offer."""
-        for kind in LIST_KINDS:
+        for kind in self._kinds:
             kept = {name: item for name, item in self._shown[kind].items() if not self._is_others(name)}
             if len(kept) < len(self._shown[kind]):
                 self._show(kind, kept)
@@ -284,7 +294,7 @@ class BackendCatalogue:
     def declare_again(self) -> None:
         """What this server says of the items has changed: have each declared once more, as if it were new."""
         self._declarations += 1
-        for kind in DECLARED_AGAIN:
+        for kind in self._kinds.keys() & DECLARED_AGAIN:
             made: dict[str, Any] = {}
             for name, item in self._shown[kind].items():
                 if (problem := self._make(kind, name, item.raw, made)) is not None:
@@ -325,10 +335,10 @@ class BackendCatalogue:
     ) -> None:
         shown = self._shown[kind]
         for raw in map(sanitize_listed_item, listed):
-            name = raw.get(LIST_KINDS[kind].key)
+            name = raw.get(self._kinds[kind].key)
             if kind == "tools" and isinstance(name, str) and not self._takes(name, raw):
                 continue
-            problem = find_name_problem(name) if kind in ("tools", "prompts") else _uri_problem(name)
+            problem = find_name_problem(name) if kind in NAMED else _uri_problem(name)
             problem = problem or find_hidden_name(raw)
             if problem is None:
                 outer = self._outer(kind, str(name))
@@ -351,7 +361,7 @@ class BackendCatalogue:
 
     def _make(self, kind: str, outer: str, raw: Json, made: dict[str, Any]) -> str | None:
         try:
-            item = MAKERS[kind](self._backend, outer, raw)
+            item = self._makers[kind](self._backend, outer, raw)
             if kind == "tools" and self._transform is not None:
                 self._transform.apply(item, str(raw["name"]))
             if kind == "templates":
@@ -359,7 +369,7 @@ class BackendCatalogue:
             self._front.declare(item)
         except UsageError as error:
             return error.problem
-        if kind in ("tools", "prompts") and (is_kernel_tool_name(outer) or is_kernel_tool_name(str(raw.get("name")))):
+        if kind in NAMED and (is_kernel_tool_name(outer) or is_kernel_tool_name(str(raw.get("name")))):
             return f"names that begin with {' or '.join(RESERVED)} are reserved"
         made[outer] = item
         return None
@@ -372,7 +382,7 @@ class BackendCatalogue:
 
     def _outer(self, kind: str, name: str) -> str:
         prefix: MountPrefix = self._backend.prefix
-        if kind not in ("tools", "prompts"):
+        if kind not in NAMED:
             return prefix.prefix_uri(name)
         chosen = self._choice.get_offered_name(name) if kind == "tools" else name
         if kind == "tools" and self._transform is not None:

@@ -87,6 +87,8 @@ class BackendChannel:
         self.level: str | None = None
         self._meta: tuple[Json, str | None, bytes] | None = None
         self.updates = Updates(self)
+        self.event_listeners: set[UpdateStream[Any]] = set()
+        """The open streams of events (MCP Events)."""
         self._began: asyncio.Event | None = None
         self._closing = False
         self.grants: ChannelGrants | None = None
@@ -281,6 +283,8 @@ class BackendChannel:
 
     def _heard(self, method: str, params: Json) -> None:
         self.updates.hear(method, params)
+        for stream in tuple(self.event_listeners):
+            stream.receive_update(ServerUpdate(method, params))
         if method == "notifications/message":
             for exchange in self._readers(params):
                 exchange.on_call_notification(method, params)

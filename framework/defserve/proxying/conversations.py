@@ -104,6 +104,15 @@ class BackendChannels:
             return main
         return await self.pool.get_channel(front if per == "client" else front._replace(key=None))
 
+    async def get_main_channel(self) -> BackendChannel:
+        """The backend's own conversation. Raises what callers are told if there is none."""
+        if self.wake is not None:
+            await self.wake()
+        await self._state.wait_until_ready(WAIT_SECONDS)
+        if self._state.now != "connected" or self.main is None:
+            raise boundary.make_not_connected_error(self._server, self._state.now)
+        return self.main
+
     def find_open_channel(self, front: FrontClient) -> BackendChannel | None:
         """The conversation that a front's call would take, if it is open."""
         return self.main if self.sharing == "shared" else self.pool.find_open_channel(front)

@@ -147,8 +147,8 @@ class MountedServer:
         self.on_renewed: Callable[[str], None] | None = None
         self.on_claims: Callable[[], None] | None = None
         """Called with the reason when another process or connection has taken its place without a gap."""
-        self.open_to: Callable[[Session, PeerIdentity | None], bool] | None = None
-        """Whether a caller may use the server at all. None: everybody may."""
+        self.open_to: Callable[[Session | None, PeerIdentity | None], bool] | None = None
+        """Whether a caller may use the server at all, in a session or none. None: everybody may."""
         self.decides: DecidePermissions | None = None
         """What it is told of the permissions that it needs (MGP §3). None: it is told nothing."""
         self.telemetry: TelemetryOptions | None = None

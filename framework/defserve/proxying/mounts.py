@@ -69,6 +69,8 @@ class Mounts(Extension):
         front.mcp.resources.unlisted = self._find_unlisted_resource
         front.mcp.lifecycle.more_instructions = self._instructions
         front.mcp.offer_elsewhere(self, self.before_list, self._states, self._late)
+        if front.events is not None:
+            front.events.events.offer_elsewhere(self.before_list, self._states, self._late)
         self.skills = front.mcp.need_skills().elsewhere = RemoteSkills(self, front.mcp.need_skills().registry)
 
     def declare(self, given: str | Target, prefix: str | None, options: Mapping[str, Any]) -> Backend:

@@ -166,7 +166,10 @@ class BackendSupervision:
 
         Does nothing while it has calls, subscriptions or tasks.
         """
-        is_busy = any(channel.updates.uris or channel.exchanges for channel in self._conversations.list_channels())
+        is_busy = any(
+            channel.updates.uris or channel.exchanges or channel.event_listeners
+            for channel in self._conversations.list_channels()
+        )
         if self._state.now != "connected" or self._room.running or is_busy or self._retiring:
             return
         async with self._falling_asleep:

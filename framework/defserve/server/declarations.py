@@ -278,6 +278,10 @@ class Declarations:
         made = EventType.from_function(
             function, about, available=available, find_provider=self.find_provider, owner=self
         )
+        if about.also:
+            from defserve.server.rare_declarations import make_event_feeds
+
+            made.feeds = make_event_feeds(made)
         self._declare(made)
         events.registry.add(made.name, made, where=made.where, replace=replace)
 

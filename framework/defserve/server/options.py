@@ -15,8 +15,10 @@ from defserve.protocols.mgp.terms import SecurityFields
 if TYPE_CHECKING:
     from defserve.protocols.mcp.lifecycle import Icon
     from defserve.protocols.mcp.transforms import Transform
+    from defserve.protocols.mcpl.feature_sets import FeatureSet
     from defserve.protocols.mcpl.state.ownership import StateOwnerKind
     from defserve.protocols.mcpl.state.states import BigIntegerPolicy, StateConcurrency, StateMode
+    from defserve.protocols.mgp.events import EventChannel
     from defserve.protocols.mgp.security import Security
     from defserve.proxying.mounted import RestartPolicy
     from defserve.stores.store import Store
@@ -97,6 +99,7 @@ class EventFields(ItemFields, total=False):
 
     delivery: Sequence[Literal["poll", "push", "webhook"]]
     poll: float
+    also: Sequence[EventChannel | FeatureSet]
 
 
 class FeatureSetFields(TypedDict, total=False):

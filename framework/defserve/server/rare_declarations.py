@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
@@ -22,12 +24,18 @@ if TYPE_CHECKING:
     from defserve.limits import Limits
     from defserve.protocols.mcp.asking.server_secret import ServerSecret
     from defserve.protocols.mcp.events.draft import EventSettings
+    from defserve.protocols.mcp.events.event_log import Occurrence
+    from defserve.protocols.mcp.events.event_types import EventFeed, EventType
     from defserve.protocols.mcp.events.extension import Events
     from defserve.protocols.mcp.tools import Tool
+    from defserve.protocols.mcpl.feature_sets import FeatureSet
+    from defserve.protocols.mgp.events import EventChannel
     from defserve.protocols.mgp.meta_tools import ToolSearch
     from defserve.server.options import AppFields, PromptFields, ResourceFields, ToolFields
     from defserve.server.server import Server
 
+
+log = logging.getLogger("defserve")
 
 F = TypeVar("F", bound=Callable[..., Any])
 ATTRIBUTE = "__defserve_marks__"
@@ -225,3 +233,85 @@ def make_experimental_events(chosen: Sequence[str | EventSettings], server: Serv
             )
     store = server.store or make_server_store(server.shared or MemoryStore(), server.storage_identity)
     return Events(store, secret, server.mcp.subscriptions, settings)
+
+
+# -- `also=`: events that also go to a channel of MGP, or to the hosts of a feature set of MCPL.
+
+
+MAX_WAITING_PUSHES: Final = 256
+"""Events that wait for the answers of hosts. Then a host misses some."""
+
+
+def make_event_feeds(event: EventType) -> tuple[EventFeed, ...]:
+    """What gets the events of a type as well. Raises UsageError for what would tell more callers than the event may."""
+    from defserve.protocols.mcpl.feature_sets import FeatureSet
+    from defserve.protocols.mgp.events import EventChannel
+
+    def refuse(problem: str, fix: str) -> UsageError:
+        return UsageError(f"event {event.name!r}: {problem}", where=event.where, fix=fix)
+
+    if event.is_source:
+        raise refuse(
+            "also=… is not for a source, which runs only for those who listen to MCP events",
+            "declare it without a body, and emit it with `await server.emit_event(…)`",
+        )
+    feeds: list[EventFeed] = []
+    for target in event.options.also:
+        if isinstance(target, EventChannel):
+            if missing := sorted(set(event.options.scopes) - target.scopes):
+                raise refuse(
+                    f"channel {target.name!r} is open to callers without the scope {missing[0]!r}",
+                    f'server.event_channel("{target.name}", scopes={sorted(event.options.scopes)!r})',
+                )
+            feeds.append(_make_channel_feed(target))
+        elif isinstance(target, FeatureSet):
+            if event.options.scopes:
+                raise refuse(
+                    f"it has scopes, and feature set {target.name!r} pushes to every host that has switched it on",
+                    "leave the scopes out, or push to the callers who may know: feature_set.push(…, to=…)",
+                )
+            target.record_declaration("pushEvents")
+            feeds.append(_make_push_feed(event, target))
+        else:
+            raise refuse(
+                f"also={target!r} is neither a channel nor a feature set",
+                "make one with server.event_channel(…) or server.feature_set(…)",
+            )
+    return tuple(feeds)
+
+
+def _make_channel_feed(channel: EventChannel) -> EventFeed:
+    def feed(occurrence: Occurrence) -> None:
+        try:
+            channel.emit_now(_merge_arguments(occurrence))
+        except ValueError as error:
+            log.error("event %s does not fit channel %s: %s", occurrence.id, channel.name, error)
+
+    return feed
+
+
+def _make_push_feed(event: EventType, feature_set: FeatureSet) -> EventFeed:
+    from defserve.base.concurrency import BackgroundTasks
+    from defserve.protocols.mcpl.peers import everyone
+
+    waiting = BackgroundTasks()
+
+    async def push(occurrence: Occurrence) -> None:
+        text = f"{event.description or event.name}\n{json.dumps(_merge_arguments(occurrence), ensure_ascii=False)}"
+        try:
+            await feature_set.push(text, id=occurrence.id, origin={"event": event.name}, to=everyone)
+        except Exception as error:
+            log.error("event %s was not pushed to the hosts of %s: %s", occurrence.id, feature_set.name, error)
+
+    def feed(occurrence: Occurrence) -> None:
+        if len(waiting) < MAX_WAITING_PUSHES:
+            waiting.start(push(occurrence))
+        else:
+            log.warning("event %s is not pushed: hosts have not answered %d others", occurrence.id, len(waiting))
+
+    return feed
+
+
+def _merge_arguments(occurrence: Occurrence) -> dict[str, Any]:
+    """Subscribers of other protocols give no arguments, so they get those of the event with its data."""
+    return {**occurrence.arguments, **occurrence.data}

@@ -326,7 +326,12 @@ class Server(Declarations):
             from defserve.proxying.mounts import FrontRegistries, Mounts
 
             prefixes = MountedPrefixes((mount.server.name, mount.prefix) for mount in self._mounts)
-            self._remote_mounts = Mounts(FrontRegistries(self.mcp, self._declare, prefixes))
+            relay = None
+            if self._events is not None:
+                from defserve.proxying.events import EventRelay
+
+                relay = EventRelay(self._events)
+            self._remote_mounts = Mounts(FrontRegistries(self.mcp, self._declare, prefixes, relay))
             self.extend(self._remote_mounts)
         return self._remote_mounts
 

@@ -170,6 +170,7 @@ class KernelSettings:
     keys: str = ""
     on_change: str = "warn"
     code_mode: bool = False
+    events: str = ""
     watch: bool = True
     drain_secs: float = 30
     budget: ToolBudget = field(default_factory=ToolBudget)

@@ -396,6 +396,10 @@ KERNEL: Final = Table(
         "keys": Text("callers over the network need a key of this store, made by `defserve keys`", example="keys.json"),
         "on_change": Text("what happens when a tool's definition changes after it was first seen", CHANGES),
         "code_mode": Flag("true: clients may run Python that calls the tools of all servers"),
+        "events": Text(
+            "relay events of the servers (MCP Events, a draft), and keep them here: memory, or the address of a store",
+            example="sqlite:///events.db",
+        ),
         "watch": Flag("whether the kernel reads this file again when it changes"),
         "drain_secs": Number("seconds for calls under way when a server is stopped", 0, 3600),
         "budget": Table(

@@ -125,10 +125,10 @@ class KernelAccess(AccessSection):
             return super().visible(call, item)
         return self._allows(item.backend.id, identify_caller(call).id)
 
-    def may_use_server(self, id: str, session: Session, caller: PeerIdentity | None) -> bool:
+    def may_use_server(self, id: str, session: Session | None, caller: PeerIdentity | None) -> bool:
         """Whether a caller in a session may use a server. See `MountedServer.open_to`."""
         if not isinstance(caller, Principal):
-            caller = LOCAL_PRINCIPAL if session.is_local else make_stranger_principal("")
+            caller = LOCAL_PRINCIPAL if session is not None and session.is_local else make_stranger_principal("")
         return self._allows(id, caller.id)
 
     def _allows(self, id: str, agent: str) -> bool:

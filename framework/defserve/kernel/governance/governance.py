@@ -43,8 +43,8 @@ HELD: Final = "held"
 CONFLICT: Final = "TOOL_NAME_CONFLICT"
 CHANGED, WITHHELD, APPROVED = "dev.defserve.tool_changed", "dev.defserve.tool_held", "dev.defserve.tool_approved"
 
-PROMPT, TEMPLATE, SKILL, INSTRUCTIONS = "prompt ", "template ", "skill ", "(instructions)"
-OTHERS: Final = (PROMPT, TEMPLATE, SKILL, INSTRUCTIONS)
+PROMPT, TEMPLATE, SKILL, EVENT, INSTRUCTIONS = "prompt ", "template ", "skill ", "event ", "(instructions)"
+OTHERS: Final = (PROMPT, TEMPLATE, SKILL, EVENT, INSTRUCTIONS)
 """How the pins of what is no tool begin. Their names are those of the server."""
 
 log = logging.getLogger("defserve.kernel")
@@ -267,6 +267,8 @@ def get_pin_name(item: Any) -> str:
     """
     if isinstance(item, RemotePrompt):
         return PROMPT + item.inner
+    if item.kind == "event" and item.backend is not None:
+        return EVENT + item.inner
     if isinstance(item, RemoteSkill):
         return f"{SKILL}{item.raw.get('uri')}"
     if isinstance(item, RemoteResource) and item.template is not None:

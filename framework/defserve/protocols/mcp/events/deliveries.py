@@ -56,7 +56,7 @@ log = logging.getLogger("defserve")
 
 
 class Deliveries:
-    """Delivers on one loop, while this process holds the lease."""
+    """Delivers on one loop, while this process holds the lease. `has_backends`: see `Events`."""
 
     def __init__(
         self,
@@ -65,8 +65,11 @@ class Deliveries:
         registry: Registry[EventType],
         hub: EventHub,
         sender: WebhookSender,
+        *,
+        has_backends: bool = False,
     ) -> None:
         self._records, self._codec, self._registry, self._hub, self.sender = records, codec, registry, hub, sender
+        self._has_backends = has_backends
         self._changed = asyncio.Event()
         self._running: dict[str, RunningDelivery] = {}
         self._token = make_lease_token()
@@ -138,7 +141,7 @@ class Deliveries:
         event = self._registry.get(subscription.name)
         if event is None:
             waited = asyncio.get_running_loop().time() - self._started
-            if known is None and waited < MISSING_SECONDS:
+            if known.may_come_back if known is not None else self._has_backends or waited < MISSING_SECONDS:
                 return None
             raise EventError(
                 "not_found", subscription.dialect, f"{subscription.name} is no longer an event", kind="event"
@@ -149,14 +152,18 @@ class Deliveries:
         if "webhook" not in event.delivery:
             message = f"{subscription.name} is no longer delivered by webhook"
             raise EventError("unsupported", subscription.dialect, message, feature="delivery", value="webhook")
-        if subscription.principal.missing(event.options.scopes):
+        if not event.is_open_to(subscription.principal):
             raise EventError("forbidden", subscription.dialect, f"you may no longer have {subscription.name}")
         return event
 
-    async def send_event(self, subscription: Subscription, event: Occurrence, epoch: str) -> None:
+    async def send_event(self, subscription: Subscription, type: EventType, event: Occurrence, epoch: str) -> None:
         """Raises DeliveryFailed."""
-        cursor = self._codec.encode_cursor(subscription.name, Cursor(epoch, event.number + 1))
-        await self._send(subscription, event.id, event.to_wire(subscription.name, cursor))
+        after = Cursor(epoch, event.number + 1)
+        if event.is_gap:
+            await self.send_gap(subscription, after)
+        else:
+            cursor = self._codec.encode_cursor(subscription.name, after)
+            await self._send(subscription, event.id, type.to_wire(event, cursor))
 
     async def send_gap(self, subscription: Subscription, cursor: Cursor) -> None:
         """Say that events before a cursor are gone. Raises DeliveryFailed."""
@@ -258,7 +265,7 @@ class SubscriptionDelivery:
             if self._changed.is_set():
                 return  # it may have been removed, or have another secret
             if matches_filter(subscription.arguments, event.arguments, is_exact=event.is_exact):
-                sending = self._deliveries.send_event(subscription, event, page.cursor.epoch)
+                sending = self._deliveries.send_event(subscription, self._event, event, page.cursor.epoch)
                 if not await self._try(progress, sending):
                     return
                 await self._store_progress(progress, Cursor(page.cursor.epoch, event.number + 1))

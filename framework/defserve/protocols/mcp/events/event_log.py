@@ -7,6 +7,9 @@ that was lost, such as one in memory after a restart, begins with another epoch,
 one.
 
     head = {epoch, first: 4, next: 7, …}      4: [id, time, arguments, is_exact, data]      5: …      6: …
+
+What comes from another server is added together with the place that it had there, in one change. So it is added once,
+and whoever goes on, here or in another process, goes on behind it. If that server has lost events, the log has a mark.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ from defserve.protocols.mcp.events.draft import EventSettings
 from defserve.stores.store import EVENT_LOG_SPACES, SECRETS_SPACE, Space, Store, StoreBusy, StoreChange
 
 HEAD: Final = "head"
+ORIGINS, ORIGIN = "origins", "origin "
+MAX_ORIGINS: Final = 1_000
+"""Places in other servers that are kept for one type. The oldest are forgotten first."""
 SECRET: Final = "events"
 
 LOG_TTL_SECONDS: Final = 30 * 86_400.0
@@ -58,6 +64,11 @@ class Occurrence(NamedTuple):
     is_exact: bool
     data: Params
 
+    @property
+    def is_gap(self) -> bool:
+        """Whether it is only the mark of events that another server has lost."""
+        return not self.id
+
     def to_wire(self, name: str, cursor: str | None = None) -> Params:
         """The event as clients get it."""
         wire: Params = {
@@ -67,6 +78,18 @@ class Occurrence(NamedTuple):
             "data": self.data,
         }
         return wire if cursor is None else {**wire, "cursor": cursor}
+
+
+class LogOrigin(NamedTuple):
+    """A place in another server: it is kept under `name`, was `before`, and is `after` once an event is added."""
+
+    name: str
+    before: str
+    after: str
+
+
+class OriginMoved(Exception):
+    """Somebody else has added what came from another server."""
 
 
 class LogHead(NamedTuple):
@@ -100,14 +123,25 @@ class EventLog:
         return round(self._clock() * 1000)
 
     async def append(
-        self, name: str, arguments: Params, data: Params, id: str | None = None, *, is_exact: bool = False
+        self,
+        name: str,
+        arguments: Params,
+        data: Params,
+        id: str | None = None,
+        *,
+        is_exact: bool = False,
+        at: int | None = None,
+        origin: LogOrigin | None = None,
     ) -> Occurrence:
-        """Add an event. When this returns, the store has it. Raises what the store raises."""
-        id = id or f"evt_{secrets.token_hex(16)}"
-        space, ttl = _space(name), max(LOG_TTL_SECONDS, 2 * self._settings.max_age)
+        """Add an event. When this returns, the store has it. Raises what the store raises.
+
+        `at` is when it happened, now by default. With an `origin` that is no longer there it raises OriginMoved.
+        """
+        id = f"evt_{secrets.token_hex(16)}" if id is None else id
+        space, ttl = _space(name), self._ttl
         for _ in range(MAX_TRIES):
             before, head = await self._read_head(space)
-            event = Occurrence(head.next, id, self.now(), arguments, is_exact, data)
+            event = Occurrence(head.next, id, self.now() if at is None else at, arguments, is_exact, data)
             record = to_json(event[1:])
             grown = head._replace(
                 next=head.next + 1,
@@ -115,9 +149,14 @@ class EventLog:
                 oldest=head.oldest if head.next > head.first else event.time,
             )
             grown, dropped = await self._trim(space, grown)
-            put = {HEAD: to_json(grown), str(event.number): record}
-            if await self.store.change(StoreChange(space, put=put, drop=dropped, expect={HEAD: before}, ttl=ttl)):
+            put, expect = {HEAD: to_json(grown), str(event.number): record}, {HEAD: before}
+            if origin is not None:
+                put[ORIGIN + origin.name] = origin.after.encode()
+                expect[ORIGIN + origin.name] = origin.before.encode()
+            if await self.store.change(StoreChange(space, put=put, drop=dropped, expect=expect, ttl=ttl)):
                 return event
+            if origin is not None and await self.read_origin(name, origin.name) != origin.before:
+                raise OriginMoved
             await asyncio.sleep(random.uniform(0, MAX_PAUSE_SECONDS))
         raise StoreBusy("Too many events are emitted at once", data={"retry_after_ms": 1000})
 
@@ -126,8 +165,7 @@ class EventLog:
         space = _space(name)
         while True:
             before, head = await self._read_head(space)
-            ttl = max(LOG_TTL_SECONDS, 2 * self._settings.max_age)
-            change = StoreChange(space, put={HEAD: to_json(head)}, expect={HEAD: None}, ttl=ttl)
+            change = StoreChange(space, put={HEAD: to_json(head)}, expect={HEAD: None}, ttl=self._ttl)
             if before is not None or await self.store.change(change):
                 return Cursor(head.epoch, head.next)
 
@@ -153,6 +191,37 @@ class EventLog:
             if young:
                 return LogPage(young, Cursor(head.epoch, number), is_truncated, number < head.next)
         return LogPage([], Cursor(head.epoch, number), is_truncated, False)
+
+    async def read_origin(self, name: str, origin: str) -> str | None:
+        """The place in another server up to which its events were added."""
+        found = (await self.store.get(_space(name), [ORIGIN + origin])).get(ORIGIN + origin)
+        return None if found is None else found.decode()
+
+    async def store_origin(self, name: str, origin: str, place: str) -> None:
+        """Keep a place in another server, if none is kept under this name."""
+        space = _space(name)
+        while True:
+            found = await self.store.get(space, [ORIGINS, ORIGIN + origin])
+            if ORIGIN + origin in found:
+                return
+            known: list[str] = from_json(found[ORIGINS]) if ORIGINS in found else []
+            known = [*(each for each in known if each != origin), origin]
+            dropped = [ORIGIN + each for each in known[:-MAX_ORIGINS]]
+            put = {ORIGINS: to_json(known[-MAX_ORIGINS:]), ORIGIN + origin: place.encode()}
+            expect = {ORIGINS: found.get(ORIGINS), ORIGIN + origin: None}
+            if await self.store.change(StoreChange(space, put=put, drop=dropped, expect=expect, ttl=self._ttl)):
+                return
+
+    async def move_origin(self, name: str, origin: LogOrigin) -> None:
+        """Keep a later place, without an event. Raises OriginMoved."""
+        key, space = ORIGIN + origin.name, _space(name)
+        change = StoreChange(space, put={key: origin.after.encode()}, expect={key: origin.before.encode()})
+        if not await self.store.change(change):
+            raise OriginMoved
+
+    @property
+    def _ttl(self) -> float:
+        return max(LOG_TTL_SECONDS, 2 * self._settings.max_age)
 
     async def _read_events(self, space: Space, numbers: range) -> list[Occurrence]:
         found = await self.store.get(space, [str(number) for number in numbers])

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from inspect import Parameter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -30,6 +31,15 @@ from defserve.protocols.mcp.function import FindProvider, Function, find_no_prov
 from defserve.protocols.mcp.items import Item, ItemOptions, check_item_options, choose_item_name
 from defserve.protocols.mcp.lifecycle import Dialect
 
+if TYPE_CHECKING:
+    from defserve.auth.principals import Principal
+    from defserve.core.call import Call
+    from defserve.protocols.mcp.events.event_log import Occurrence
+    from defserve.protocols.mcp.events.extension import Events
+
+EventFeed: TypeAlias = "Callable[[Occurrence], None]"
+"""Gets each event of a type once it is in the log, for another protocol. It neither waits nor raises."""
+
 EVENT_ID_PARAMETER: Final = "event_id"
 """What `emit_event` takes itself, so no filter can have this name."""
 
@@ -41,17 +51,19 @@ class EventTypeOptions(ItemOptions):
     """What a type of event may say about itself.
 
     `delivery` are the ways in which clients may get it; by default, all that this server has. `poll` is how many
-    seconds a client should wait between two polls. `scopes` are what a caller's token must hold to see it.
+    seconds a client should wait between two polls. `scopes` are what a caller's token must hold to see it. `also` are
+    channels (MGP) and feature sets (MCPL) that each event goes to as well.
     """
 
     delivery: Sequence[DeliveryMode] | None = None
     poll: float = 5.0
+    also: Sequence[Any] = ()
 
 
 class EventType(Item[EventTypeOptions]):
-    """One type of event. `delivery` are the ways in which it is delivered."""
+    """One type of event. `delivery` are the ways in which it is delivered; `feeds` get each of its events as well."""
 
-    __slots__ = ("payload_schema", "delivery", "_pack")
+    __slots__ = ("payload_schema", "delivery", "feeds", "_pack")
 
     kind = "event"
 
@@ -60,6 +72,7 @@ class EventType(Item[EventTypeOptions]):
     ) -> None:
         super().__init__(name, options, function, owner)
         self.delivery = delivery
+        self.feeds: tuple[EventFeed, ...] = ()
         signature = function.signature
         annotation, subject = find_result_annotation(signature), f"event {name!r}"
         if annotation is Parameter.empty:
@@ -123,6 +136,31 @@ class EventType(Item[EventTypeOptions]):
             "payloadSchema": self.payload_schema,
         }
         return described | ({"_meta": dict(self.options.meta)} if self.options.meta else {})
+
+    def to_wire(self, occurrence: Occurrence, cursor: str | None = None) -> Params:
+        """An event of this type as clients get it."""
+        return occurrence.to_wire(self.name, cursor)
+
+    def is_open_to(self, caller: Principal) -> bool:
+        """Whether who subscribed may still have it, though it calls nothing."""
+        return not caller.missing(self.options.scopes)
+
+    @property
+    def may_come_back(self) -> bool:
+        """Whether it is missing only because the server behind this one that has it is away."""
+        return False
+
+    async def check_subscriber(self, call: Call, events: Events, wanted: Params) -> None:
+        """Somebody begins to listen, or polls. Raises what it is told if that is impossible."""
+
+    async def run_source(self, events: Events, wanted: Params) -> None:
+        """Add what its function yields to the log, for those who gave these arguments."""
+        signature = self.function.signature
+        wire = {each.name: each.wire_name for each in signature.parameters}
+        arguments = self.function.arguments.validate({wire[name]: value for name, value in wanted.items()})
+        async with aclosing(signature.function(**arguments)) as payloads:
+            async for payload in payloads:
+                await events.append(self, wanted, self.pack_payload(payload), is_exact=True)
 
     def is_compatible(self, before: EventType) -> bool:
         """Whether who subscribed to another type of this name can go on with this one."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.base.backoff import Backoff
 from defserve.core.call import Call
 from defserve.core.extension import Extension, Handler, Offer
-from defserve.core.messages import Params
+from defserve.core.messages import EncodedJson, Params
 from defserve.core.registry import Registry
 from defserve.errors import LimitExceeded, Refused, UsageError, did_you_mean
 from defserve.protocols.mcp.errors import read_text_param
@@ -34,7 +34,14 @@ from defserve.protocols.mcp.events.draft import (
     EventSettings,
     make_event_error,
 )
-from defserve.protocols.mcp.events.event_log import MAX_BATCH, Cursor, CursorCodec, EventLog, load_events_secret
+from defserve.protocols.mcp.events.event_log import (
+    MAX_BATCH,
+    Cursor,
+    CursorCodec,
+    EventLog,
+    LogOrigin,
+    load_events_secret,
+)
 from defserve.protocols.mcp.events.event_types import EventType, matches_filter, read_count, read_filter
 from defserve.protocols.mcp.events.streams import EventHub, EventStream
 from defserve.protocols.mcp.items import ListMethod
@@ -82,6 +89,8 @@ class Events(Extension):
         self._streams: dict[str, int] = {}
         self._list_followers: set[SendNotification] = set()
         self._webhooks: Webhooks | None = None
+        self._before_list: Callable[[Call], Awaitable[None]] | None = None
+        self._wait_for_name: Callable[[Call, str], Awaitable[object]] | None = None
         subscriptions.add_filter_member(LIST_CHANGED_FILTER, self.follow_list)
         self.registry.watch(self._on_list_changed)
 
@@ -96,7 +105,7 @@ class Events(Extension):
 
     def methods(self) -> Mapping[str, Handler]:
         return {
-            LIST_METHOD: self._list.build_page,
+            LIST_METHOD: self.list_types,
             POLL_METHOD: self.poll,
             STREAM_METHOD: self.stream,
             SUBSCRIBE_METHOD: self.subscribe,
@@ -111,10 +120,12 @@ class Events(Extension):
                 "several processes serve, and each keeps its events to itself: an event reaches only those who listen "
                 "at the process that emits it. To change that, give the server a store: Server(store='redis://…')"
             )
-        hub = self._hubs[loop] = EventHub(self.log, self.store, self._run_source)
+        hub = self._hubs[loop] = EventHub(self.log, self.store, lambda event, wanted: event.run_source(self, wanted))
         while self._early:
             hub.tasks.start(_log_failure(self._early.popleft()()))
-        if not is_in_memory(self.store) and any("webhook" in event.delivery for event in self.registry):
+        if not is_in_memory(self.store) and (
+            self.has_backends or any("webhook" in event.delivery for event in self.registry)
+        ):
             hub.tasks.start(self._resume_deliveries(hub))
         try:
             yield
@@ -125,6 +136,11 @@ class Events(Extension):
             await hub.close()
             if not self._hubs:
                 await self.store.close()
+
+    @property
+    def has_backends(self) -> bool:
+        """Whether servers behind this one may have events, which come and go with them."""
+        return self._before_list is not None
 
     def available_delivery(self) -> Sequence[DeliveryMode]:
         """The ways in which this server can deliver: webhooks need an HTTP client."""
@@ -142,17 +158,15 @@ class Events(Extension):
 
     # -- emitting ----------------------------------------------------------------------------------------
 
-    async def emit(
-        self, event: Any, payload: Any, arguments: Mapping[str, Any], event_id: str | None, *, is_exact: bool = False
-    ) -> str:
+    async def emit(self, event: Any, payload: Any, arguments: Mapping[str, Any], event_id: str | None) -> str:
         """Add an event to the log, and return its id. From any loop. See `Server.emit_event`."""
         found = self.find_declared(event)
         data, packed = found.pack_payload(payload), found.pack_emitted_arguments(arguments)
         loop = asyncio.get_running_loop()
         if loop in self._hubs or not self._hubs:
-            return await self._append(found.name, packed, data, event_id, is_exact)
+            return await self.append(found, packed, data, event_id or None)
         # A store may belong to the loop that serves.
-        work = self._append(found.name, packed, data, event_id, is_exact)
+        work = self.append(found, packed, data, event_id or None)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, next(iter(self._hubs))))
 
     def emit_soon(self, event: Any, payload: Any, arguments: Mapping[str, Any], event_id: str | None) -> None:
@@ -161,7 +175,7 @@ class Events(Extension):
         data, packed = found.pack_payload(payload), found.pack_emitted_arguments(arguments)
 
         def make_work() -> Any:
-            return self._append(found.name, packed, data, event_id, False)
+            return self.append(found, packed, data, event_id or None)
 
         hub = next(iter(self._hubs.items()), None)
         if hub is None:
@@ -188,13 +202,23 @@ class Events(Extension):
                 return one
         raise UsageError(f"{event!r} is not an event of this server", fix="declare it with @server.event")
 
-    async def _append(self, name: str, arguments: Params, data: Params, event_id: str | None, is_exact: bool) -> str:
-        hub = self._hubs.get(asyncio.get_running_loop())
-        if hub is None:
-            added = await self.log.append(name, arguments, data, event_id, is_exact=is_exact)
-        else:
-            async with hub.turns:
-                added = await self.log.append(name, arguments, data, event_id, is_exact=is_exact)
+    async def append(
+        self,
+        event: EventType,
+        arguments: Params,
+        data: Params,
+        id: str | None = None,
+        *,
+        is_exact: bool = False,
+        at: int | None = None,
+        origin: LogOrigin | None = None,
+    ) -> str:
+        """Add an event to the log, wake those who wait for it, and return its id. See `EventLog.append`."""
+        hub, name = self._hubs.get(asyncio.get_running_loop()), event.name
+        async with hub.turns if hub is not None else nullcontext():
+            added = await self.log.append(name, arguments, data, id, is_exact=is_exact, at=at, origin=origin)
+            for feed in event.feeds:
+                feed(added)
         for loop, each in list(self._hubs.items()):
             loop.call_soon_threadsafe(each.wake, name)
         if (announce := self.store.announce) is not None:
@@ -205,22 +229,20 @@ class Events(Extension):
                 log.warning("other processes were not told of an event: %s", error)
         return added.id
 
-    async def _run_source(self, event: EventType, wanted: Params) -> None:
-        """Emit what a source yields, for those who gave these arguments."""
-        signature = event.function.signature
-        wire = {each.name: each.wire_name for each in signature.parameters}
-        arguments = event.function.arguments.validate({wire[name]: value for name, value in wanted.items()})
-        async with aclosing(signature.function(**arguments)) as payloads:
-            async for payload in payloads:
-                await self._append(event.name, wanted, event.pack_payload(payload), None, True)
-
     # -- what clients ask for ----------------------------------------------------------------------------
+
+    async def list_types(self, call: Call, params: Params) -> EncodedJson:
+        """`events/list`."""
+        if self._before_list is not None:
+            await self._before_list(call)
+        return self._list.build_page(call, params)
 
     async def poll(self, call: Call, params: Params) -> Params:
         """`events/poll`: the events after a cursor. Without a cursor, only the cursor to begin with."""
-        event, wanted = self.find_requested(call, params, "poll")
+        event, wanted = await self.find_requested(call, params, "poll")
         codec, name = await self.load_codec(), event.name
         max_age, limit = read_count(params, "maxAgeMs"), read_count(params, "maxEvents") or MAX_EVENTS_A_POLL
+        await event.check_subscriber(call, self, wanted)
         hub = self._hubs[asyncio.get_running_loop()]
         hub.keep_source(event, wanted, POLLS_KEPT * event.poll_ms / 1000)
         if params.get("cursor") is None:
@@ -250,21 +272,26 @@ class Events(Extension):
             for one in page.events:
                 if len(found) == limit:
                     return found, Cursor(page.cursor.epoch, one.number), is_truncated, True
-                if matches_filter(wanted, one.arguments, is_exact=one.is_exact):
-                    found.append(one.to_wire(event.name))
+                if not matches_filter(wanted, one.arguments, is_exact=one.is_exact):
+                    continue
+                if one.is_gap:
+                    is_truncated = True
+                else:
+                    found.append(event.to_wire(one))
             cursor, scanned = page.cursor, scanned + MAX_BATCH
             if not page.has_more or scanned >= MAX_SCANNED:
                 return found, cursor, is_truncated, page.has_more
 
     async def stream(self, call: Call, params: Params) -> Params:
         """`events/stream`: stays open until the client cancels it, the event ends for it or the server drains."""
-        event, wanted = self.find_requested(call, params, "push")
+        event, wanted = await self.find_requested(call, params, "push")
         codec, max_age = await self.load_codec(), read_count(params, "maxAgeMs")
         given = params.get("cursor")
         cursor = codec.decode_cursor(event.name, given) if given is not None else None
         hub = self._hubs[asyncio.get_running_loop()]
         opened = EventStream(call, hub, codec, event, wanted, lambda one: self.check_alive(call, one))
         with self._count_stream(call):
+            await event.check_subscriber(call, self, wanted)
             call.endless = True
             call.session.make_room(1)
             try:
@@ -323,9 +350,21 @@ class Events(Extension):
 
     # -- for the ways of delivery ------------------------------------------------------------------------
 
-    def find_requested(self, call: Call, params: Params, mode: DeliveryMode) -> tuple[EventType, Params]:
+    def offer_elsewhere(
+        self,
+        before_list: Callable[[Call], Awaitable[None]],
+        meta: Callable[[Call], Params],
+        wait_for_name: Callable[[Call, str], Awaitable[object]],
+    ) -> None:
+        """Servers behind this one have events, too; see `MCP.offer_elsewhere`."""
+        self._before_list, self._list.meta, self._wait_for_name = before_list, meta, wait_for_name
+
+    async def find_requested(self, call: Call, params: Params, mode: DeliveryMode) -> tuple[EventType, Params]:
         """The type that a request names, and its filter. Raises EventError or InvalidParams."""
-        event = self.find_visible(call, read_text_param(params, "name"))
+        name = read_text_param(params, "name")
+        if self._wait_for_name is not None and self.registry.get(name) is None:
+            await self._wait_for_name(call, name)
+        event = self.find_visible(call, name)
         if mode not in event.delivery:
             raise make_event_error(
                 call, "unsupported", f"{event.name} is not delivered by {mode}", feature="delivery", value=mode
@@ -343,6 +382,8 @@ class Events(Extension):
     def check_alive(self, call: Call, event: EventType) -> None:
         """Raises EventError if a type is gone, has changed, or the caller may no longer see it."""
         current = self.registry.get(event.name)
+        if current is None and event.may_come_back:
+            return
         if current is None:
             raise make_event_error(call, "not_found", f"{event.name} is no longer an event", kind="event")
         if current is not event and not current.is_compatible(event):
@@ -351,6 +392,10 @@ class Events(Extension):
             )
         if not call.session.composition.visible(call, current):
             raise make_event_error(call, "forbidden", f"you may no longer have {event.name}")
+
+    def runs_source(self, event: EventType, wanted: Params) -> bool:
+        """Whether the source of a type runs for these arguments."""
+        return self._hubs[asyncio.get_running_loop()].runs_source(event, wanted)
 
     async def load_codec(self) -> CursorCodec:
         """How cursors are written: with the server's secret, or else with one that lies in the store."""

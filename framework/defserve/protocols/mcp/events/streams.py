@@ -78,6 +78,10 @@ class EventHub:
             if source is not None:
                 source.release()
 
+    def runs_source(self, event: EventType, wanted: Params) -> bool:
+        """Whether the source of a type runs for these arguments, or waits for another process that runs it."""
+        return (event.name, encode_canonical_json(wanted)) in self._sources
+
     def keep_source(self, event: EventType, wanted: Params, seconds: float) -> None:
         """Somebody polls a type of event, and will come back: its source runs for so long. Raises LimitExceeded."""
         if event.is_source:
@@ -260,10 +264,14 @@ class EventStream:
                     ACTIVE_NOTIFICATION, {"cursor": self._encode(_before(page.cursor, start)), "truncated": True}
                 )
             for event in page.events:
-                if matches_filter(self._wanted, event.arguments, is_exact=event.is_exact):
-                    await self._wait_for_reader()
-                    after = Cursor(page.cursor.epoch, event.number + 1)
-                    self._notify(EVENT_NOTIFICATION, event.to_wire(self._event.name, self._encode(after)))
+                if not matches_filter(self._wanted, event.arguments, is_exact=event.is_exact):
+                    continue
+                await self._wait_for_reader()
+                after = self._encode(Cursor(page.cursor.epoch, event.number + 1))
+                if event.is_gap:
+                    self._notify(ACTIVE_NOTIFICATION, {"cursor": after, "truncated": True})
+                else:
+                    self._notify(EVENT_NOTIFICATION, self._event.to_wire(event, after))
             cursor, has_more = page.cursor, page.has_more
         return cursor
 
@@ -282,7 +290,8 @@ class EventStream:
         return self._codec.encode_cursor(self._event.name, cursor)
 
     def _notify(self, method: str, params: Params) -> None:
-        self._call.notify(method, {**params, "_meta": {SUBSCRIPTION_ID_META_KEY: self._call.id}})
+        meta = {**params.get("_meta", {}), SUBSCRIPTION_ID_META_KEY: self._call.id}
+        self._call.notify(method, {**params, "_meta": meta})
 
 
 def _before(cursor: Cursor, number: int) -> Cursor:

@@ -69,11 +69,12 @@ class Webhooks:
     async def subscribe(self, call: Call, params: Params, hub: EventHub) -> Params:
         """`events/subscribe`: make or refresh a subscription."""
         caller = _require_caller(call)
-        event, arguments = self._events.find_requested(call, params, "webhook")
+        event, arguments = await self._events.find_requested(call, params, "webhook")
         deliveries = self.start_deliveries(hub)
         url, secret = _read_delivery(call, params, deliveries.sender)
         id, space = self._derive_id(caller, url, event.name, arguments), make_caller_space(caller)
         expires = self._grant_ttl(params)
+        await event.check_subscriber(call, self._events, arguments)
         start, is_truncated = await self._find_start(event, params)
         await self._check_room(call, space, id)
         if not await self.records.is_verified(space, url):
@@ -108,7 +109,7 @@ class Webhooks:
         except ValueError as error:
             raise InvalidParams(f"Invalid params: {error}") from None
         if self._events.registry.get(name) is not None:
-            arguments = self._events.find_requested(call, params, "webhook")[1]
+            arguments = (await self._events.find_requested(call, params, "webhook"))[1]
         id = self._derive_id(caller, url, name, arguments)
         is_removed = await self.records.remove_subscription(make_caller_space(caller), id)
         if not is_removed and get_event_dialect(call) == "sep":
@@ -181,7 +182,9 @@ class Webhooks:
         if hub not in self._deliveries:
             events = self._events
             sender = WebhookSender(events.settings, is_loopback_allowed=events.is_loopback_allowed)
-            made = self._deliveries[hub] = Deliveries(self.records, self._codec, events.registry, hub, sender)
+            made = self._deliveries[hub] = Deliveries(
+                self.records, self._codec, events.registry, hub, sender, has_backends=events.has_backends
+            )
             hub.tasks.start(made.run())
         return self._deliveries[hub]
 
