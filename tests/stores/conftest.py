@@ -12,6 +12,7 @@ import pytest
 from defserve.stores.checkpoints import checkpoint_tree
 from defserve.stores.identity import open_store
 from defserve.stores.store import Store
+from tests.stores.postgres_server import PostgresServer
 from tests.stores.redis_server import RedisServer
 
 Run = Callable[[Awaitable[Any]], Any]
@@ -33,12 +34,20 @@ def redis() -> Iterator[RedisServer]:
     server.remove()
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, run: Run) -> Iterator[Store]:
     addresses: dict[str, Callable[[], str]] = {
         "memory": lambda: "memory:",
         "sqlite": lambda: f"sqlite:///{tmp_path / 'store.db'}",
         "redis": lambda: f"{request.getfixturevalue('redis').address}?prefix={tmp_path.name}:",
+        "postgres": lambda: request.getfixturevalue("postgres").make_address(),
     }
     made = open_store(addresses[request.param]())
     yield made

@@ -98,7 +98,9 @@ def test_a_full_memory_store_refuses_and_recovers(run: Run):
     run(story())
 
 
-@for_each_row("address", ["", "sqlite", "sqlite:", "sqlite://x", "sqlite:///", "postgres://x", "memory:x", "redis:"])
+@for_each_row(
+    "address", ["", "sqlite", "sqlite:", "sqlite://x", "sqlite:///", "mysql://x", "postgres:", "memory:x", "redis:"]
+)
 def test_an_address_of_no_store_is_refused_with_examples(address: str):
     with pytest.raises(UsageError, match="sqlite:///"):
         open_store(address)

@@ -32,6 +32,7 @@ from defserve.stores.files import (
 )
 from defserve.stores.identity import (
     MAX_LABEL_LENGTH,
+    SHARED_STORE_SCHEMES,
     ServerIdentity,
     ServerStore,
     check_owner,
@@ -53,7 +54,6 @@ TOUCH: Final = 60.0
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _TOKEN: Final = re.compile(rf"({_ID.pattern})\.[A-Za-z0-9_-]{{43}}")
 _NOBODYS: Final = "0" * 16
-_STORE: Final = re.compile(r"(?:memory|sqlite|rediss?|redis\+(?:unix|sentinel)):")
 
 
 class KeyStore(Protocol):
@@ -278,7 +278,7 @@ async def describe_missing_keys(keys: ApiKeys, *, opens_store: bool = True) -> t
 
 def is_store_address(store: str) -> bool:
     """Whether this is the address of a store rather than the path of a file."""
-    return _STORE.match(store) is not None
+    return store.startswith(("memory:", *SHARED_STORE_SCHEMES))
 
 
 def _open_store(store: str | os.PathLike[str] | KeyStore, identity: ServerIdentity | None) -> ServerStore | KeyFile:

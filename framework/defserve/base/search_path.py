@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 LIBRARIES: Final = frozenset(
     "RestrictedPython anyio build cookiecutter cryptography docstring_parser h11 hatchling hiredis httpcore2 httptools "
     "httpx2 idna jsonpatch jsonpointer jsonschema jwt keyring libcst numpy opentelemetry pip pydantic "
-    "pydantic_core pydantic_monty pytest redis referencing rich safetensors tokenizers tomlkit twine typing_extensions "
-    "uvicorn uvloop watchfiles websockets wordllama yaml".split()
+    "psycopg psycopg_binary pydantic_core pydantic_monty pytest redis referencing rich safetensors tokenizers tomlkit "
+    "twine typing_extensions uvicorn uvloop watchfiles websockets wordllama yaml".split()
 )
 _STANDARD: Final = sys.stdlib_module_names - {"test"}  # nobody imports Python's own tests
 

@@ -178,10 +178,12 @@ def refuse_unknown_fields(
 def check_shared_and_feature_sets(shared: str | None, feature_sets: str, where: str) -> None:
     """Raises UsageError for values of these options of `Server` that are not possible."""
     if shared is not None and not shared.startswith(("redis:", "rediss:", "redis+unix:", "redis+sentinel:")):
+        scheme = shared.partition(":")[0]
         raise UsageError(
-            f"Server(shared={shared!r}) is not the address of a Redis",
+            f"Server(shared='{scheme}:…') is not the address of a Redis, which sessions need",
             where=where,
-            fix="use 'redis://localhost:6379/0' or 'redis+sentinel://host:26379,host:26379/service/0'",
+            fix="use 'redis://localhost:6379/0' or 'redis+sentinel://host:26379,host:26379/service/0'"
+            + ("; Postgres is for the store: Server(store='postgres://…')" if scheme.startswith("postgres") else ""),
         )
     if feature_sets not in ("open", "strict"):
         raise UsageError(

@@ -34,7 +34,7 @@ async def adopt_store(address: str, identity: ServerIdentity, secret: bytes | No
     elif isinstance(store, SqliteStore):
         count = _adopt_sqlite(store.path, identity)
     else:
-        raise UsageError("a store in memory has nothing of an earlier version", fix="name a SQLite file or a Redis")
+        raise UsageError("only SQLite and Redis were stores of 0.1.0", fix="name a SQLite file or a Redis")
     if not count:
         raise UsageError("the store has nothing of defserve 0.1.0 that names no server", fix="there is nothing to do")
     # Keep what 0.1.0 made ids with, and see to it that new ids are made with something else.

@@ -250,10 +250,19 @@ async def choose_server(store: Store, name: str | None, *, is_reading: bool = Fa
     )
 
 
-# -- The store at an address: `memory:`, `sqlite:///notes.db` (`sqlite:////var/lib/notes.db`), `redis://host:6379/0`.
+# -- The store at an address: `memory:`, `sqlite:///notes.db` (`sqlite:////var/lib/notes.db`), `redis://host:6379/0`,
+# `postgres://user:password@host:5432/database`.
 
 
-_FIX = "use 'memory:', 'sqlite:///notes.db', 'sqlite:////var/lib/notes.db' or 'redis://localhost:6379/0'"
+SHARED_STORE_SCHEMES: Final = (
+    *("sqlite:", "redis:", "rediss:", "redis+unix:", "redis+sentinel:"),
+    *("postgres:", "postgresql:"),
+)
+"""How the address of a store begins that outlives a process."""
+_FIX: Final = (
+    "use 'memory:', 'sqlite:///notes.db', 'sqlite:////var/lib/notes.db', 'redis://localhost:6379/0' "
+    "or 'postgres://user:password@localhost:5432/notes'"
+)
 
 
 def open_store(address: str) -> Store:
@@ -275,6 +284,10 @@ def open_store(address: str) -> Store:
             from defserve.stores.redis import RedisStore
 
             return RedisStore(f"unix:{rest}" if scheme == "redis+unix" else address)
+        case "postgres" | "postgresql" if rest.startswith("//"):
+            from defserve.stores.postgres import PostgresStore
+
+            return PostgresStore(address)
         case "sqlite" if rest.strip("/"):
             fix = f"write 'sqlite:///{rest.lstrip('/')}'; an absolute path has four slashes"
             raise UsageError(f"{address!r} is not the address of a store: a slash is missing", fix=fix)

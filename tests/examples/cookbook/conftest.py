@@ -10,7 +10,7 @@ import pytest
 
 from defserve import Server
 from tests.at_address import fresh
-from tests.examples.cookbook.postgres_server import PostgresServer
+from tests.stores.postgres_server import PostgresServer
 
 
 @pytest.fixture

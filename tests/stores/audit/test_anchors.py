@@ -30,12 +30,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log" / "audit.jsonl"
 
 
-@pytest.fixture(params=["file", "sqlite", "redis", "object"])
+@pytest.fixture(params=["file", "sqlite", "redis", "postgres", "object"])
 def anchor(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """Where a head can be kept, of each kind that can be read back."""
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis")
         return f"{server.address}?prefix={tmp_path.name}:"
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres").make_address()
     elsewhere = tmp_path / "elsewhere"
     return {"file": elsewhere / "a.head", "sqlite": f"sqlite:///{elsewhere / 'a.db'}", "object": Kept()}[request.param]
 

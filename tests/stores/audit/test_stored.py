@@ -25,10 +25,12 @@ KEY = b"a key of sixteen bytes and more"
 SPACE = AUDIT_LOG_SPACES.make_space("audit")
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", "redis", "postgres"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'audit.db'}"
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres").make_address()
     return f"{request.getfixturevalue('redis').address}?prefix={tmp_path.name}:"
 
 

@@ -38,6 +38,7 @@ EXTRAS: Final = {
     "client": ("httpx2", "keyring"),
     "auth": ("jwt", "cryptography"),
     "redis": ("redis",),
+    "postgres": ("psycopg",),
     "sandbox": ("pydantic_monty",),
     "dev": ("watchfiles", "cookiecutter", "rich", "build", "hatchling", "libcst"),
     "semantic": ("numpy", "safetensors", "tokenizers", "wordllama"),

@@ -64,7 +64,9 @@ ADOPT: Final = f"""Give a server what version 0.1.0 kept in a store, which did n
 
 Everything in the store becomes this server's: checkpoints, API keys, denied tokens. Stop the servers that use the store
 first, and set {SECRET_VARIABLE} if the server has one: ids of checkpoints were made with it"""
-STORE: Final = CommandArgument("store", metavar="STORE", help="sqlite:///notes.db, redis://localhost:6379/0, …")
+STORE: Final = CommandArgument(
+    "store", metavar="STORE", help="sqlite:///notes.db, redis://localhost:6379/0, postgres://localhost/notes, …"
+)
 BEGIN: Final = "an id, or as much of it as tells it from others"
 ABOUT: Final = "Look at the checkpoints that servers keep in a store. STORE is what was given to Server(store=…)."
 VERIFY: Final = f"""check the store itself, and that every checkpoint can be read and matches its id.

@@ -391,7 +391,8 @@ KERNEL: Final = Table(
         ),
         "admins": Texts("principals that may operate the kernel over the network"),
         "audit": Text(
-            "where audit events go: a file, or the address of a store (sqlite:///…, redis://…)", example="audit.jsonl"
+            "where audit events go: a file, or the address of a store (sqlite:///…, redis://…, postgres://…)",
+            example="audit.jsonl",
         ),
         "keys": Text("callers over the network need a key of this store, made by `defserve keys`", example="keys.json"),
         "on_change": Text("what happens when a tool's definition changes after it was first seen", CHANGES),

@@ -208,7 +208,7 @@ def check_sharing(server: Server, count: int, options: WebFields) -> None:
         # Also for one worker: it and the one that replaces it run side by side for a while.
         raise UsageError(
             f"workers cannot share the audit log {file}: one process at a time writes to a file",
-            fix='keep it in a store: Server(audit="sqlite:///audit.db"), or "redis://…"',
+            fix='keep it in a store: Server(audit="sqlite:///audit.db"), "postgres://…" or "redis://…"',
         )
     if count == 1:
         return
@@ -221,18 +221,20 @@ def check_sharing(server: Server, count: int, options: WebFields) -> None:
         raise UsageError(
             f"{count} workers cannot share the sessions of clients, which are kept in the memory of one process",
             fix='keep them in a Redis: Server(shared="redis://localhost:6379/0"), or as the store; or serve only '
-            "clients that need no session (2026-07-28): --stateless (in code: stateless=True)",
+            "clients that need no session (2026-07-28): --stateless (in code: stateless=True). Then a store in Postgres "
+            "is enough; it keeps no sessions",
         )
     auth: Auth | None = getattr(server, "auth", None)
     if auth is not None and auth.kept_in_memory:
         raise UsageError(
             f"{count} workers cannot share {auth.kept_in_memory}, which are kept in the memory of one process",
-            fix='name a store there: "sqlite:///shared.db" on one machine, or "redis://localhost:6379/0"',
+            fix='name a store there: "sqlite:///shared.db" on one machine, "postgres://…" or "redis://…"',
         )
     for what in _iter_kept_in_memory(server):
         raise UsageError(
             f"{count} workers cannot share {what}, which this server keeps in the memory of one process",
-            fix='give Server(store="sqlite:///shared.db") on one machine, or Server(store="redis://localhost:6379/0")',
+            fix='give Server(store="sqlite:///shared.db") on one machine, Server(store="postgres://…"), or '
+            'Server(store="redis://localhost:6379/0")',
         )
 
 

@@ -27,6 +27,7 @@ from defserve.base.redaction import redact
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.files import make_newer_format_message, replace_file
+from defserve.stores.identity import SHARED_STORE_SCHEMES
 from defserve.stores.store import AUDIT_HEADS_SPACE, Store, StoreChange
 
 FORMAT: Final = 1
@@ -317,7 +318,7 @@ def format_current_time() -> str:
 # another account.
 #
 #     a path                          the head alone, in the form of `<log>.head`
-#     an address of a store           `redis://…` or `sqlite:///…`: the head under the log's name
+#     an address of a store           `redis://…`, `postgres://…` or `sqlite:///…`: the head under the log's name
 #     `syslog:`, `syslog://host:514`  each head as a line. It is not read back: copy a line into a file for `--head`
 #
 # The name of a log is its absolute path, or what follows `#` in the address. Logs that share a store need different
@@ -325,7 +326,6 @@ def format_current_time() -> str:
 
 
 MAX_HEAD: Final = 4096
-STORE_ADDRESS_SCHEMES: Final = ("sqlite:", "redis:", "rediss:", "redis+unix:")
 SYSLOG: Final = "syslog:"
 SYSLOG_PORT: Final = 514
 
@@ -365,13 +365,14 @@ def parse_anchors(given: AuditAnchors, log: Path) -> tuple[AuditAnchor, ...]:
 def _anchor(given: Any, log: Path) -> AuditAnchor:
     if isinstance(given, str):
         address, _, name = given.partition("#")
-        if given.startswith(STORE_ADDRESS_SCHEMES):
+        if given.startswith(SHARED_STORE_SCHEMES):
             return StoreAnchor(address, name or os.path.abspath(log))
         if given.startswith(SYSLOG):
             return SyslogAnchor(address, name or os.path.abspath(log))
         if "://" in given or given.startswith("memory:"):
             raise UsageError(
-                f"{given} cannot be an anchor of an audit log", fix="name a file, a sqlite: or redis: store, or syslog:"
+                f"{given.partition(':')[0]}: cannot be an anchor of an audit log",
+                fix="name a file, a sqlite:, redis: or postgres: store, or syslog:",
             )
     if isinstance(given, str | os.PathLike):
         return FileAnchor(Path(os.fspath(given)), log)  # pyright: ignore[reportUnknownArgumentType]

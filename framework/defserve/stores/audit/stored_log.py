@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from defserve.errors import DefserveError, UsageError
 from defserve.stores.audit.chain import (
-    STORE_ADDRESS_SCHEMES,
     AuditChainCheck,
     AuditHead,
     AuditKeys,
@@ -40,7 +39,7 @@ from defserve.stores.audit.log_file import (
     iter_present_lines,
     load_audit_key,
 )
-from defserve.stores.identity import open_store
+from defserve.stores.identity import SHARED_STORE_SCHEMES, open_store
 from defserve.stores.store import AUDIT_LOG_SPACES, StoreChange, StoreUnavailable
 
 HEAD: Final = "head"
@@ -54,12 +53,12 @@ log = logging.getLogger("defserve")
 
 def is_store_address(address: str) -> bool:
     """Whether this is the address of a store rather than a file name. Raises UsageError for one that keeps nothing."""
-    if address.startswith(STORE_ADDRESS_SCHEMES):
+    if address.startswith(SHARED_STORE_SCHEMES):
         return True
     if "://" in address or address == "memory:":
         raise UsageError(
             f"{address.partition(':')[0]}: cannot keep an audit log",
-            fix="name a file, or a sqlite: or redis: store",
+            fix="name a file, or a sqlite:, redis: or postgres: store",
         )
     return False
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stores.postgres_server import PostgresServer
 from tests.stores.redis_server import RedisServer
 
 
@@ -15,9 +16,18 @@ def redis() -> Iterator[RedisServer]:
     server.remove()
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgres"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a store that several processes share."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'events.db'}"
+    if request.param == "postgres":
+        return request.getfixturevalue("postgres").make_address()
     return f"{request.getfixturevalue('redis').address}?prefix={tmp_path.name}:"

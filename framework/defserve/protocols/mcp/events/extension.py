@@ -118,7 +118,7 @@ class Events(Extension):
         if self._secret.of_group is not None and is_in_memory(self.store):
             log.warning(
                 "several processes serve, and each keeps its events to itself: an event reaches only those who listen "
-                "at the process that emits it. To change that, give the server a store: Server(store='redis://…')"
+                "at the process that emits it. To change that, give the server a store: Server(store='postgres://…') or 'redis://…'"
             )
         hub = self._hubs[loop] = EventHub(self.log, self.store, lambda event, wanted: event.run_source(self, wanted))
         while self._early:

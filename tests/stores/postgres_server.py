@@ -1,0 +1,148 @@
+"""A real Postgres in a folder of its own, reached by a socket file: started, killed and started again by tests.
+
+`PgBouncer` is a pooler before it, in transaction mode.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import wait_until
+
+PLACES = (*map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), os.environ.get("PATH", ""))
+PLAIN = ("-c", "shared_buffers=8MB", "-c", "max_connections=100", "-c", "listen_addresses=")
+# What a crash would lose does not matter to most tests, and the disk is slow.
+QUICK = ("-c", "fsync=off", "-c", "full_page_writes=off")
+PORT = 5432
+
+
+def find_postgres() -> tuple[str, str] | None:
+    """The programs `initdb` and `postgres`; None if there are none."""
+    programs = [shutil.which(name, path=":".join(PLACES)) for name in ("initdb", "postgres")]
+    return None if None in programs else (str(programs[0]), str(programs[1]))
+
+
+class PostgresServer:
+    def __init__(self, *settings: str) -> None:
+        programs = find_postgres()
+        if programs is None:
+            pytest.skip("there is no Postgres; install it (apt-get install postgresql) to run this test")
+        self._initdb, self._postgres = programs
+        # Not pytest's own folder: a socket's path must be short, and another user has to get there.
+        self.folder = Path(tempfile.mkdtemp(prefix="pg"))
+        self.url = f"postgresql://tester@/postgres?host={self.folder}"
+        self._data, self._settings = self.folder / "data", settings or QUICK
+        self.as_user = _somebody_else()
+        if self.as_user:
+            os.chown(self.folder, self.as_user["user"], self.as_user["group"])
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def make_address(self) -> str:
+        """The address of a store that nothing is in yet: a schema of its own."""
+        return f"{self.url}&schema=t_{secrets.token_hex(6)}"
+
+    def start(self) -> PostgresServer:
+        if not self._data.exists():
+            options = ("-U", "tester", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+            command = [self._initdb, "-D", str(self._data), *options]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, **self.as_user)
+            assert done.returncode == 0, done.stderr
+        lock = self._data / "postmaster.pid"
+        lock.unlink(missing_ok=True)  # of one that was killed
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": self.folder}
+        command = [self._postgres, "-D", str(self._data), "-k", str(self.folder), *PLAIN, *self._settings]
+        self._process = process = subprocess.Popen(command, **quiet, **self.as_user)
+        # The last line of its lock file says how far it is.
+        wait_until(lambda: process.poll() is not None or (lock.exists() and "ready" in lock.read_text()))
+        assert process.poll() is None, "Postgres does not start"
+        return self
+
+    @property
+    def pids(self) -> list[int]:
+        """Its process and those that it has started."""
+        assert self._process is not None
+        pid = self._process.pid
+        with suppress(OSError):
+            return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        return [pid]
+
+    def kill(self) -> None:
+        """As if by `kill -9`, of all its processes at once."""
+        if self._process is not None and self._process.poll() is None:
+            for pid in self.pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait()
+
+    def stop(self) -> None:
+        """As an operator does who does not wait for clients."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait()
+
+    def execute(self, sql: str) -> list[Any]:
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            found = connection.execute(sql.encode())
+            return found.fetchall() if found.description else []
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class PgBouncer:
+    """A pooler that gives each transaction to any of two sessions of a Postgres."""
+
+    def __init__(self, postgres: PostgresServer) -> None:
+        program = shutil.which("pgbouncer", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
+        if program is None:
+            pytest.skip("there is no pgbouncer; install it (apt-get install pgbouncer) to run this test")
+        self.folder = Path(tempfile.mkdtemp(prefix="pgb"))
+        self.url = f"postgresql://tester@/postgres?host={self.folder}"
+        (self.folder / "users").write_text('"tester" ""\n')
+        (self.folder / "settings").write_text(
+            f"[databases]\n* = host={postgres.folder} port={PORT}\n"
+            f"[pgbouncer]\nlisten_addr =\nlisten_port = {PORT}\nunix_socket_dir = {self.folder}\n"
+            f"auth_type = trust\nauth_file = {self.folder}/users\npool_mode = transaction\ndefault_pool_size = 2\n"
+        )
+        user: dict[str, Any] = postgres.as_user
+        if user:
+            for path in (self.folder, *self.folder.iterdir()):
+                os.chown(path, user["user"], user["group"])
+        self._process = subprocess.Popen(
+            [program, "-q", str(self.folder / "settings")],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **user,
+        )
+        wait_until(lambda: (self.folder / f".s.PGSQL.{PORT}").exists() or self._process.poll() is not None)
+
+    def make_address(self) -> str:
+        return f"{self.url}&schema=t_{secrets.token_hex(6)}"
+
+    def remove(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _somebody_else() -> dict[str, Any]:
+    """Postgres does not run as root."""
+    if os.geteuid() != 0:
+        return {}
+    names = {entry.pw_name: entry for entry in pwd.getpwall()}
+    somebody = names.get("postgres") or names["nobody"]
+    return {"user": somebody.pw_uid, "group": somebody.pw_gid, "extra_groups": []}
