@@ -24,7 +24,7 @@
     code: { weight: 0.3, b: 0.5 },
   };
   // Explanations before lists. Whoever types a name looks for the list: API is the generated reference.
-  const KINDS = { Learn: 1, Guides: 1, Cookbook: 0.85, Protocols: 0.8, Project: 0.8, Reference: 0.75, API: 0.6 };
+  const KINDS = { Learn: 1, Guides: 1, Cookbook: 0.85, Protocols: 0.8, Project: 0.8, Reference: 0.8, API: 0.6 };
   const SATURATION = 8; // the k1 of BM25
   const MAX_RARITY = 1.75; // what a rare word counts at most: questions are full of words that just happen to be rare
   const SECTION_SHARE = 0.45; // what the best section counts, beside its page
@@ -249,6 +249,13 @@
 
   // Questions ------------------------------------------------------------------------------------------------------
 
+  // Two words as one, also with the first in its plain form: timed out is timeout, logging in is login.
+  const joinPair = (one, other) => {
+    if (!one || !other) return [];
+    const plain = one.replace(/(?:ed|ing)$/, "");
+    return [...new Set([one, plain, `${plain}e`, plain.replace(/(.)\1$/, "$1")])].map(each => stem(each + other));
+  };
+
   // Each word of a question as a map: stems that may stand for it, and what they count.
   const readQuestion = input => {
     const typed = (input.match(WORD) ?? []).slice(0, MAX_WORDS).flatMap(partsOf);
@@ -257,7 +264,7 @@
     return (words.length > 0 ? words : told).map(({ word, before, after }) => {
       const alternatives = new Map([[stem(word), 1]]);
       const offer = (other, weight) => alternatives.set(other, Math.max(weight, alternatives.get(other) ?? 0));
-      for (const pair of [stem(before + word), stem(word + after)]) {
+      for (const pair of [...joinPair(before, word), ...joinPair(word, after)]) {
         if (pages.postings.has(pair)) offer(pair, 1);
         else for (const other of synonyms.get(pair) ?? []) offer(other, UNKNOWN);
       }
@@ -285,7 +292,13 @@
     return mistyped.length > 0 || word.length < 8 ? mistyped : near(2);
   };
 
-  const isName = input => /\w[._]\w|[a-z][A-Z]/.test(input);
+  // Whether a question has a name that the reference has, such as ctx.log or defserve.auth.ApiKeys.
+  const isName = input =>
+    (input.match(WORD) ?? [])
+      .flatMap(word => [word, ...word.split(".")])
+      .filter(word => /\w[._]\w|[a-z][A-Z]/.test(word))
+      .flatMap(word => pages.postings.get(stem(partsOf(word).join(""))) ?? [])
+      .some(([number]) => pages.documents[number].kind === "API");
 
   // The best section of each page that has something to say, the best page first.
   const findSections = (input, terms) => {
@@ -294,10 +307,11 @@
       const { page, id } = sections.documents[number];
       if (worth > (best.get(page)?.worth ?? 0)) best.set(page, { id, worth });
     }
+    const isForName = isName(input);
     const results = [...pages.rank(terms)].map(([number, worth]) => {
       const { id, kind } = pages.documents[number];
       const section = best.get(number) ?? { id, worth: 0 };
-      const factor = isName(input) ? 1 : (KINDS[kind] ?? 1);
+      const factor = isForName ? 1 : (KINDS[kind] ?? 1);
       return { id: section.id, worth: (worth + SECTION_SHARE * section.worth) * factor };
     });
     return results.sort((one, other) => other.worth - one.worth).map(({ id }) => id);

@@ -37,6 +37,7 @@ SETS: Final = (
     QuestionSet("newcomers", enough=68),
     QuestionSet("users", enough=41),
     QuestionSet("worked_with", enough=55),
+    QuestionSet("fastmcp_users", enough=43),
     QuestionSet("held_out", enough=56, held_out=True),
     QuestionSet("strangers", enough=24, held_out=True),
 )

@@ -19,7 +19,9 @@ ITEMS = [
     ("permissions.html", GUIDES, "Permissions", "<p>Callers have rights, and tools require rights.</p>"),
     ("sign-in.html", GUIDES, "Sign-in", "<p>People sign in with their account.</p>"),
     ("openapi.html", GUIDES, "OpenAPI", "<p>Turn an API into tools with <code>Server.from_openapi</code>.</p>"),
-    ("limits.html", GUIDES, "Limits", "<p>Nothing here about other subjects, except permissions.</p>"),
+    ("limits.html", GUIDES, "Limits", "<p>Nothing here about other subjects, except permissions and timeouts.</p>"),
+    ("operations.html", GUIDES, "Logging", "<p>A server has a writer for its log.</p>"),
+    ("reference/operations.html", ["Reference"], "Logging, LogWriter", "<p>LogWriter: logging and writing.</p>"),
     ("reference/auth.html", ["Reference"], "Permissions", "<p>Callers have rights, and tools require rights.</p>"),
 ]
 
@@ -51,6 +53,9 @@ def site(tmp_path: Path) -> Path:
         ("swagger", "openapi"),
         ("open api", "openapi"),
         ("from_openapi", "openapi"),
+        ("it timed out", "limits"),
+        ("LogWriter", "reference/operations"),
+        ("LoggingWriter", "operations"),
         ("how to sign in with keycloak", "sign-in"),
     ],
 )
