@@ -50,6 +50,10 @@
     },
   };
 
+  // Each call has a number of its own, also one that was recorded once and is made twice.
+  let lastCall = Math.max(...(answers["tools.calls {}"]?.ok.calls ?? []).map(({ number }) => number), 0);
+  const numbered = part => (part.call ? { call: { ...part.call, number: ++lastCall } } : part);
+
   sessionStorage.setItem("defserve.token", "recorded");
   window.WebSocket = class {
     static OPEN = 1;
@@ -69,7 +73,7 @@
       const say = messages => this.onmessage({ data: JSON.stringify(messages) });
       const end = Object.fromEntries(["ok", "error"].filter(name => name in answer).map(name => [name, answer[name]]));
       setTimeout(() => {
-        say((answer.parts ?? []).map(part => ({ id, part })));
+        say((answer.parts ?? []).map(part => ({ id, part: numbered(part) })));
         if (Object.keys(end).length === 0) return; // it is followed
         const wait = verb === "tools.call" ? Math.min(answer.ok?.ms ?? 0, LONGEST) : 0;
         setTimeout(() => say([{ id, ...end }]), wait);

@@ -22,3 +22,23 @@ def serious(browser: Browser, impacts: tuple[str, ...] = GRAVE) -> list[str]:
     return [
         f"{each['id']}: {node['html'][:160]}" for each in found if each["impact"] in impacts for node in each["nodes"]
     ]
+
+
+# Controls that cannot be scrolled into the window, or that lie under something else, by their beginnings. While a
+# dialog is open, only what is in it counts.
+UNREACHABLE = """(() => {
+  const top = document.querySelector('.scrim') ?? document;
+  const hidden = each => {
+    each.scrollIntoView({ block: 'center', inline: 'center' });
+    const box = each.getBoundingClientRect();
+    const [left, right] = [Math.max(box.left, 0), Math.min(box.right, innerWidth)];
+    const [above, below] = [Math.max(box.top, 0), Math.min(box.bottom, innerHeight)];
+    if (right - left < 4 || below - above < 4) return true;
+    const hit = document.elementFromPoint((left + right) / 2, (above + below) / 2);
+    return !hit || !(each.contains(hit) || hit.contains(each) || hit.closest('label')?.contains(each));
+  };
+  return [...top.querySelectorAll('a[href], button, input, select, textarea, summary')]
+    .filter(each => each.checkVisibility({ visibilityProperty: true }) && !each.disabled && !each.closest('.vh, .skip'))
+    .filter(each => !each.matches('.vh, .skip, [type=file]')).filter(hidden)
+    .map(each => each.outerHTML.slice(0, 120)).join('\\n') || 'none';
+})()"""

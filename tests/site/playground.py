@@ -36,19 +36,19 @@ POLICY: Final = (
 # What a page says where the playground stands, and what the site makes of it.
 MARK: Final = "<!-- playground -->"
 FRAME: Final = (
-    '<p><a href="playground/index.html">Open it in a page of its own</a></p>\n\n'
-    '<iframe class="playground" src="playground/index.html" title="The inspector, with a recorded session"></iframe>'
+    '<p><a href="playground/index.html#tools/readings">Open it in a page of its own</a></p>\n\n'
+    '<iframe class="playground" src="playground/index.html#tools/readings" title="The inspector, with a recorded session"></iframe>'
 )
 BEDS: Final = ("north", "fern", "herbs")
-# What happens in the session: it is on the wire, and the state comes from it.
+# What happens in the session: it is on the wire, and the state comes from it. The page opens on the last call.
 STORY: Final = (
-    ("readings", {"bed": "north", "days": 2}),
     ("plant", {"bed": "fern", "name": "staghorn"}),
     ("water", {"bed": "herbs", "litres": 2}),
-    ("forecast", {"days": 3}),
     ("readings", {"bed": "attic", "days": 2}),
+    ("forecast", {"days": 3}),
     ("water", {"bed": "herbs", "litres": 5}),
     ("plant", {"bed": "north", "name": "aubergine"}),
+    ("readings", {"bed": "north", "days": 2}),
 )
 # Calls that a reader may make: what their forms can say with a few clicks.
 CALLS: Final = (
@@ -134,6 +134,8 @@ async def _record_panels(recorder: Recorder, era: str) -> None:
     await recorder.ask("prompts.get", era=era, prompt="plan_week", arguments={})
     for tool in {tool for tool, _ in STORY}:
         await recorder.ask("tools.latency", tool=tool)
+    for call in (await recorder.ask("tools.calls"))["calls"]:
+        await recorder.ask("tools.follow", call=call["number"])
     await _record_state(recorder, era)
     wire = await recorder.ask("wire.follow", **QUERY)
     rows = (await recorder.ask("wire.rows", **QUERY, start=0, stop=wire["rows"]))["rows"]

@@ -128,7 +128,7 @@ function Got({ state, name, onBack, onGet }) {
             : state?.busy
               ? html`<${Loading} rows=${3} />`
               : html`<${Empty} icon="chat" title="No messages yet"
-                  >Fill in the arguments and get ${name}. What a model would read appears here.<//
+                  >What a model would read appears here when you get ${name}.<//
                 >`
       }
     </div>`;

@@ -28,7 +28,9 @@ function Panel() {
   const name = useStore(app, state => state.route.rest);
   const state = useStore(store);
   const [tab, setTab] = useState("form");
-  const [view, setView] = useState(name ? "form" : "list"); // on a phone: list, form or res
+  // On a phone, one of list, form and res. Until somebody chooses, a tool that was called shows what it gave.
+  const [chosen, setView] = useState(null);
+  const view = chosen ?? (!name ? "list" : callInView(state, name) ? "res" : "form");
   const tools = state.lists[era]?.tools;
   const tool = tools?.find(each => each.name === name);
   // A panel opens on data: without a choice, the first tool is shown.

@@ -131,7 +131,10 @@ export function Json({ value, most = MOST_LINES, label = "JSON", copy, whole, to
   };
   const isLong = tools && known.length > FEW_LINES;
   const line = each =>
-    html`<span key=${each.at} class=${`jl${hits.includes(each.at) ? ` hit${each.at === hit ? " now" : ""}` : ""}`}
+    html`<span
+      key=${each.at}
+      class=${`jl${hits.includes(each.at) ? ` hit${each.at === hit ? " now" : ""}` : ""}`}
+      style=${{ "--in": 2 * each.depth }}
       >${
         isLong &&
         html`<span

@@ -136,7 +136,7 @@ export function Audit({ audit, verifyRef, onBack }) {
       ><${Link} tone=${tone} first=${index === 0} cut=${isCut || each.odd} chained=${source === "log"} /><span
         class="num faint"
         >${number(each.line)}</span
-      >
+      ><span class="num faint at">${timeOf(each.event)}</span>
       <span class=${`row gap4 cut${isAfter ? " faint" : ""}`}
         ><code class="cut" title=${each.type}>${each.type}</code><span class="dim cut of">${each.about}</span></span
       >
@@ -144,7 +144,7 @@ export function Audit({ audit, verifyRef, onBack }) {
         >${WORDS[each.result] ?? each.result}</span
       >
       <code class="faint r no-m" title=${each.mac ?? ""}
-        >${each.mac ? `${each.mac.slice(0, 4)}…${each.mac.slice(-2)}` : each.by || timeOf(each.event)}</code
+        >${each.mac ? `${each.mac.slice(0, 4)}…${each.mac.slice(-2)}` : each.by}</code
       ></span
     >`;
   };

@@ -12,17 +12,16 @@ const FIELDS = [
 ];
 
 function Steps({ told }) {
-  return html`<div class="pad small">
-    <p><${Chip} tone=${told.would_run ? "ok" : "bad"}>${told.verdict}<//> <span class="dim">${told.caller}</span></p>
-    ${told.steps.map(({ gate, outcome, sentence, fix }) => {
-      const [mark, tone] = MARKS[outcome] ?? ["?", "dim"];
-      return html`<p key=${gate}>
-        <span class=${tone}>${mark}</span> <b>${gate}</b> <span class="dim">${sentence}</span>${
-          fix && html`<span class="fix"> <b>fix:</b> ${fix}</span>`
-        }
-      </p>`;
-    })}
-  </div>`;
+  return html`<p class="whyhead">
+      <${Chip} tone=${told.would_run ? "ok" : "bad"}>${told.verdict}<//> <span class="small dim">${told.caller}</span>
+    </p>
+    <div class="whysteps">
+      ${told.steps.map(({ gate, outcome, sentence, fix }) => {
+        const [mark, tone] = MARKS[outcome] ?? ["?", "dim"];
+        return html`<span class=${tone}>${mark}</span><b>${gate}</b
+          ><span class="dim">${sentence}${fix && html`<span class="fix"><b>fix:</b> ${fix}</span>`}</span>`;
+      })}
+    </div>`;
 }
 
 export function Why() {

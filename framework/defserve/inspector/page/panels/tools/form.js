@@ -205,7 +205,7 @@ export function ToolForm({ tool, name, tab, setTab, onCall, onBack, resultTab })
     </div>
     <div class="bar">
       <${Button} primary icon="play" busy=${busy} keys="Ctrl ↵" reason=${isSaved ? SAVED : null} onClick=${onCall}
-        >${touched && found.length ? "Call anyway" : "Call"}<//
+        >${touched && found.length && !isSaved ? "Call anyway" : "Call"}<//
       ><${Button} class="no-m" onClick=${() => set(startOf(tool))}>Reset<//><span class="grow"></span>
       <${Menu}
         icon="save"

@@ -186,6 +186,39 @@ function Waterfall({ of }) {
   return Drawn && html`<${Drawn} of=${of} />`;
 }
 
+const FRAME = /^ {2}File "(.+)", line \d+/;
+const NOT_THE_AUTHORS = /[\\/](?:defserve|site-packages|lib[\\/]python[\d.]+)[\\/]/;
+
+// The lines of a traceback without the frames of the framework and the libraries, and how many frames were left out.
+function ownFrames(text) {
+  let isOwn = true,
+    left = 0;
+  const lines = text.split("\n").filter(line => {
+    const file = FRAME.exec(line)?.[1];
+    if (file) {
+      isOwn = !NOT_THE_AUTHORS.test(file);
+      left += !isOwn;
+    } else if (!line.startsWith("    ")) isOwn = true;
+    return isOwn;
+  });
+  return lines.some(line => FRAME.test(line)) ? [lines.join("\n"), left] : [text, 0];
+}
+
+// What the author wrote comes first; the way that led there is a click away.
+function Traceback({ text }) {
+  const [isWhole, setWhole] = useState(false);
+  const [own, left] = ownFrames(text);
+  const tools = html`${
+      left > 0 &&
+      html`<${Button} small plain onClick=${() => setWhole(!isWhole)}
+        >${isWhole ? "Only my frames" : `${left} more frames`}<//
+      >`
+    }<${Copy} text=${text} label="Copy the traceback" />`;
+  return html`<${Part} title="Traceback" tools=${tools}>
+    <pre class="traceback" tabindex="0" role="region" aria-label="Traceback">${isWhole ? text : own}</pre>
+  <//>`;
+}
+
 function Shown({ call, tool, onRepeat }) {
   const failed = call.state === "failed" && failure(call);
   const [raw, setRaw] = useState(false);
@@ -211,12 +244,7 @@ function Shown({ call, tool, onRepeat }) {
         >${call.parts.length > 0 ? "These parts came before." : "Nothing had come."}<//
       >`
     }
-    ${
-      call.traceback &&
-      html`<${Part} title="Traceback" tools=${html`<${Copy} text=${call.traceback} label="Copy the traceback" />`}>
-        <pre class="traceback" tabindex="0" role="region" aria-label="Traceback">${call.traceback}</pre>
-      <//>`
-    }
+    ${call.traceback && html`<${Traceback} text=${call.traceback} />`}
     <${Parts} call=${call} schema=${tool?.output} />
     ${call.waterfall && html`<${Waterfall} of=${call.waterfall} />`}
     ${

@@ -271,8 +271,10 @@ function HeadersTab({ found }) {
 }
 
 // The line above the drawer can be dragged, or moved with arrow keys, and is remembered.
+const usual = () => Math.max(LOWEST, Math.round(innerHeight * 0.42));
+
 function useHeight() {
-  const [height, setHeight] = useState(() => Number(localStorage.getItem(KEPT)) || 336);
+  const [height, setHeight] = useState(() => Number(localStorage.getItem(KEPT)) || usual());
   const move = by =>
     setHeight(before => {
       const next = Math.max(LOWEST, Math.min(innerHeight - 300, before + by));
@@ -286,7 +288,7 @@ function useHeight() {
     aria-label="Height of the drawer"
     aria-valuenow=${height}
     tabindex="0"
-    onDblClick=${() => move(336 - height)}
+    onDblClick=${() => move(usual() - height)}
     onKeyDown=${event => {
       const by = { ArrowUp: 16, ArrowDown: -16 }[event.key];
       if (by) {

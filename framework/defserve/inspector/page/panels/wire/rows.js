@@ -36,7 +36,8 @@ export function windowOf(rows, width) {
   const start = rows[0].time,
     last = rows.at(-1).time;
   const ends = rows.map(row => row.time + (row.kind === "answer" ? 0 : (row.ms ?? 0)) / 1000);
-  const far = start + Math.max(0.02, 3 * (last - start));
+  // Whatever began with it, the request that ends first is shown to its end.
+  const far = Math.max(start + 0.02, start + 3 * (last - start), Math.min(...ends.filter(end => end > start)));
   const stop = Math.max(last, Math.min(far, Math.max(...ends)), start + 0.004);
   const span = (stop - start) * 1.08;
   const most = Math.max(1, width / 66); // labels have room
