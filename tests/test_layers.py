@@ -49,10 +49,11 @@ ALLOWED: dict[str, set[str]] = {
     "server": UNDER_SERVER | {"code_mode", "context", "openapi", "proxying"},
     "": UNDER_SERVER | {"code_mode", "context", "proxying", "server"},
     "tooling": UNDER_TOOLS,
-    "testing": UNDER_TOOLS | {"tooling"},
+    "evals": UNDER_TOOLS | {"tooling"},
+    "testing": UNDER_TOOLS | {"evals", "tooling"},
     "kernel": UNDER_TOOLS | {"proxying", "tooling"},
     "inspector": UNDER_TOOLS | {"gateway", "kernel", "tooling"},
-    "cli": UNDER_TOOLS | {"gateway", "inspector", "kernel", "testing", "tooling"},
+    "cli": UNDER_TOOLS | {"evals", "gateway", "inspector", "kernel", "testing", "tooling"},
     "__main__": {"cli"},
 }
 

@@ -40,6 +40,7 @@ COMMAND_GROUPS: Final = {
         ),
         "check": ("defserve.cli.commands.check.run_check", "find problems in the definitions of a server"),
         "test": ("defserve.cli.commands.package.run_test", "run the tests of a project"),
+        "eval": ("defserve.cli.commands.eval.run_eval", "measure whether models choose the right tool"),
     },
     "run": {
         "run": ("defserve.cli.commands.run.run_server", "run a server"),

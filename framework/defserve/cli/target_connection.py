@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.local_token import resolve_local_key
 from defserve.auth.oauth import is_loopback
+from defserve.base.version import VERSION
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
 from defserve.cli.parser import parse_token as token_type
 from defserve.cli.progress import ProgressDisplay
@@ -63,8 +64,11 @@ async def connect_target(
     offer: Mapping[str, Any] | None = None,
     answers: Answers | None = None,
     work: ProgressDisplay | None = None,
+    name: str | None = None,
 ) -> AsyncGenerator[Client, None]:
     """A client of `target` while the block runs. `offer` adds capabilities to its own. `work` shows progress and logs.
+
+    It calls itself `name`, if one is given: some servers list other tools to some clients.
 
     It says that it can show views: who looks at a server wants to see those too, and the tools that only they use.
     Without `answers`, questions go to the person at the terminal, if there is one.
@@ -76,6 +80,7 @@ async def connect_target(
         "answers": answers or _answers(),
         "apps": True,
         **({"capabilities": offer} if offer else {}),
+        **({"info": {"name": name, "version": VERSION}} if name else {}),
         **({"on_progress": work.show_progress, "on_log": work.show_log} if work is not None else {}),
     }
     SILENT_SERVERS.use_file(get_silent_server_cache_path())

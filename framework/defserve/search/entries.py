@@ -65,6 +65,19 @@ class EntryFilter:
         return self.status is None or entry.status == self.status
 
 
+def make_listed_entry(tool: Mapping[str, Any]) -> ToolEntry:
+    """A tool that is only known from a list."""
+    name, schema = str(tool.get("name")), tool.get("inputSchema")
+    return ToolEntry(
+        name,
+        "",
+        name,
+        str(tool.get("title") or ""),
+        str(tool.get("description") or ""),
+        parameters=extract_parameter_texts(schema) if is_object(schema) else (),
+    )
+
+
 def normalize_labels(given: Sequence[str]) -> tuple[str, ...]:
     """Categories or keywords as they are kept: lower case, each once, cut to a bound."""
     short = (text.strip().lower()[:MAX_LABEL_LENGTH] for text in given)

@@ -88,7 +88,7 @@ class KeywordIndex:
 
     def __init__(self, weights: Sequence[dict[str, float]]) -> None:
         self.size = len(weights)
-        self.rarest = _rarity(self.size, 0)
+        self.rarest = compute_rarity(self.size, 0)
         """What a word tells that no tool has."""
         self._postings: dict[str, Postings] = {}
         self._merged: dict[tuple[str, ...], Postings] = {}
@@ -107,7 +107,7 @@ class KeywordIndex:
             if len(alike) < MAX_ALIKE_WORDS:
                 alike.append(root)
         for places, shares in self._postings.values():
-            rarity = _rarity(self.size, len(places))
+            rarity = compute_rarity(self.size, len(places))
             for at, share in enumerate(shares):
                 shares[at] = share * rarity
 
@@ -126,7 +126,7 @@ class KeywordIndex:
     def get_max_score(self, root: str) -> float:
         """The most that a word can add to a score."""
         known = self._postings.get(root)
-        return (SATURATION + 1) * (_rarity(self.size, len(known[0])) if known is not None else self.rarest)
+        return (SATURATION + 1) * (compute_rarity(self.size, len(known[0])) if known is not None else self.rarest)
 
     def compute_scores(
         self, roots: Iterable[tuple[str, Iterable[str]]], light: Container[str] = (), share: float = 1.0
@@ -163,7 +163,8 @@ class KeywordIndex:
         return merged
 
 
-def _rarity(size: int, held: int) -> float:
+def compute_rarity(size: int, held: int) -> float:
+    """How much a word tells that so many of so many tools have."""
     return log(1 + (size - held + 0.5) / (held + 0.5))
 
 

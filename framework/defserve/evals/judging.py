@@ -1,0 +1,298 @@
+"""Whether a model's answer is the right one: the matchers of arguments, and the verdict on one turn.
+
+What a model sends is read as it came: all parallel calls count, arguments must fit the tool's schema, and an answer
+that is no answer (broken JSON, a call written as text, nothing at all) is `malformed`, never a pass.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from unicodedata import normalize
+
+from defserve.core.json_values import is_array, is_object
+from defserve.errors import find_nearest_names
+from defserve.evals.cases import EvalCase, Expectation, ExpectedCall, is_matcher
+from defserve.tooling.lint.definitions import problems
+
+AnswerStop: TypeAlias = Literal["end", "length", "refused", "filtered"]
+"""Why the model stopped: it was done, its answer was cut, it refused, or a filter of the endpoint did."""
+
+NONE, UNKNOWN, MALFORMED = "none", "unknown", "malformed"
+STOP_LABELS: Final[Mapping[AnswerStop, str]] = {"refused": "refused", "filtered": "filtered", "length": "length"}
+SPECIAL_LABELS: Final = (NONE, UNKNOWN, MALFORMED, *STOP_LABELS.values())
+"""What a model may do instead of calling a tool: the columns of the matrix besides the tools."""
+
+MAX_REASON_LENGTH: Final = 300
+
+
+class ModelCall(NamedTuple):
+    """A tool call. `arguments` is None if they are no JSON object. `id` is the endpoint's own, for the reply."""
+
+    name: str
+    arguments: Mapping[str, Any] | None
+    id: str = ""
+
+
+class TokenUsage(NamedTuple):
+    """What an endpoint says that it read and wrote; None if it does not say so."""
+
+    input: int | None = None
+    output: int | None = None
+
+
+NO_USAGE: Final = TokenUsage()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """One answer of a model, in the same words for all endpoints. `raw` goes back unchanged and is never stored."""
+
+    text: str = ""
+    calls: tuple[ModelCall, ...] = ()
+    stop: AnswerStop = "end"
+    usage: TokenUsage = NO_USAGE
+    raw: Any = field(default=None, compare=False, repr=False)
+
+
+class Judgement(NamedTuple):
+    """`called` is what the model did: a tool, or one of `SPECIAL_LABELS`. `reason` says what was wrong."""
+
+    passed: bool
+    called: str
+    reason: str = ""
+
+
+class ToolFacts(NamedTuple):
+    """The tools as a server lists them, and which of them are marked safe."""
+
+    tools: Mapping[str, Mapping[str, Any]]
+    safe: frozenset[str] = frozenset()
+
+
+def judge_turn(
+    expect: Expectation, case: EvalCase, answers: Sequence[ModelAnswer], facts: ToolFacts, switch: str = ""
+) -> Judgement:
+    """Judge what a model did in one turn: mostly one answer, with tools that run several.
+
+    `switch` is what turns tool calls on at this kind of endpoint, for a call that was written as text.
+    """
+    last = answers[-1]
+    calls = [call for answer in answers for call in answer.calls]
+    if (label := STOP_LABELS.get(last.stop)) is not None:
+        is_allowed = case.allows_refusal and last.stop in ("refused", "filtered") and not calls
+        return Judgement(is_allowed, label, "" if is_allowed else _STOP_REASONS[last.stop])
+    for call in calls:
+        if call.arguments is None:
+            return Judgement(False, MALFORMED, f"the arguments of {call.name} are no JSON object")
+    if not calls and (problem := _find_broken_answer(last, facts.tools)):
+        return Judgement(False, MALFORMED, f"{problem}{f'; {switch}' if switch else ''}")
+    for call in calls:
+        if call.name in case.forbid:
+            return Judgement(False, call.name, f"{call.name} is forbidden here")
+    if expect.combination == "none":
+        return Judgement(not calls, _label(calls, facts), f"called {calls[0].name}" if calls else "")
+    return _judge_calls(expect, calls, facts)
+
+
+_STOP_REASONS: Final[Mapping[AnswerStop, str]] = {
+    "length": "the answer was cut: give more --max-output-tokens",
+    "refused": "the model refused",
+    "filtered": "the endpoint's filter stopped the answer",
+}
+
+
+def _judge_calls(expect: Expectation, calls: Sequence[ModelCall], facts: ToolFacts) -> Judgement:
+    matched, missing, near = _match_calls(expect, calls, facts)
+    extra = [call for at, call in enumerate(calls) if at not in matched]
+    if missing is not None:
+        # A right tool with wrong arguments is no mix-up: the matrix shows it on the diagonal.
+        if near:
+            return Judgement(False, missing.tool, near[:MAX_REASON_LENGTH])
+        wrong = [call for call in extra if call.name not in facts.safe] or extra
+        label = _label(wrong, facts)
+        return Judgement(False, label, _describe_wrong_tool(missing, wrong, facts))
+    for call in extra:
+        if found := problems(facts.tools.values(), call.name, call.arguments or {}):
+            label = call.name if call.name in facts.tools else UNKNOWN
+            return Judgement(False, label, f"{call.name}: {found[0]}"[:MAX_REASON_LENGTH])
+        if call.name not in facts.safe:
+            return Judgement(False, call.name, f"{call.name} was called as well")
+    return Judgement(True, expect.calls[0].tool if expect.combination != "any" else calls[min(matched)].name)
+
+
+def _match_calls(
+    expect: Expectation, calls: Sequence[ModelCall], facts: ToolFacts
+) -> tuple[set[int], ExpectedCall | None, str]:
+    """The places of calls that are right, the first expected call that is missing, and what was nearly it."""
+    matched, near, begin = set[int](), "", 0
+    for wanted in expect.calls:
+        place = None
+        for at in range(begin, len(calls)):
+            if at in matched or calls[at].name != wanted.tool:
+                continue
+            if (problem := find_call_problem(wanted, calls[at], facts.tools)) is None:
+                place = at
+                break
+            near = near or problem
+        if place is not None:
+            matched.add(place)
+            begin = place + 1 if expect.combination == "in_order" else 0
+        if expect.combination == "any" and place is not None:
+            return matched, None, ""
+        if expect.combination != "any" and place is None:
+            return matched, wanted, near
+    return (matched, expect.calls[0], near) if expect.combination == "any" else (matched, None, "")
+
+
+def _label(calls: Sequence[ModelCall], facts: ToolFacts) -> str:
+    if not calls:
+        return NONE
+    return calls[0].name if calls[0].name in facts.tools else UNKNOWN
+
+
+def _describe_wrong_tool(missing: ExpectedCall, wrong: Sequence[ModelCall], facts: ToolFacts) -> str:
+    if not wrong:
+        return f"{missing.tool} was not called"
+    name = wrong[0].name
+    if name in facts.tools:
+        return f"called {name} instead of {missing.tool}"
+    near = find_nearest_names(name, facts.tools)
+    return f"there is no tool {name!r}{f'; the nearest is {near[0]}' if near else ''}"
+
+
+# -- A call written as text: the endpoint, or the model's template, has no tool calls.
+
+
+_CALL_MARKS: Final = re.compile(r"<tool_call>|<\|tool_call|\[TOOL_CALLS\]|<function[=_ ]|<\|python_tag\|>|<invoke ")
+_NAMED: Final = re.compile(r'"(?:name|function|tool|tool_name)"\s{0,8}:\s{0,8}"([^"\\]{1,128})"')
+
+
+def _find_broken_answer(answer: ModelAnswer, tools: Mapping[str, Any]) -> str:
+    text = answer.text[:20_000]
+    if not text.strip():
+        return "the answer is empty"
+    if _CALL_MARKS.search(text) or any(name in tools for name in _NAMED.findall(text)):
+        return "a call was written as text"
+    return ""
+
+
+# -- Matchers: whether the arguments of a call fit what a case expects.
+
+
+def find_call_problem(wanted: ExpectedCall, call: ModelCall, tools: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Why the arguments of a call are not those that are wanted, or not allowed by its schema; None if they are."""
+    arguments = call.arguments or {}
+    if found := problems(tools.values(), call.name, arguments):
+        return f"{call.name}: {found[0]}"
+    schema: Any = (tools.get(call.name) or {}).get("inputSchema") or {}
+    properties: Any = schema.get("properties") or {}
+    for name, expected in wanted.arguments.items():
+        about: Any = properties.get(name)
+        default = about.get("default", MISSING) if is_object(about) else MISSING
+        if problem := find_mismatch(expected, arguments.get(name, MISSING), default):
+            return f"{call.name}.{name}: {problem}"
+    return None
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING: Final = _Missing()
+
+
+def find_mismatch(expected: Any, actual: Any, default: Any = MISSING) -> str | None:
+    """Why a value does not fit an expected one or a matcher; None if it does."""
+    if is_matcher(expected):
+        for name, wanted in expected.items():
+            if name == "absent":
+                if actual is not MISSING and not _are_equal(actual, default):
+                    return f"should not be given, is {_show(actual)}"
+            elif actual is MISSING:
+                return "is missing"
+            elif not _MATCHERS[name](wanted, actual):
+                return f"should be {_WORDS[name]} {_show(wanted)}, is {_show(actual)}"
+        return None
+    if actual is MISSING:
+        return "is missing"
+    if is_object(expected):
+        if not is_object(actual):
+            return f"should be an object, is {_show(actual)}"
+        for name, below in expected.items():
+            if problem := find_mismatch(below, actual.get(name, MISSING)):
+                return f"{name}: {problem}"
+        return None
+    if is_array(expected):
+        if not is_array(actual) or len(expected) != len(actual):
+            return f"should be {_show(expected)}, is {_show(actual)}"
+        mismatches = (find_mismatch(*pair) for pair in zip(expected, actual, strict=True))
+        return next((f"[{at}]: {problem}" for at, problem in enumerate(mismatches) if problem), None)
+    return None if _are_equal(expected, actual) else f"should be {_show(expected)}, is {_show(actual)}"
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """As JSON has it: 1 is 1.0, true is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, str) and isinstance(other, str):
+        return normalize("NFC", one) == normalize("NFC", other)
+    if is_array(one) and is_array(other):
+        return len(one) == len(other) and all(_are_equal(*pair) for pair in zip(one, other, strict=True))
+    if is_object(one) and is_object(other):
+        return one.keys() == other.keys() and all(_are_equal(value, other[name]) for name, value in one.items())
+    return type(other) is not _Missing and one == other
+
+
+_IGNORED: Final = str.maketrans("", "", " ,./-_*^")
+
+
+def fold_text(text: str) -> str:
+    """A text as BFCL compares it: without case, spaces and `,./-_*^`."""
+    return normalize("NFC", text).lower().translate(_IGNORED).replace("'", '"')
+
+
+def _contains(wanted: Any, actual: Any) -> bool:
+    if isinstance(actual, str):
+        return isinstance(wanted, str) and normalize("NFC", wanted).casefold() in normalize("NFC", actual).casefold()
+    return is_array(actual) and any(find_mismatch(wanted, item) is None for item in actual)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: _is_number(value) and value == int(value),
+    "number": _is_number,
+    "boolean": lambda value: isinstance(value, bool),
+    "object": is_object,
+    "array": is_array,
+    "null": lambda value: value is None,
+}
+_MATCHERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "one_of": lambda wanted, actual: any(find_mismatch(each, actual) is None for each in wanted),
+    "contains": _contains,
+    "like": lambda wanted, actual: isinstance(actual, str) and fold_text(wanted) == fold_text(actual),
+    "min": lambda wanted, actual: _is_number(actual) and actual >= wanted,
+    "max": lambda wanted, actual: _is_number(actual) and actual <= wanted,
+    "type": lambda wanted, actual: _TYPES[wanted](actual),
+}
+_WORDS: Final = {
+    "one_of": "one of",
+    "contains": "something with",
+    "like": "like",
+    "min": "at least",
+    "max": "at most",
+    "type": "of the type",
+}
+
+
+def _show(value: Any) -> str:
+    shown = repr(value) if value is MISSING else json.dumps(value, ensure_ascii=False)
+    return shown if len(shown) <= 80 else f"{shown[:79]}…"
