@@ -37,7 +37,8 @@ POLICY: Final = (
 MARK: Final = "<!-- playground -->"
 FRAME: Final = (
     '<p><a href="playground/index.html#tools/readings">Open it in a page of its own</a></p>\n\n'
-    '<iframe class="playground" src="playground/index.html#tools/readings" title="The inspector, with a recorded session"></iframe>'
+    '<iframe class="playground" src="playground/index.html#tools/readings" '
+    'title="The inspector, with a recorded session"></iframe>'
 )
 BEDS: Final = ("north", "fern", "herbs")
 # What happens in the session: it is on the wire, and the state comes from it. The page opens on the last call.

@@ -215,7 +215,7 @@ class _EvalCommand:
             self.notes.append(f"{count} tools are more than most models take: let them search, Server(search='always')")
         if definitions.is_searched and self.options.tools != "real":
             self.notes.append(
-                "this server is searched, and nothing runs: use --tools real, or --client 'defserve tooling' for all tools"
+                "this server is searched, and nothing runs: use --tools real, or all tools: --client 'defserve tooling'"
             )
         if self.options.tools == "canned" and any(t.result and t.result.is_real for case in cases for t in case.turns):
             raise UsageError("a case wants real results", fix="add --tools real, or write the result into the case")
