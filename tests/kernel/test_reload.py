@@ -27,6 +27,7 @@ from defserve.kernel.members import ServerCreator
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.access import AccessPolicy, Entry
 from defserve.proxying.mounted import RestartPolicy
+from defserve.proxying.targets import Command
 from tests.kernel.running import entry, running
 from tests.raw import turns
 from tests.waiting import until
@@ -133,6 +134,42 @@ async def test_what_a_new_command_says_before_it_fails_has_no_secret(tmp_path: P
         assert "cannot start with ${NEW_ONE}" in done["failed"]["a"]
         shown = str(done) + str(here.kernel.journal.list_lines()) + str(here.kernel.ps())
         assert "hunter2" not in shown
+
+
+@pytest.mark.anyio
+async def test_a_server_is_started_again_when_a_secret_of_it_has_changed(tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("hunter2-first\n")
+    uses = entry("a", more=f'env = {{ API_TOKEN = "${{file:{secret}}}" }}')
+    async with running(tmp_path, OFF, uses, B) as here:
+
+        def given() -> str:
+            backend = here.kernel.members["a"].backend
+            assert backend is not None and isinstance(backend.target, Command)
+            return backend.target.env["API_TOKEN"]
+
+        other, process = await here.call("b_pid"), await here.call("a_pid")
+        assert given() == "hunter2-first"
+        assert await here.call("a_environment", name="API_TOKEN") == "[redacted]"
+        assert await here.kernel.renew_secrets() == []
+        secret.write_text("hunter3-second!\n")
+        await here.kernel.renew_secrets()  # the kernel looks by itself, too, and may have been first
+        await until(lambda: given() == "hunter3-second!" and here.state("a") == "connected")
+        assert await here.call("a_pid") != process
+        assert await here.call("b_pid") == other
+        await here.call("a_say", text="it is hunter3-second!, and was hunter2-first")
+        await until(lambda: "and was" in str(here.kernel.journal.list_lines()))
+        shown = str(here.kernel.journal.list_lines()) + str(here.kernel.ps())
+        assert "hunter" not in shown
+
+
+@pytest.mark.anyio
+async def test_a_secret_that_cannot_be_read_is_said_without_it(tmp_path: Path) -> None:
+    uses = entry("a", more='env = { API_TOKEN = "${file:/nowhere/token}" }')
+    async with running(tmp_path, OFF, uses, wait=False) as here:
+        (row,) = here.kernel.ps()
+        assert "file:/nowhere/token cannot be read" in str(row) + str(here.kernel.members["a"].problem)
+        assert "may read it" in here.kernel.members["a"].fix
 
 
 @pytest.mark.anyio

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 from defserve.auth.bearer_tokens import ExplainingVerifier, TokenRefused, format_time
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.principals import ApiKeyPrincipal, Principal, convert_permissions_to_scopes, parse_scopes
+from defserve.base.secret_references import read_setting
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.files import (
@@ -252,7 +253,7 @@ class ApiKeys(ExplainingVerifier):
 
     def _hash(self, token: str, *, make: bool = False) -> str:
         if self._pepper is None:
-            text = os.environ.get(VARIABLE, "").strip().encode()
+            text = read_setting(os.environ.get(VARIABLE, "").strip(), VARIABLE).encode()
             self._pepper = text or load_secret(get_config_path("keys.pepper"), PEPPER, make=make, fix=f"set {VARIABLE}")
         return hmac.new(self._pepper, token.encode(), hashlib.sha256).hexdigest()
 

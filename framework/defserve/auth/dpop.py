@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from defserve.auth.bearer_tokens import DpopProofRequest
 from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS, parse_jwk
+from defserve.base.secret_references import read_setting
 from defserve.core import json_values
 from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.identity import NO_SERVER_IDENTITY, ServerIdentity, ServerStore, check_owner, make_server_store
@@ -70,7 +71,7 @@ class DPoP:
         self.is_shared = opened is not None and not is_in_memory(opened)
         self._seconds, self._clock = seconds, clock
         given = secret or os.environ.get(VARIABLE) or secrets.token_bytes(32)
-        self._secret = given.encode() if isinstance(given, str) else given
+        self._secret = read_setting(given, "DPoP(secret=…)").encode() if isinstance(given, str) else given
         self._identity: ServerIdentity | None = None
         self._key = NO_SERVER_IDENTITY.derive_key(self._secret, _PURPOSE)
 

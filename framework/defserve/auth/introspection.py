@@ -25,6 +25,7 @@ from defserve.auth.issuers import (
 from defserve.auth.oauth import check_oauth_url, encode_client_basic_auth
 from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim
 from defserve.base.peer_bounds import ByteCache
+from defserve.base.secret_references import SecretText
 from defserve.core.json_values import as_list, is_object
 from defserve.errors import UsageError, explain_arguments
 
@@ -79,10 +80,8 @@ class Introspection(ExplainingVerifier):
                 fix="audience= is this server's public URL; the issuer gives the other two to this server",
             )
         self.url, self.issuer, self.issuers = url, issuer, (issuer,) if issuer else ()
-        self._form = {"client_id": client_id, "client_secret": client_secret} if method == "post" else {}
-        self._headers = (
-            {"authorization": encode_client_basic_auth(client_id, client_secret)} if method == "basic" else {}
-        )
+        self._client_id, self._method = client_id, method
+        self._secret = SecretText(client_secret, "Introspection(client_secret=…)")
         self._send, self._clock = send, clock
         self._good: ByteCache[Introspected] = ByteCache(GOOD_BYTES)
         self._bad: ByteCache[Introspected] = ByteCache(BAD_BYTES)
@@ -116,16 +115,16 @@ class Introspection(ExplainingVerifier):
         return await asyncio.shield(asking)
 
     async def _ask(self, token: str, digest: bytes) -> Introspected:
-        form = {"token": token, "token_type_hint": "access_token", **self._form}
         try:
+            request = await self._make_request(token)
             async with asyncio.timeout(ISSUER_TIMEOUT_SECONDS):
-                answer = await self._send(HttpRequest(self.url, form, self._headers))
+                answer = await self._send(request)
             if answer.status != 200:
                 raise ValueError(f"it answered with status {answer.status}")
             said: Any = json.loads(answer.body)
             if not is_object(said) or not isinstance(said.get("active"), bool):
                 raise ValueError("it did not answer with `active`")
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError, UsageError) as error:
             log.error("%s does not say whether a token is good: %s", self.url, error or type(error).__name__)
             raise IssuerUnavailable(f"{self.url} does not answer") from None
         problem = self._find_problem(said)
@@ -133,6 +132,13 @@ class Introspection(ExplainingVerifier):
         introspected = Introspected(said, time.monotonic() + seconds, problem)
         kept.store_value(digest, introspected, ENTRY_BYTES + len(answer.body))
         return introspected
+
+    async def _make_request(self, token: str) -> HttpRequest:
+        """The question, with what proves who this server is. Raises UsageError if its secret cannot be read."""
+        secret, form = await self._secret.load_secret(), {"token": token, "token_type_hint": "access_token"}
+        if self._method == "post":
+            return HttpRequest(self.url, {**form, "client_id": self._client_id, "client_secret": secret})
+        return HttpRequest(self.url, form, {"authorization": encode_client_basic_auth(self._client_id, secret)})
 
     def _find_problem(self, said: dict[str, Any]) -> str:
         """Why a token of which its issuer says this is not good here; empty if it is."""

@@ -29,6 +29,7 @@ from defserve.auth.issuers import HttpRequest, HttpResponse, IssuerUnavailable, 
 from defserve.auth.oauth import check_oauth_url, encode_client_basic_auth, quote_header_value
 from defserve.auth.principals import Principal, parse_scopes
 from defserve.base.peer_bounds import ByteCache
+from defserve.base.secret_references import SecretText
 from defserve.core.json_values import is_object
 from defserve.errors import StepUpRequired, ToolError, UsageError, did_you_mean, explain_arguments
 
@@ -66,8 +67,9 @@ class OnBehalfOf:
     client_id: str
     """This server, as that issuer knows it."""
     client_secret: str = field(default="", repr=False)
+    """Its secret there, or a reference to it: `file:…`, `command:…`."""
     private_key: str | bytes = field(default="", repr=False)
-    """Instead of a secret: the key (PEM) that this server signs with (`private_key_jwt`)."""
+    """Instead of a secret: the key (PEM) that this server signs with (`private_key_jwt`), or a reference to it."""
     algorithm: str = "RS256"
     """What that key signs with."""
     key_header: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -83,9 +85,14 @@ class OnBehalfOf:
     subject_token_type: str = f"{TOKEN_TYPES}access_token"
     form: Literal["rfc8693", "entra"] = "rfc8693"
     send: SendHttpRequest = field(default=send_http_request, repr=False)
+    credential: SecretText = field(init=False, repr=False, compare=False)
+    """The secret or the key, read when it is needed."""
 
     def __post_init__(self) -> None:
         check_oauth_url(self.token_endpoint, "the token endpoint of OnBehalfOf", query=True)
+        given = self.client_secret or self.private_key
+        text = given.decode() if isinstance(given, bytes) else given
+        object.__setattr__(self, "credential", SecretText(text, "OnBehalfOf(client_secret=…, private_key=…)"))
         if bool(self.client_secret) == bool(self.private_key):
             raise UsageError(
                 "OnBehalfOf needs a client_secret or a private_key", fix="the issuer gives a secret, or takes a key"
@@ -156,25 +163,23 @@ FORMS: Final[Mapping[str, Callable[[OnBehalfOf, str, Sequence[str]], dict[str, s
 }
 
 
-def _make_request(target: OnBehalfOf, token: str, scopes: Sequence[str]) -> HttpRequest:
+def _make_request(target: OnBehalfOf, credential: str, token: str, scopes: Sequence[str]) -> HttpRequest:
     """The request, with what proves who this server is."""
     form = FORMS[target.form](target, token, scopes)
     if target.private_key:
         signed = {
             "client_id": target.client_id,
             "client_assertion_type": "urn:ietf:params:oauth:client-assertion-type:jwt-bearer",
-            "client_assertion": _sign_client_assertion(target),
+            "client_assertion": _sign_client_assertion(target, credential),
         }
         return HttpRequest(target.token_endpoint, form | signed)
     if target.form == "entra":
-        return HttpRequest(
-            target.token_endpoint, form | {"client_id": target.client_id, "client_secret": target.client_secret}
-        )
-    shown = encode_client_basic_auth(target.client_id, target.client_secret)
+        return HttpRequest(target.token_endpoint, form | {"client_id": target.client_id, "client_secret": credential})
+    shown = encode_client_basic_auth(target.client_id, credential)
     return HttpRequest(target.token_endpoint, form, {"Authorization": shown})
 
 
-def _sign_client_assertion(target: OnBehalfOf) -> str:
+def _sign_client_assertion(target: OnBehalfOf, key: str) -> str:
     import jwt
 
     now = int(time.time())
@@ -187,7 +192,7 @@ def _sign_client_assertion(target: OnBehalfOf) -> str:
         "exp": now + _SIGNS_FOR_SECONDS,
     }
     try:
-        return jwt.encode(claims, target.private_key, target.algorithm, dict(target.key_header))
+        return jwt.encode(claims, key, target.algorithm, dict(target.key_header))
     except Exception as error:
         # Not the text of the error: it may quote the key.
         raise UsageError(
@@ -271,7 +276,7 @@ class TokenExchanges:
         return shown
 
     async def _exchange(self, name: str, target: OnBehalfOf, token: str, scopes: Sequence[str]) -> _Kept:
-        request = _make_request(target, token, scopes)
+        request = _make_request(target, await target.credential.load_secret(), token, scopes)
         try:
             answer = await target.send(request)
             fields: Any = json.loads(answer.body)
@@ -292,8 +297,9 @@ class TokenExchanges:
             log.error("the issuer of the target %s gave the caller's own token back", name)
             raise ToolError(f"The issuer of {name!r} gave no token of its own.")
         seconds = fields.get("expires_in")
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        lasts = min(float(seconds), MAX_KEPT_SECONDS) - SLACK_SECONDS if is_number else DEFAULT_SECONDS
+        lasts = DEFAULT_SECONDS
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool):
+            lasts = min(float(seconds), MAX_KEPT_SECONDS) - SLACK_SECONDS
         return _Kept(str(got), self._clock() + lasts)
 
 

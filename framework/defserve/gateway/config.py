@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from defserve.auth.bearer_tokens import StaticTokens
 from defserve.auth.signed_tokens import JWT
+from defserve.base.secret_references import read_setting
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
 from defserve.gateway.policy import (
@@ -195,7 +196,9 @@ def _token(about: Mapping[str, Any], where: str, folder: Path) -> str:
         if not os.environ.get(value):
             raise UsageError(f"{where}: the variable {value} is not set", fix=f"set {value} to the token")
         return os.environ[value]
-    return _file(value, f"{where}.token_file", folder).strip() if given[0] == "token_file" else value
+    if given[0] == "token_file":
+        return _file(value, f"{where}.token_file", folder).strip()
+    return read_setting(value, f"{where}.token")
 
 
 def _file(name: object, where: str, folder: Path) -> str:

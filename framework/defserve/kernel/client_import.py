@@ -18,7 +18,7 @@ from defserve.client.known_clients import KNOWN_CLIENTS, SettingsFormat, Setting
 from defserve.client.targets import LEGACY_SSE_PATH, is_server_address
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError, did_you_mean
-from defserve.kernel.config.entries import VARIABLE_REFERENCE
+from defserve.kernel.config.entries import SECRET_REFERENCE, VARIABLE_REFERENCE
 from defserve.kernel.config.settings import HEADER_NAME_PATTERN, VARIABLE_NAME_PATTERN
 from defserve.tooling.client_settings import read_settings
 from defserve.tooling.export import toml_value
@@ -257,6 +257,8 @@ class KeptOut:
 
     def text(self, server: str, name: str, value: str, is_secret: bool = False) -> str:
         """The value, or a variable in its place. Of variables that it names, defaults that are secrets are dropped."""
+        # Other clients mean something else by these, and nothing that is copied may start a program or read a file.
+        value = SECRET_REFERENCE.sub(lambda found: found[0] if found[1] else f"${found[0]}", value)
         value = VARIABLE_REFERENCE.sub(lambda found: self._without_secret(found, is_secret), value)
         literal = VARIABLE_REFERENCE.sub(lambda found: found[0] if found[1] else "", value)
         if not literal or (literal != value and is_secret and _BESIDE.fullmatch(literal) is not None):

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -19,6 +19,7 @@ from threading import Lock
 from typing import Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.secret_references import SecretReader
 from defserve.client.link import ResolveHost
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, InvalidParams, UsageError
@@ -65,6 +66,7 @@ class Kernel:
 
     def __init__(self, config: KernelConfig, environ: Mapping[str, str] | None = None, **options: Any) -> None:
         self.config, self._environ = config, os.environ if environ is None else environ
+        self._secrets = SecretReader()
         _check(config)
         self.on = ""
         """The address at which it is served, as its `status` tells. Who serves it sets it."""
@@ -224,9 +226,32 @@ class Kernel:
         Servers whose entries are the same are not touched. The answer says what was done, and what failed.
         """
         async with self._reloading:  # the file is read here, too: else an older one could be taken over last
-            config = await asyncio.to_thread(load_kernel_config, self.config.path)
+            config = await asyncio.to_thread(self._load_config, self.config.path)
             _check(config)
             return await self._take_over(config)
+
+    def _load_config(self, path: Path) -> KernelConfig:
+        """The file, and the secrets that it refers to: programs that print them may take long."""
+        config = load_kernel_config(path)
+        for entry in config.servers:
+            for reference in entry.launch.list_secret_references() if entry.enabled else ():
+                with suppress(UsageError):  # whoever starts the server says so
+                    self._secrets.read_secret(reference)
+        return config
+
+    async def renew_secrets(self) -> list[str]:
+        """Start servers again whose secrets have changed: those of the file, with the same entry. Returns their ids."""
+        changed = [
+            member
+            for member in tuple(self.members.values())
+            if member.uses_secrets and member.backend is not None and await asyncio.to_thread(member.has_new_secrets)
+        ]
+        for member in changed:
+            try:
+                await self._relaunch(member.entry)
+            except DefserveError as error:
+                self.journal.add_line(member.id, "problem", member.hidden(f"it was not restarted: {error}"))
+        return [member.id for member in changed]
 
     def find_open_servers(self) -> list[UsageError]:
         """Servers that unauthenticated callers use with the credentials of the file."""
@@ -248,7 +273,7 @@ class Kernel:
     def _add(
         self, entry: ServerEntry, creator: ServerCreator | None = None, resolve: ResolveHost | None = None
     ) -> KernelMember:
-        member = self.members[entry.id] = KernelMember(entry, self._environ, resolve)
+        member = self.members[entry.id] = KernelMember(entry, self._environ, resolve, self._secrets)
         member.creator = creator
         if entry.enabled:
             self._prepare(member)

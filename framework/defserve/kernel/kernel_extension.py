@@ -131,6 +131,7 @@ class KernelExtension(Extension):
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             await self._refresh()
+            await self._renew_secrets()
             found = self._signature()
             if not self._kernel.config.settings.watch:
                 known = found
@@ -155,6 +156,14 @@ class KernelExtension(Extension):
             self._problem = repr(error)
         else:
             self._problem = ""
+
+    async def _renew_secrets(self) -> None:
+        """Secrets that stand elsewhere are looked at whether or not the file is watched: nobody else tells of them."""
+        try:
+            if renewed := await self._kernel.renew_secrets():
+                log.warning("secrets have changed, so these were started again: %s", " ".join(renewed))
+        except Exception as error:
+            log.error("secrets cannot be read again: %s", type(error).__name__)
 
     def _signature(self) -> dict[Path, tuple[int, ...] | None]:
         return {path: read_file_stamp(path) for path in self._kernel.config.files}

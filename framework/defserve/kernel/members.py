@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from defserve.base.secret_references import SecretReader
 from defserve.client.link import ResolveHost
 from defserve.client.mgp.server_claims import MgpClaims
 from defserve.errors import DefserveError, UsageError
@@ -46,9 +47,14 @@ class KernelMember:
     """
 
     def __init__(
-        self, entry: ServerEntry, environ: Mapping[str, str] = os.environ, resolve: ResolveHost | None = None
+        self,
+        entry: ServerEntry,
+        environ: Mapping[str, str] = os.environ,
+        resolve: ResolveHost | None = None,
+        secrets: SecretReader | None = None,
     ) -> None:
         self.entry, self.environ, self._resolve = entry, environ, resolve
+        self.secrets, self._used_secrets = secrets or SecretReader(), dict[str, str]()
         self.hidden = entry.launch.hidden(environ)
         self.backend: Backend | None = None
         self.problem, self.fix = "", ""
@@ -94,13 +100,25 @@ class KernelMember:
 
     def resolve_target(self) -> Target:
         """Where the server is, with its variables filled in. Raises UsageError."""
-        launch = self.entry.launch.fill_variables(self.environ)
+        launch = self.entry.launch.fill_variables(self.environ, self.secrets)
+        references = self.entry.launch.list_secret_references()
+        self._used_secrets = {each: self.secrets.read_secret(each) for each in references}
+        self.hidden = self.entry.launch.hidden(self.environ, self.secrets)
         how: Any = {"per": launch.per or None, "version": launch.version}
         if launch.url:
             return Remote(
                 launch.url, token=launch.auth_token or None, headers=launch.headers, resolve=self._resolve, **how
             )
         return Command(launch.command, *launch.args, env=launch.env, cwd=launch.cwd or None, **how)
+
+    @property
+    def uses_secrets(self) -> bool:
+        """Whether it was started with secrets that stand elsewhere."""
+        return bool(self._used_secrets)
+
+    def has_new_secrets(self) -> bool:
+        """Whether a secret of its entry has changed since it was started. Programs are waited for."""
+        return any(self.secrets.read_secret(each) != value for each, value in self._used_secrets.items())
 
     def apply_entry(self, entry: ServerEntry) -> None:
         """Take over what changed in the file and needs no restart."""
@@ -115,9 +133,9 @@ class KernelMember:
         """
         assert self.backend is not None
         before, hidden = self.entry, self.hidden
-        self.entry, self.hidden = entry, entry.launch.hidden(self.environ)
+        self.entry, self.hidden = entry, entry.launch.hidden(self.environ, self.secrets)
         try:
-            target = self.resolve_target()
+            target = await asyncio.to_thread(self.resolve_target)  # a program may have to print a secret
             self.backend.options = self._options()
             if self.is_stopped:
                 self.backend.target = target

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from defserve.auth.oauth import encode_basic_auth
 from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
+from defserve.base.secret_references import SecretText, is_secret_reference
 from defserve.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -28,15 +29,22 @@ class Credentials(ABC):
     def add_to(self, request: ApiRequest) -> tuple[str, ...]:
         """Add it. Returns the texts that nobody may read, so that they can be taken out of answers."""
 
+    async def load_secrets(self) -> None:  # noqa: B027 - most have nothing to read
+        """Read what is needed from where it is, before `add_to`. Raises UsageError if that cannot be done."""
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
 
 class Bearer(Credentials):
-    """`Authorization: Bearer TOKEN`."""
+    """`Authorization: Bearer TOKEN`. The token may be a reference: `file:…`, `command:…`."""
 
     def __init__(self, token: str) -> None:
-        self._token = _secret(token, "Bearer")
+        self._source, self._token = _secret(token, "Bearer")
+
+    async def load_secrets(self) -> None:
+        if self._source is not None:
+            self._token = _check_secret(await self._source.load_secret(), "Bearer")
 
     def add_to(self, request: ApiRequest) -> tuple[str, ...]:
         request.headers["authorization"] = f"Bearer {self._token}"
@@ -49,7 +57,12 @@ class Basic(Credentials):
     def __init__(self, user: str, password: str) -> None:
         if ":" in user:
             raise UsageError("Basic: a user name cannot hold a colon", fix="give user and password apart")
+        self._source = SecretText(password, "Basic") if is_secret_reference(password) else None
         self._pair = user, password
+
+    async def load_secrets(self) -> None:
+        if self._source is not None:
+            self._pair = self._pair[0], await self._source.load_secret()
 
     def add_to(self, request: ApiRequest) -> tuple[str, ...]:
         user, password = self._pair
@@ -67,9 +80,13 @@ class ApiKey(Credentials):
         given = [(place, name) for place, name in places if name is not None]
         if len(given) != 1:
             raise UsageError("ApiKey needs one place", fix='write ApiKey(key, header="X-API-Key") or query=, cookie=')
-        self._value = _secret(value, "ApiKey")
+        self._source, self._value = _secret(value, "ApiKey")
         self._place, self._name = given[0]
         self.fills = ((self._place, self._name.lower()),)
+
+    async def load_secrets(self) -> None:
+        if self._source is not None:
+            self._value = _check_secret(await self._source.load_secret(), "ApiKey")
 
     def add_to(self, request: ApiRequest) -> tuple[str, ...]:
         coded = quote(self._value, safe="")
@@ -147,7 +164,14 @@ def check_credentials(given: Any) -> Credentials | None:
     )
 
 
-def _secret(value: Any, kind: str) -> str:
+def _secret(value: Any, kind: str) -> tuple[SecretText | None, str]:
+    """Where the secret is, if that is elsewhere, and the secret, if it is known already."""
+    if isinstance(value, str) and is_secret_reference(value):
+        return SecretText(value, kind), ""
+    return None, _check_secret(value, kind)
+
+
+def _check_secret(value: Any, kind: str) -> str:
     if not isinstance(value, str) or not value or not (value.isascii() and value.isprintable()):
         raise UsageError(f"{kind}: the secret is not a text of printable ASCII", fix="read it from the environment")
     return value

@@ -149,6 +149,7 @@ class OperationTool(Tool):
         secrets: tuple[str, ...] = ()
         if api.auth is not None and not self.operation.is_public:
             auth = await api.auth.of(call) if isinstance(api.auth, PerCaller) else api.auth
+            await auth.load_secrets()
             secrets = auth.add_to(request)
         response = await api.sender.send(request, idempotent=self.operation.method in IDEMPOTENT_METHODS)
         packed = read_response(response, request.url, secrets)

@@ -482,3 +482,21 @@ def take_long_documents(patch: Patch) -> None:
 
 def wait_for_documents(patch: Patch) -> None:
     patch.set("defserve.auth.proxy.clients:SECONDS", 3600.0)
+
+
+def forward_tokens(patch: Patch) -> None:
+    """Other services get what the caller has shown here."""
+
+    async def forward(self: Any, principal: Any, name: str, scopes: Any = ()) -> str:
+        return str(self._shown.get(principal.credential))
+
+    patch.set("defserve.auth.token_exchange:TokenExchanges.get_token", forward)
+
+
+def take_assertions_again(patch: Patch) -> None:
+    """Neither a company's assertion nor a client's is remembered."""
+
+    async def is_first_use(self: Any, what: str, id: str, seconds: float) -> bool:
+        return True
+
+    patch.set("defserve.auth.proxy.tokens:UserGrants.is_first_use", is_first_use)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from defserve.base.secret_references import SecretReader
 from defserve.kernel.config.entries import Hidden, ServerLaunch, UnsetVariable, fill, unset_in
 from tests.rows import for_each_row
 
@@ -40,6 +42,33 @@ def test_an_unset_variable_is_named() -> None:
         fill("${A}${B}", ENVIRON)
     assert caught.value.variable == "B"
     assert unset_in(["${B}", "${C:-x}", "$${D}", "${A}"], ENVIRON) == ["B"]
+
+
+def test_secrets_that_stand_elsewhere_are_filled_in(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("${A} ${command:false}\n")
+    secrets = SecretReader(run=lambda words: " ".join(words[1:]).encode())
+    text = f"${{A}} ${{file:{tmp_path}/token}} ${{command:echo one 'two three'}} $${{file:/x}}"
+    assert fill(text, ENVIRON, secrets) == "alpha ${A} ${command:false} one two three ${file:/x}"
+    # Without a reader, nothing is read and nothing is run.
+    assert fill("${A} ${command:false}", ENVIRON) == "alpha ${command:false}"
+
+
+def test_the_value_of_a_variable_names_no_program() -> None:
+    def run(words: list[str]) -> bytes:
+        raise AssertionError(words)
+
+    environ = {"A": "${command:touch x}"}
+    assert fill("${A}", environ, SecretReader(run=run)) == "${command:touch x}"
+
+
+def test_a_secret_that_was_read_is_hidden_and_the_one_before_it_too(tmp_path: Path) -> None:
+    path, secrets = tmp_path / "token", SecretReader()
+    launch = ServerLaunch("x", env={"API": f"${{file:{path}}}"})
+    for text in ("hunter2-old", "hunter3-newer"):
+        path.write_text(text)
+        assert launch.fill_variables({}, secrets).env["API"] == text
+    hide = launch.hidden({}, secrets)
+    assert hide("a hunter3-newer b hunter2-old c") == f"a ${{file:{path}}} b [redacted] c"
 
 
 def test_every_text_of_a_launch_is_filled() -> None:

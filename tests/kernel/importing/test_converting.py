@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from defserve.base.secret_references import SecretReader
 from defserve.errors import UsageError
 from defserve.kernel.client_import import ClientSettings, Imported, convert_client_settings, load_client_settings
 from defserve.kernel.config.entries import ServerEntry
@@ -126,6 +127,15 @@ def test_what_names_a_variable_already_is_left_as_it_is(tmp_path: Path) -> None:
     assert servers["a"].launch.auth_token == "${A_KEY}"
     assert servers["b"].launch.auth_token == "${B_KEY}"
     assert made.variables == []
+
+
+def test_what_is_copied_from_a_client_reads_no_file_and_starts_no_program(tmp_path: Path) -> None:
+    """Editors mean something else by these words."""
+    args = ["${command:touch x}", "--in=${file:/etc/passwd}"]
+    _, entries = converted(tmp_path, {"a": {"command": "x", "args": args}})
+    launch = entries["a"].launch
+    assert launch.list_secret_references() == []
+    assert list(launch.fill_variables({}, SecretReader(run=lambda words: b"run")).args) == args
 
 
 def test_an_approval_of_the_client_grants_nothing(tmp_path: Path) -> None:

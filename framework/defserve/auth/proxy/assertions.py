@@ -43,6 +43,7 @@ from defserve.auth.signing_keys import (
     load_fixed_key,
     parse_key_set,
 )
+from defserve.base.secret_references import SecretText
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError, explain_arguments
 
@@ -245,7 +246,7 @@ class RegisteredClient:
     """A client that the operator knows: an agent, a job, or an application of a company.
 
     client_id   what it calls itself
-    secret      its secret, or several while one replaces the other
+    secret      its secret, or several while one replaces the other; each may be a reference (`file:…`, `command:…`)
     key         its public key in PEM, if it signs instead (`private_key_jwt`)
     jwks_url    where it publishes its keys, if it signs and changes them
     scopes      the scopes that it may have when it acts for itself (client credentials); None: it may not do that
@@ -277,7 +278,8 @@ class RegisteredClient:
             )
         self.id, self.name = client_id, name
         self.scopes = None if scopes is None else parse_scopes(scopes)
-        self._secrets = [] if secret is None else [secret] if isinstance(secret, str) else list(secret)
+        secrets = [] if secret is None else [secret] if isinstance(secret, str) else list(secret)
+        self._secrets = [SecretText(each, f"RegisteredClient({client_id!r}, secret=…)") for each in secrets]
         allowed = _check_public_key_algorithms(algorithms, "RegisteredClient")
         self.keys: ClientKeys | None = None
         if jwks_url:
@@ -291,9 +293,12 @@ class RegisteredClient:
     def __repr__(self) -> str:
         return f"RegisteredClient({self.id!r})"
 
-    def is_secret(self, shown: str) -> bool:
-        """Whether this is its secret. The time that it takes does not show how close a guess came."""
-        matches = [_is_same_text(secret, shown) for secret in self._secrets]
+    async def is_secret(self, shown: str) -> bool:
+        """Whether this is its secret. The time that it takes does not show how close a guess came.
+
+        Raises UsageError if the secret cannot be read from where it is.
+        """
+        matches = [_is_same_text(await secret.load_secret(), shown) for secret in self._secrets]
         return any(matches)
 
     def to_client(self) -> OAuthClient:

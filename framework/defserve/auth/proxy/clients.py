@@ -109,7 +109,7 @@ class ClientDirectory:
             return await self._authenticate_by_signature(request, form)
         id, secret = shown or (form.get("client_id", ""), form.get("client_secret", ""))
         client = await self.find_client(id, request.address)
-        if client is None or client.keys is not None or not self._is_secret(client, secret):
+        if client is None or client.keys is not None or not await self._is_secret(client, secret):
             raise OAuthError("invalid_client", _UNKNOWN)
         return client
 
@@ -122,9 +122,9 @@ class ClientDirectory:
         """Whether the client with this short key is one that the operator knows."""
         return key in self._registered_keys
 
-    def _is_secret(self, client: OAuthClient, secret: str) -> bool:
+    async def _is_secret(self, client: OAuthClient, secret: str) -> bool:
         if (known := self._registered.get(client.id)) is not None:
-            return known.is_secret(secret)
+            return await known.is_secret(secret)
         return client.method == "none" or self._seals.is_valid_mac("client secret", client.id, secret)
 
     async def _authenticate_by_signature(self, request: SiteRequest, form: Mapping[str, str]) -> OAuthClient:

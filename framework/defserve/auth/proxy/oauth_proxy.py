@@ -43,6 +43,7 @@ from defserve.auth.proxy.tokens import ProxyTokens, UserGrants, VendorSide
 from defserve.auth.proxy.vendors import Vendor, VendorLogin, resolve_vendor
 from defserve.auth.signing_keys import ASYMMETRIC_ALGORITHMS
 from defserve.auth.token_exchange import OnBehalfOf
+from defserve.base.secret_references import read_setting
 from defserve.core.json_values import is_mapping
 from defserve.errors import DefserveError, UsageError, explain_arguments
 from defserve.stores.identity import ServerIdentity, make_server_store
@@ -70,7 +71,8 @@ class OAuthProxy(Auth):
     `Auth`; to the issuers of targets, the vendor's token is shown.
 
     Clients get tokens of this server; the vendor's stay here, sealed. With several processes, `store` is one that they
-    share, and `secret` (or DEFSERVE_SECRET) the same text in each; of several secrets, the first seals.
+    share, and `secret` (or DEFSERVE_SECRET) the same text in each; of several secrets, the first seals. It and
+    `client_secret` may be references: `file:/run/secrets/NAME`, `command:op read op://VAULT/ITEM/FIELD`.
     """
 
     def __init__(
@@ -225,7 +227,8 @@ def _base(url: str) -> str:
 def _secrets(given: str | Sequence[str] | None, *, is_shared: bool) -> list[bytes]:
     found = given or os.environ.get(VARIABLE)
     if found:
-        return [text.encode() for text in ([found] if isinstance(found, str) else found)]
+        texts = [found] if isinstance(found, str) else found
+        return [read_setting(text, "OAuthProxy(secret=…)").encode() for text in texts]
     if is_shared:
         raise UsageError(
             "OAuthProxy has a store that outlives this process, and no secret",

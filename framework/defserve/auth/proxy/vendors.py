@@ -26,6 +26,7 @@ from defserve.auth.oauth import encode_client_basic_auth, make_pkce_challenge
 from defserve.auth.principals import is_token_principal_id
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.auth.signed_tokens import IdTokenVerifier
+from defserve.base.secret_references import SecretText
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError, did_you_mean, explain_arguments
 
@@ -66,7 +67,8 @@ class VendorLogin:
         send: SendHttpRequest,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.vendor, self._id, self._secret, self._callback = vendor, client_id, client_secret, callback
+        self.vendor, self._id, self._callback = vendor, client_id, callback
+        self._secret = SecretText(client_secret, "OAuthProxy(client_secret=…)")
         self._send, self._fetch = send, partial(download_document, send=send)
         self._metadata: Mapping[str, Any] = {}
         self._read_at = float("-inf")
@@ -194,10 +196,9 @@ class VendorLogin:
 
     async def _tokens(self, form: Mapping[str, str]) -> dict[str, Any]:
         url = await self._endpoint("token_endpoint", self.vendor.token)
-        shown = {"client_id": self._id, "client_secret": self._secret} if self.vendor.method == "post" else {}
-        headers = (
-            {"authorization": encode_client_basic_auth(self._id, self._secret)} if self.vendor.method == "basic" else {}
-        )
+        secret, method = await self._secret.load_secret(), self.vendor.method
+        shown = {"client_id": self._id, "client_secret": secret} if method == "post" else {}
+        headers = {"authorization": encode_client_basic_auth(self._id, secret)} if method == "basic" else {}
         request = HttpRequest(url, {**form, **shown}, headers)
         status, found = await self._send_request(request)
         if status < 500 and str(found.get("error")) in _ENDED:

@@ -1,6 +1,7 @@
 """What mgp.toml says, as objects, and what differs between two readings. Nothing is a secret until it is filled in.
 
-Texts keep their `${NAME}`; variables are filled in when a server starts, and hidden in what is shown.
+Texts keep their `${NAME}`; variables are filled in when a server starts, and hidden in what is shown. So are secrets
+that stand elsewhere: `${file:/run/secrets/NAME}`, `${command:op read …}`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from urllib.parse import quote
 
 from defserve.base.redaction import REDACTION_MASK, is_secret_name
+from defserve.base.secret_references import SecretReader
 from defserve.errors import UsageError
 from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.proxying.mounted import RestartPolicy, make_outer_name
@@ -42,19 +44,25 @@ class ServerLaunch:
         plain = (self.command, *self.args, self.cwd, self.url, self.auth_token)
         return [*plain, *self.env.values(), *self.headers.values()]
 
-    def fill_variables(self, environ: Mapping[str, str]) -> ServerLaunch:
-        """The same with its variables filled in. Raises UnsetVariable. Show this to nobody."""
+    def fill_variables(self, environ: Mapping[str, str], secrets: SecretReader | None = None) -> ServerLaunch:
+        """The same with its variables filled in, and its secrets, if there is a reader of them.
+
+        Raises UnsetVariable, and UsageError for a secret that cannot be read. Show this to nobody.
+        """
+
+        def one(text: str) -> str:
+            return fill(text, environ, secrets)
 
         def each(values: Mapping[str, str]) -> dict[str, str]:
-            return {name: fill(value, environ) for name, value in values.items()}
+            return {name: one(value) for name, value in values.items()}
 
         return ServerLaunch(
-            fill(self.command, environ),
-            tuple(fill(word, environ) for word in self.args),
-            fill(self.cwd, environ),
+            one(self.command),
+            tuple(map(one, self.args)),
+            one(self.cwd),
             each(self.env),
-            fill(self.url, environ),
-            fill(self.auth_token, environ),
+            one(self.url),
+            one(self.auth_token),
             each(self.headers),
             self.per,
             self.timeout,
@@ -62,11 +70,21 @@ class ServerLaunch:
             self.version,
         )
 
-    def hidden(self, environ: Mapping[str, str]) -> Hidden:
+    def list_secret_references(self) -> list[str]:
+        """Where its secrets are that stand elsewhere."""
+        found = (match for text in self.texts() for match in SECRET_REFERENCE.finditer(text))
+        return list(dict.fromkeys(match[2] for match in found if not match[1]))
+
+    def hidden(self, environ: Mapping[str, str], secrets: SecretReader | None = None) -> Hidden:
         """Hides what was filled in, and the literal secrets of the file."""
         used = {name: environ[name] for name in names_in(self.texts()) if name in environ}
+        known = {name: secrets.list_known_values(name) for name in self.list_secret_references()} if secrets else {}
+        used |= {name: values[0] for name, values in known.items() if values}
+        # Of a secret that has changed, the value before may still be in what a server writes.
+        former = [value for values in known.values() for value in values[1:]]
         named = {**self.env, **self.headers, "auth_token": self.auth_token}
-        return Hidden(used, [value for name, value in named.items() if "${" not in value and is_secret_name(name)])
+        literal = [value for name, value in named.items() if "${" not in value and is_secret_name(name)]
+        return Hidden(used, [*literal, *former])
 
     @property
     def credential(self) -> str:
@@ -224,6 +242,9 @@ class KernelConfig:
 
 VARIABLE_REFERENCE: Final = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
+SECRET_REFERENCE: Final = re.compile(r"(\$?)\$\{((?:file|command):[^}]+)\}")
+"""A secret that stands elsewhere. As `$${…}` it is a text."""
+
 # A shorter value is hidden only where it stands alone: as a part of other words it would hide half of the text.
 _SHORT: Final = 4
 
@@ -239,8 +260,11 @@ class UnsetVariable(UsageError):
         )
 
 
-def fill(text: str, environ: Mapping[str, str]) -> str:
-    """The text with its variables filled in. `$${NAME}` stays as `${NAME}`. Raises UnsetVariable."""
+def fill(text: str, environ: Mapping[str, str], secrets: SecretReader | None = None) -> str:
+    """The text with its variables filled in, and its secrets. `$${NAME}` stays as `${NAME}`.
+
+    Without a reader, references to secrets stay as they are. Raises UnsetVariable, and what the reader raises.
+    """
 
     def value(found: re.Match[str]) -> str:
         if found[1]:
@@ -251,7 +275,17 @@ def fill(text: str, environ: Mapping[str, str]) -> str:
             raise UnsetVariable(found[2])
         return filled
 
-    return VARIABLE_REFERENCE.sub(value, text)
+    def secret(found: re.Match[str]) -> str:
+        if found[1]:
+            return found[0][1:]
+        return found[0] if secrets is None else secrets.read_secret(found[2], "mgp.toml")
+
+    # In one pass: neither what a variable holds nor what a secret is may name a file or a program.
+    filled, end = "", 0
+    for found in SECRET_REFERENCE.finditer(text):
+        filled += VARIABLE_REFERENCE.sub(value, text[end : found.start()]) + secret(found)
+        end = found.end()
+    return filled + VARIABLE_REFERENCE.sub(value, text[end:])
 
 
 def names_in(texts: Iterable[str]) -> set[str]:

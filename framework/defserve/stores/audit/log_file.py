@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
+from defserve.base.secret_references import read_setting
 from defserve.errors import Refused, UsageError
 from defserve.stores.audit.chain import (
     GENESIS_MAC,
@@ -533,7 +534,7 @@ def load_audit_key(key_file: str | os.PathLike[str] | None = None, *, make: bool
     Raises UsageError if there is no key, or if others can read its file.
     """
     if key_file is None and (text := os.environ.get(AUDIT_KEY_VARIABLE)):
-        return text.strip().encode()
+        return read_setting(text.strip(), AUDIT_KEY_VARIABLE).encode()
     path = Path(key_file) if key_file is not None else get_config_path("audit.key")
     return load_secret(
         path,

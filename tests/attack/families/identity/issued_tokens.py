@@ -5,16 +5,36 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
-from defserve.auth import OIDC, DPoP, Introspection
+from defserve.auth import (
+    OIDC,
+    Auth,
+    DPoP,
+    Introspection,
+    OAuthProxy,
+    OnBehalfOf,
+    Principal,
+    RegisteredClient,
+    StaticTokens,
+    TrustedIssuer,
+)
 from defserve.auth.issuers import HttpRequest, HttpResponse, IssuerUnavailable
+from defserve.auth.proxy.site_messages import SiteRequest
+from defserve.errors import DefserveError
 from tests.attack.arena import Kind, Served
-from tests.attack.controls.identity import read_tokens_without_checking, take_any_introspection, take_proofs_again
+from tests.attack.controls.identity import (
+    forward_tokens,
+    read_tokens_without_checking,
+    take_any_introspection,
+    take_assertions_again,
+    take_proofs_again,
+)
 from tests.attack.speaking.mcp import Caller
 from tests.attack.trial import Control, Family, Trial
 from tests.auth.issuer import claims, jwk, key_set, part, pem, private_key, raw, signed
@@ -292,3 +312,114 @@ def _(trial: Trial) -> None:
             trial.expect(held, f"{token!r} is answered with what was said about another")
 
     asyncio.run(poison())
+
+
+@FAMILY.attack(
+    "the caller's token at other services", Control(forward_tokens, "is given the caller's token", here=True)
+)
+def _(trial: Trial) -> None:
+    """A tool gets a token for a target, whatever the target's issuer does, and whoever asks: never what was shown."""
+    heard: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+
+    listener, logger = Listener(), logging.getLogger("defserve.auth")
+    shown = {name: token("A", "A", sub=name) for name in ("ann", "bob")}
+
+    async def try_all() -> None:
+        answers: dict[str, Any] = {
+            "an honest issuer": lambda form: {"access_token": f"for-{form['audience']}", "token_type": "Bearer"},
+            "an issuer that echoes": lambda form: {"access_token": form["subject_token"], "token_type": "Bearer"},
+            "an issuer that refuses and quotes": lambda form: {"error": form["subject_token"]},
+            "an issuer that says nothing": lambda form: {},
+        }
+        for name, answer in answers.items():
+
+            async def send(request: HttpRequest, answer: Any = answer) -> HttpResponse:
+                fields = answer(request.form)
+                return HttpResponse(400 if "error" in fields else 200, {}, json.dumps(fields).encode())
+
+            target = OnBehalfOf(
+                "https://a.example/token",
+                client_id="c",
+                client_secret="s",
+                audience="mail",
+                send=send,
+                urls=["https://mail.example/"],
+            )
+            auth = Auth(StaticTokens({text: who for who, text in shown.items()}), targets={"mail": target})
+            assert auth.exchanges is not None
+            for who, text in shown.items():
+                principal = await auth.authenticate([f"Bearer {text}".encode()])
+                assert isinstance(principal, Principal)
+                try:
+                    got = await auth.exchanges.get_token(principal, "mail")
+                except DefserveError as error:
+                    got = str(error)
+                trial.expect(
+                    not any(each in got for each in shown.values()), f"{name}: {who} is given the caller's token"
+                )
+                trial.expect(name != "an honest issuer" or got == "for-mail", f"{who} gets no token from {name}: {got}")
+            for url in (
+                "https://mail.example.evil.example/",
+                "https://evil.example/",
+                "http://mail.example/",
+                "https://mail.example@evil.example/",
+                "https://mail.example:444/",
+            ):
+                trial.expect(not target.may_send_to(url), f"a token may be sent to {url}")
+
+    logger.addHandler(listener)
+    level, logger.level = logger.level, logging.DEBUG
+    try:
+        asyncio.run(try_all())
+    finally:
+        logger.removeHandler(listener)
+        logger.level = level
+    trial.expect(not any(text in line for text in shown.values() for line in heard), "the log has a caller's token")
+
+
+@FAMILY.attack(
+    "identity assertions of a company",
+    Control(take_assertions_again, "is taken again", here=True),
+    Control(read_tokens_without_checking, "another key is taken", here=True),
+)
+def _(trial: Trial) -> None:
+    """What a company's provider has signed is taken once, from the client and for the server that it names."""
+    issuer, site = "https://a.example", "http://localhost:8080"
+
+    async def fetch(url: str) -> bytes:
+        return key_set(jwk(KEYS["A"], "ES256", kid="k"))
+
+    def assertion(signer: str = "A", **changed: Any) -> str:
+        said = {"iss": issuer, "aud": site, "client_id": "app", "jti": str(time.monotonic_ns()), "scope": None}
+        now = int(time.time())
+        head = {"kid": "k", "typ": "oauth-id-jag+jwt"}
+        return signed(claims(**{**said, "exp": now + 60, **changed}), key=KEYS[signer], headers=head)
+
+    async def try_all() -> None:
+        auth = OAuthProxy(
+            url=SERVER,
+            issuers=[TrustedIssuer(issuer, jwks_url=f"{issuer}/keys", fetch=fetch)],
+            clients=[RegisteredClient(name, secret=name * 9, scopes=[]) for name in ("app", "other")],
+        )
+
+        async def is_taken(text: str, client: str = "app") -> bool:
+            form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": text}
+            body = urlencode({**form, "client_id": client, "client_secret": client * 9}).encode()
+            kind = {"content-type": "application/x-www-form-urlencoded"}
+            assert auth.site is not None
+            return (await auth.site.answer_request(SiteRequest("POST", "/token", "", kind, body))).status == 200
+
+        good = assertion()
+        trial.expect(await is_taken(good), "an honest assertion is refused")
+        trial.expect(not await is_taken(good), "an assertion is taken again")
+        trial.expect(not await is_taken(assertion("B")), "an assertion of another key is taken")
+        trial.expect(not await is_taken(assertion(), "other"), "an assertion for another client is taken")
+        trial.expect(not await is_taken(assertion(aud=SERVER)), "an assertion for the server itself is taken")
+        trial.expect(not await is_taken(assertion(aud="https://x.example")), "one for another server is taken")
+        trial.expect(not await is_taken(token("A", "A", aud=site)), "an access token is taken for an assertion")
+
+    asyncio.run(try_all())
