@@ -31,7 +31,7 @@ async def test_every_client_sees_what_the_tools_may_do(connect_to: ConnectTo, sp
     async with connect_to("shell", capabilities=speaking) as client:
         run, look = await client.tools()
         assert run["annotations"] == {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": False}
-        assert look["annotations"] == {"readOnlyHint": True, "openWorldHint": False}
+        assert look["annotations"] == {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
         block = run["_meta"]["dev.defserve/security"]
         assert (block["risk_level"], block["validator"]) == ("dangerous", "sandbox")
         assert run.get("security") == (block if speaking else None)

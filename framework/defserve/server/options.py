@@ -42,6 +42,7 @@ class ToolFields(ItemFields, total=False):
 
     annotations: Mapping[str, Any]
     structured: bool | Literal["bare"]
+    text: Callable[[Any], str] | str | Literal[False]
     schema: Mapping[str, Any]
     tags: Sequence[str]
     keywords: Sequence[str]

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import defserve
+from defserve.errors import PeerError, ProtocolError
 from defserve.protocols.mcp.errors import SPECIFIED_CODES, choose_relayed_error_code, is_busy_error
 from defserve.protocols.mcpl import vocabulary as mcpl
 from tests.rows import for_each_row
@@ -74,6 +76,24 @@ def test_what_a_backend_sends_reaches_a_client_only_with_a_code_that_may_be_sent
     sent = choose_relayed_error_code(code)
     assert sent == code or sent == -32603
     assert sent in SPECIFIED_CODES or sent not in range(-32099, -32019)
+
+
+@pytest.mark.anyio
+@for_each_row(("version", "keeps"), [("2026-07-28", False), ("2025-11-25", True)])
+async def test_an_authors_own_code_is_sent_only_where_its_range_is_open(version: str, keeps: bool) -> None:
+    server = defserve.Server("codes", "1")
+
+    @server.resource("code://{code}")
+    def refuse(code: int) -> str:
+        """Refuse with a code."""
+        raise ProtocolError("no", code=-code)
+
+    async with server.connect(version) as client:
+        for code in (*range(-32099, -32018), -32602, -31000):
+            with pytest.raises(PeerError) as raised:
+                await client.read(f"code://{-code}")
+            is_free = keeps or code in SPECIFIED_CODES or code not in range(-32099, -32019)
+            assert raised.value.code == (code if is_free else -32603)
 
 
 @for_each_row(

@@ -82,7 +82,10 @@ def build_failure_reply(call: Call, error: BaseException, stateless: bool) -> Pa
         code = error.code if stateless else RESOURCE_NOT_FOUND_CODE
         return _error(call, code, error.message, "resource_not_found", error.data)
     if isinstance(error, ProtocolError):
-        return _error(call, error.code, error.message, _symbol(error), error.data)
+        # An author's own number. A subclass belongs to an extension, which knows its range.
+        is_plain = stateless and type(error) is ProtocolError
+        code = choose_relayed_error_code(error.code) if is_plain else error.code
+        return _error(call, code, error.message, _symbol(error), error.data)
     if isinstance(error, TooManyCalls):
         return _error(call, INTERNAL_ERROR, error.message, error.error_type, error.data)
     if call.method == "tools/call":

@@ -1,16 +1,19 @@
 """What a tool's author may ask for beyond a plain call, checked when the tool is declared.
 
-Running as a task (tasks extension, SEP-2663), and arguments that clients repeat as HTTP headers (2026-07-28). Loaded
-only if a tool uses one of them.
+Running as a task (tasks extension, SEP-2663), arguments that clients repeat as HTTP headers (2026-07-28), and a text of
+one's own beside structured content. Loaded only if a tool uses one of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from string import Formatter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from defserve.binding.results import WRAPPED_RESULT_KEY, ResultMismatch
 from defserve.core.json_values import is_array, is_object
+from defserve.core.messages import Params
 from defserve.errors import UsageError
 from defserve.limits import Limits
 
@@ -155,3 +158,59 @@ def _positions(root: dict[str, Any]) -> Iterator[tuple[Path | None, dict[str, An
                 waiting += [(None, inner) for inner in value.values()]
             elif keyword in _ONE:
                 waiting.append((None, value))
+
+
+# -- The text beside structured content. Some clients give their model only the one, some only the other.
+
+
+def make_text_writer(tool: Tool) -> Callable[[Any, Any], list[Params]]:
+    """Writes the content blocks that stand for the copy, from the returned value and its structured content.
+
+    Raises UsageError for a text that this tool cannot have.
+    """
+    text: Any = tool.options.text
+
+    def wrong(problem: str, fix: str) -> UsageError:
+        return UsageError(f"tool {tool.name!r}: {problem}", where=tool.where, fix=fix)
+
+    if text is not False and not isinstance(text, str) and not callable(text):
+        raise wrong(f"text={text!r} is not possible", 'give a template ("{total} found"), a function, or False')
+    if tool.returns.schema is None or tool.function.streams:
+        raise wrong(
+            "text= is for structured content, and it has none of a declared type",
+            "annotate what it returns: a model, a dataclass, a TypedDict or a list; a generator has no such text",
+        )
+    if text is False:
+        return lambda value, structured: []
+    if callable(text):
+        return lambda value, structured: [{"type": "text", "text": _require_text(text(value), tool.name)}]
+    known = tool.returns.publish_schema() or {}
+    for name in _find_template_names(text, wrong):
+        if name not in known.get("properties", {}):
+            raise wrong(
+                f"its text has {{{name}}}, which its output schema does not have",
+                f"use some of {', '.join(known.get('properties', {})) or 'its members'}",
+            )
+
+    def fill_template(value: Any, structured: Any) -> list[Params]:
+        given = {WRAPPED_RESULT_KEY: structured} if tool.returns.wraps else structured
+        try:
+            return [{"type": "text", "text": text.format_map(given)}]
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            raise ResultMismatch(f"the text of {tool.name} cannot be made from the result: {error!r}") from None
+
+    return fill_template
+
+
+def _find_template_names(text: str, wrong: Callable[[str, str], UsageError]) -> list[str]:
+    try:
+        fields = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
+    except ValueError as error:
+        raise wrong(f"text={text!r} is no template: {error}", "write {name} for a member, and {{ for a brace") from None
+    return [re.split(r"[.\[]", name, maxsplit=1)[0] for name in fields]
+
+
+def _require_text(text: Any, name: str) -> str:
+    if isinstance(text, str):
+        return text
+    raise ResultMismatch(f"the function in text= of {name} gave {type(text).__name__}, and not a str")

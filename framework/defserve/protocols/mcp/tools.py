@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from defserve.binding.results import (
     NO_STRUCTURED_CONTENT,
@@ -67,6 +67,9 @@ QUICK = 0.01
 NO_TASK = (None, None, None, 0, "now")
 """The options of a tool that does not run as a task."""
 
+TextOption: TypeAlias = Callable[[Any], str] | str | Literal[False] | None
+"""The text beside structured content: of a function, of a template, none (False), or a copy (None)."""
+
 NO_HEADERS: Mapping[tuple[str, ...], str] = {}
 
 
@@ -75,6 +78,8 @@ class ToolOptions(ItemOptions):
 
     `annotations` are MCP's hints (`readOnlyHint`, …). `structured` forces structured content on or off;
     with "bare", content that is not an object is not wrapped, and clients before 2026-07-28 get only its text.
+    `text` is what stands beside structured content as text: a copy of it (None), nothing (False), a template
+    ("{total} found") or what a function makes of the returned value.
     `schema` replaces the schema made from the signature. `tags` are its categories and `keywords` more words, both for
     searches. `security` says what the tool may do; it is read by the extension that enforces it. `task` lets it run as
     a task; `ttl`, `poll`, `retry` and `begin` are for tasks alone: see `TaskOptions`.
@@ -84,6 +89,7 @@ class ToolOptions(ItemOptions):
 
     annotations: Mapping[str, Any] | None = None
     structured: StructuredOption = None
+    text: TextOption = None
     schema: Mapping[str, Any] | None = None
     tags: Sequence[str] = ()
     keywords: Sequence[str] = ()
@@ -100,7 +106,7 @@ class ToolOptions(ItemOptions):
 class Tool(Item[ToolOptions]):
     """A function with a name, ready to be listed and called."""
 
-    __slots__ = ("returns", "_param_headers")
+    __slots__ = ("returns", "_param_headers", "_write_text")
 
     kind = "tool"
 
@@ -108,6 +114,11 @@ class Tool(Item[ToolOptions]):
         super().__init__(name, options, function, owner)
         self.returns = returns
         self._param_headers: Mapping[tuple[str, ...], str] | None = None
+        self._write_text: Callable[[Any, Any], list[Params]] | None = None
+        if options.text is not None:
+            from defserve.protocols.mcp.tool_options import make_text_writer
+
+            self._write_text = make_text_writer(self)
 
     @classmethod
     def of(
@@ -198,6 +209,11 @@ class Tool(Item[ToolOptions]):
             found["_meta"] = {WRAPPED_META_KEY: True}
         elif is_object(structured) or (returns.schema is not None and "any_structured" in dialect.has):
             found["structuredContent"] = structured
+        else:
+            return found
+        if self._write_text is not None:
+            # Its last block is the copy; those before it were emitted.
+            found["content"][-1:] = self._write_text(value, structured)
         return found
 
 

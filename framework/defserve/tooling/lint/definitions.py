@@ -44,7 +44,8 @@ class ItemDefinition:
     """One tool, resource, template or prompt. `where` is empty if it is only known from the wire.
 
     `trusts`: the author said that its arguments need no check. `function` is the author's, if it is in this process.
-    `takes` are the types of its arguments. `origins` are those that a view may reach; None for what is not a view.
+    `takes` are the types of its arguments, `returns` that of its result, `text` its option of this name. `origins` are
+    those that a view may reach; None for what is not a view.
     """
 
     kind: str
@@ -57,6 +58,8 @@ class ItemDefinition:
     function: Any = None
     takes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     origins: tuple[str, ...] | None = None
+    returns: Any = None
+    text: Any = None
 
     @property
     def description(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from defserve.binding.results import find_result_annotation
 from defserve.protocols.mcp.apps import AppView
 from defserve.protocols.mcp.items import Item
 from defserve.protocols.mcp.skills import SkillManifest
@@ -90,6 +91,9 @@ LINT_RULES: Final[dict[str, LintRule]] = {
     ),
     "security-contradiction": LintRule(
         "error", "marks, annotations and name that disagree", wording_rules.find_wording_contradictions
+    ),
+    "text-beside-data": LintRule(
+        "warning", "a text that tells what the structured content lacks", source_rules.find_texts_beside_data
     ),
     "forgotten-await": LintRule("error", "a call on the Context without `await`", source_rules.find_forgotten_awaits),
     "needless-await": LintRule(
@@ -203,6 +207,8 @@ def _complete_definition(item: ItemDefinition, declared: Any) -> ItemDefinition:
     named = judged and not in_types
     return replace(
         item,
+        returns=find_result_annotation(signature),
+        text=declared.options.text,
         parameters=read_parameters(item.wire, lambda name: named or name in in_types),
         # What the framework offers by itself judges its arguments: code runs in a sandbox.
         trusts="none" in validators or str(item.function.__module__).startswith("defserve."),

@@ -176,6 +176,42 @@ def find_costly_tool_list(found: ServerDefinitions) -> Iterator[LintFinding]:
         )
 
 
+# -- Text beside structured content. Some clients give their model only the structured content.
+
+
+def find_texts_beside_data(found: ServerDefinitions) -> Iterator[LintFinding]:
+    for tool in found.tools:
+        output: Any = tool.wire.get("outputSchema")
+        if not is_mapping(output):
+            continue
+        properties: Any = output.get("properties") or {}
+        for name in _list_read_members(tool.text, tool.returns):
+            if name not in properties:
+                yield make_finding(
+                    tool,
+                    f"its text tells {name!r}, which its structured content lacks: some clients show models only that",
+                    f"add {name!r} to what it returns, or leave it out of the text",
+                )
+        written, first = parse_function_source(tool.function)
+        if written is None:
+            continue
+        emitting = {f"{ctx}.emit" for ctx in _contexts(written)}
+        for node in _own(written):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in emitting:
+                where = f"{tool.where.rpartition(':')[0]}:{first + node.lineno - 1}" if tool.where else ""
+                problem = "emits content beside structured content: some clients show models only the latter"
+                yield make_finding(tool, problem, "return it as part of the result")._replace(where=where)
+
+
+def _list_read_members(text: Any, returns: Any) -> list[str]:
+    """The members of a returned class that the function in `text=` reads."""
+    code = getattr(text, "__code__", None)
+    if code is None or not isinstance(returns, type):
+        return []
+    members = {*getattr(returns, "__annotations__", {}), *(name for name in vars(returns) if not name.startswith("_"))}
+    return [name for name in code.co_names if name in members]
+
+
 # -- The rules about `await`: `ctx.ask(…)` alone does nothing, and `await ctx.log.info(…)` fails.
 
 

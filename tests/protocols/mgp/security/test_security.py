@@ -277,9 +277,9 @@ async def test_the_eleven_permissions_and_custom_ones_are_declared_with_their_ri
 @for_each_row(
     ("mark", "hints"),
     [
-        (safe, {"readOnlyHint": True, "openWorldHint": False}),
-        (moderate("filesystem.read"), {"readOnlyHint": True, "openWorldHint": False}),
-        (moderate("network.outbound"), {"readOnlyHint": True, "openWorldHint": True}),
+        (safe, {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}),
+        (moderate("filesystem.read"), {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}),
+        (moderate("network.outbound"), {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": True}),
         (moderate("memory.write"), {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False}),
         (
             moderate("network.outbound", effects=["network"]),
@@ -302,7 +302,7 @@ async def test_the_authors_own_hints_stand_beside_those_that_follow():
     server = Server("x", "1")
     server.tool(annotations={"idempotentHint": True, "openWorldHint": True})(safe(fresh()))
     hints = (await listed(server))["deploy"]["annotations"]
-    assert hints == {"readOnlyHint": True, "openWorldHint": True, "idempotentHint": True}
+    assert hints == {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": True, "idempotentHint": True}
 
 
 @pytest.mark.req("MGP-4.2", "MGP-7.3")
