@@ -26,6 +26,7 @@ from defserve.core.json_values import is_object
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.inspector.app_views import ShownApps, ViewDocumentServer
 from defserve.inspector.era_connection import BuildNews, EraConnection, InspectionTarget, SignInAccount
+from defserve.inspector.followed_events import FollowedEvents
 from defserve.inspector.followed_tasks import FollowedTasks
 from defserve.inspector.joined_topic import JoinedTopic
 from defserve.inspector.kept_calls import CURRENT_CALL, KeptCalls
@@ -100,6 +101,7 @@ class Inspection:
         self.seats: dict[int, JoinedTopic] = {}
         self.views, self.apps = ViewDocumentServer(), ShownApps()
         self.watches, self.skills = Watches(), HeldSkills()
+        self.events = FollowedEvents(self.push)
         self.tasks, self.calls = FollowedTasks(self), KeptCalls(self)
         if target.saved is not None:
             self.calls.restore_calls()
@@ -131,6 +133,7 @@ class Inspection:
         self.build.on_change.remove(self._on_build_changed)
         await self.calls.aclose()
         await self.tasks.aclose()
+        await self.events.aclose()
         await self.account.aclose()
         for connection in self._list_connections():
             await connection.aclose()

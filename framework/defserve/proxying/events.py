@@ -1,9 +1,9 @@
 """Events of backends (MCP Events, a draft), as events of this server.
 
 How it works: while somebody listens to an event of a backend, a source follows it in the backend's own conversation,
-and adds what happens to our log. So polls, streams and webhooks are ours: our cursors, rights and outbox. The place
-in the backend up to which its events were added is kept with them, so that nothing is lost or added twice when this
-server is started again. What the backend itself has lost is marked in the log.
+and adds what happens to our log. So polls, streams and webhooks are ours: our cursors, our rights, our outbox. The
+place in the backend up to which its events were added is kept with them, so that nothing is lost or added twice when
+this server is started again. What the backend itself has lost is marked in the log.
 
     backend ─ poll from the place, then stream ─→ source ─ one change: event and place ─→ our log → our subscribers
 

@@ -96,10 +96,17 @@ function Top() {
 }
 
 // What a server must offer for a panel to have something, by its capability or its protocol. Other panels always have.
-const NEEDS = { resources: "resources", prompts: "prompts", state: "MCPL", live: "MCPL", security: "MGP" };
+const NEEDS = {
+  resources: "resources",
+  prompts: "prompts",
+  events: "events",
+  state: "MCPL",
+  live: "MCPL",
+  security: "MGP",
+};
 
 // Panels that list what a server has: with none, there is nothing to see.
-const COUNTED = ["resources", "prompts", "apps", "skills", "kernel"];
+const COUNTED = ["resources", "prompts", "apps", "events", "skills", "kernel"];
 
 function isOffered(panel, offers, speaks) {
   const needs = NEEDS[panel];

@@ -1,4 +1,4 @@
-"""The Live and Topics panels: what a server does on its own, and a seat in a topic of a gateway."""
+"""The Live, Events and Topics panels: what a server does on its own, and a seat in a topic of a gateway."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ from typing import Any, Final
 
 from defserve.client.mcpl.hooks import AFTER_INFERENCE, BEFORE_INFERENCE
 from defserve.client.mcpl.peer import McplPeer
-from defserve.client.replies import object_or_empty
+from defserve.client.replies import object_or_empty, string_or_none
 from defserve.client.topic_client import join_topic
 from defserve.core.json_values import is_array
 from defserve.errors import PeerError, PeerGone, UsageError
-from defserve.inspector.inspection import Inspection, PageRequestHandler, get_request_era, use_request_client
+from defserve.inspector.inspection import (
+    Inspection,
+    PageRequestHandler,
+    client_era,
+    get_request_era,
+    use_request_client,
+)
 from defserve.inspector.joined_topic import JoinedTopic, make_topic_address
 from defserve.inspector.protocol import BadMessage, Json, PageRequest
+from defserve.protocols.mcp.events.draft import EVENTS_EXTENSION_ID
 from defserve.protocols.mcpl.channels.messages import Channel
 from defserve.protocols.mcpl.vocabulary import AFTER_INFERENCE_USE as AFTER_USE
 from defserve.protocols.mcpl.vocabulary import McplRefusal
@@ -215,6 +222,47 @@ def _peers(inspection: Inspection) -> list[McplPeer]:
     return [mcpl for client in inspection.open_clients if (mcpl := client.mcpl) is not None]
 
 
+# -- The Events panel: types of events (MCP Events, a draft), and following them by stream, poll and webhook.
+
+
+MAX_EVENT_TYPES: Final = 1_000
+
+
+async def list_events(inspection: Inspection, request: PageRequest) -> Any:
+    """The `events` of the server, what is `followed`, and whether it `offered` any in this era."""
+    async with use_request_client(inspection, request) as client:
+        extensions = object_or_empty(client.capabilities.get("extensions"))
+        if EVENTS_EXTENSION_ID not in extensions and "events" not in client.capabilities:
+            return {"offered": False, "events": [], "followed": []}
+        listed = await client.events.list_types()
+        followed = inspection.events.list_followed(client_era(client))
+    events = [_event_type(each) for each in listed[:MAX_EVENT_TYPES] if isinstance(each.get("name"), str)]
+    return {"offered": True, "events": events, "followed": followed}
+
+
+def _event_type(listed: Json) -> Json:
+    ways = listed.get("delivery")
+    return {
+        "name": listed["name"],
+        "description": string_or_none(listed.get("description")) or "",
+        "delivery": [way for way in ("push", "poll", "webhook") if is_array(ways) and way in ways],
+        "inputSchema": object_or_empty(listed.get("inputSchema")),
+        "payloadSchema": object_or_empty(listed.get("payloadSchema")),
+    }
+
+
+async def follow_event(inspection: Inspection, request: PageRequest) -> Any:
+    """Begin to follow an event by `way`: stream, poll or webhook."""
+    name, way, arguments = request.get_text("event"), request.get_text("way"), request.get_object("arguments")
+    async with use_request_client(inspection, request) as client:
+        return await inspection.events.follow(client, client_era(client), name, arguments, way)
+
+
+async def stop_event(inspection: Inspection, request: PageRequest) -> Any:
+    """Follow an event no longer."""
+    return {"stopped": await inspection.events.stop(request.get_integer("number"))}
+
+
 # -- The Topics panel: to sit in a topic of a gateway, see who is there, and approve or reject what is proposed.
 
 
@@ -278,6 +326,9 @@ PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "live.open": open_channel,
     "live.close": close_channel,
     "live.publish": publish,
+    "events.list": list_events,
+    "events.follow": follow_event,
+    "events.stop": stop_event,
     "topics.follow": follow,
     "topics.approve": approve,
     "topics.decline": decline,

@@ -14,6 +14,7 @@ export const panels = [
   panel("prompts", "Prompts", "Server", "chat", "p", () => import("./prompts.js")),
   panel("apps", "Apps", "Server", "window", "a", () => import("./apps.js")),
   panel("tasks", "Tasks", "Server", "clock", "j", () => import("./tasks.js")),
+  panel("events", "Events", "Server", "live", "v", () => import("./events.js")),
   panel("skills", "Skills", "Server", "book", "i", () => import("./skills.js")),
   panel("compare", "Compare", "Server", "swap", "c", () => import("./compare.js")),
   panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),

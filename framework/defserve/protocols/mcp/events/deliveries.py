@@ -27,7 +27,7 @@ from defserve.protocols.mcp.events.draft import GAP_TYPE, SUBSCRIPTION_ID_HEADER
 from defserve.protocols.mcp.events.event_log import Cursor, CursorCodec, Occurrence
 from defserve.protocols.mcp.events.event_types import EventType, matches_filter
 from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender, sign_webhook
-from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, Subscription, WebhookRecords
+from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, Ledger, Subscription, WebhookRecords
 from defserve.stores.store import Lease, Space, StoreBusy, make_lease_token
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ SUSPEND_SECONDS: Final = 3_600.0
 LOOK_SECONDS: Final = 2.0
 """How often the subscriptions are looked at, for what other processes have done to them."""
 IDLE_LOOK_SECONDS: Final = 5.0
+NEWS_LOOK_SECONDS: Final = 60.0
+"""How often the log is looked at without news: those of another process may have been lost on their way."""
+MAX_UNSTORED: Final = 100
+"""Events that are not for a subscription, and that it may have passed without writing down that it did."""
 LEASE_NAME: Final = "event webhooks"
 LEASE_SECONDS: Final = 0.5
 MISSING_SECONDS: Final = 60.0
@@ -71,7 +75,8 @@ class Deliveries:
         self._records, self._codec, self._registry, self._hub, self.sender = records, codec, registry, hub, sender
         self._has_backends = has_backends
         self._changed = asyncio.Event()
-        self._running: dict[str, RunningDelivery] = {}
+        self._running: dict[str, SubscriptionDelivery] = {}
+        self._ledgers: dict[Space, Ledger] = {}
         self._token = make_lease_token()
         self._started = asyncio.get_running_loop().time()
 
@@ -79,7 +84,7 @@ class Deliveries:
         """A subscription was made, refreshed or removed."""
         self._changed.set()
         if (running := self._running.get(id)) is not None:
-            running.changed.set()
+            running.mark_changed()
 
     async def run(self) -> None:
         """Deliver for as long as the loop runs."""
@@ -108,22 +113,23 @@ class Deliveries:
                 running.task.cancel()
             await asyncio.gather(*(running.task for running in self._running.values()), return_exceptions=True)
             self._running.clear()
+            self._ledgers.clear()
             await lease.release()
 
     async def _update_tasks(self) -> bool:
         """Have a task for each subscription. False if there is none."""
         wanted: dict[str, Space] = {}
-        async for space in self._records.iter_spaces():
-            wanted |= dict.fromkeys((await self._records.read_ledger(space)).ids, space)
+        ledgers = {space: await self._records.read_ledger(space) async for space in self._records.iter_spaces()}
+        for space, ledger in ledgers.items():
+            wanted |= dict.fromkeys(ledger.ids, space)
         for id in [id for id, running in self._running.items() if id not in wanted or running.task.done()]:
             self._running.pop(id).task.cancel()
         for id, space in wanted.items():
-            if id in self._running:
-                self._running[id].changed.set()
-            else:
-                changed = asyncio.Event()
-                work = SubscriptionDelivery(self, space, id, changed).run()
-                self._running[id] = RunningDelivery(asyncio.create_task(work), changed)
+            if id not in self._running:
+                self._running[id] = SubscriptionDelivery(self, space, id)
+            elif self._ledgers.get(space) != ledgers[space]:
+                self._running[id].mark_changed()  # something of this caller was made, refreshed or removed
+        self._ledgers = ledgers
         return bool(wanted)
 
     # -- for the task of a subscription ------------------------------------------------------------------
@@ -190,98 +196,117 @@ class Deliveries:
         await self.sender.post(subscription.url, {**signed, SUBSCRIPTION_ID_HEADER: subscription.id}, data)
 
 
-class RunningDelivery:
-    """The task of a subscription. `changed`: it may be another one in the store."""
-
-    __slots__ = ("task", "changed")
-
-    def __init__(self, task: asyncio.Task[None], changed: asyncio.Event) -> None:
-        self.task, self.changed = task, changed
-
-
 class _ProgressLost(Exception):
     """Somebody else has written the progress of a subscription: another process delivers it, or it was refreshed."""
 
 
 class SubscriptionDelivery:
-    """Delivers the events of one subscription, one after another."""
+    """Delivers the events of one subscription, one after another, in a `task` of its own.
 
-    def __init__(self, deliveries: Deliveries, space: Space, id: str, changed: asyncio.Event) -> None:
+    Thousands wait at the same time. So it has one task and one event to wait for, it keeps what it has read of the
+    store until that changes, and does not write down each event that it only passes.
+    """
+
+    __slots__ = (
+        *("task", "_deliveries", "_records", "_hub", "_space", "_id", "_waker", "_is_changed"),
+        *("_event", "_subscription", "_progress", "_stored", "_position"),
+    )
+
+    def __init__(self, deliveries: Deliveries, space: Space, id: str) -> None:
         self._deliveries, self._records, self._hub = deliveries, deliveries.records, deliveries.hub
-        self._space, self._id, self._changed = space, id, changed
+        self._space, self._id = space, id
+        self._waker, self._is_changed = asyncio.Event(), True
         self._event: EventType | None = None
-        self._before = b""
+        self._subscription: Subscription
+        self._progress: DeliveryProgress
+        self._stored = b""
+        self._position: Cursor
+        """What was looked at: up to here nothing has to be sent."""
+        self.task = asyncio.create_task(self._run())
 
-    async def run(self) -> None:
+    def mark_changed(self) -> None:
+        """It may be another one in the store."""
+        self._is_changed = True
+        self._waker.set()
+
+    async def _run(self) -> None:
         """Until the subscription ends, or somebody else has it."""
         async with AsyncExitStack() as listening:
-            while (loaded := await self._load()) is not None:
-                subscription, progress = loaded
+            while True:
+                self._waker.clear()
                 try:
-                    event = self._deliveries.find_event(subscription, self._event)
+                    if not await self._is_alive():
+                        return
+                    event = self._deliveries.find_event(self._subscription, self._event)
                     if event is not None and self._event is None:
+                        wanted = self._subscription.arguments
                         with suppress(LimitExceeded):
-                            listening.enter_context(self._hub.listen(event, subscription.arguments))
+                            listening.enter_context(self._hub.listen(event, wanted, self._waker.set))
                     self._event = event or self._event
-                    await self._go_on(subscription, progress)
+                    await self._go_on()
                 except EventError as error:
-                    await self._deliveries.terminate(self._space, subscription, error)
+                    await self._deliveries.terminate(self._space, self._subscription, error)
                     return
                 except _ProgressLost:
                     return
                 except DefserveError as error:
                     log.warning("a webhook waits for the store: %s", error)
+                    self._is_changed = True
                     await asyncio.sleep(LOOK_SECONDS)
 
-    async def _load(self) -> tuple[Subscription, DeliveryProgress] | None:
-        """The subscription as it is in the store. None if it has ended."""
-        self._changed.clear()
-        loaded = await self._records.load_subscription(self._space, self._id)
-        if loaded is None:
-            return None
-        subscription, progress, self._before = loaded
-        if subscription.expires is not None and subscription.expires <= self._records.now():
+    async def _is_alive(self) -> bool:
+        """Whether the subscription has not ended. If it may have changed, it is read again."""
+        if self._is_changed:
+            loaded = await self._records.load_subscription(self._space, self._id)
+            if loaded is None:
+                return False
+            self._is_changed = False
+            before = self._stored
+            self._subscription, self._progress, self._stored = loaded
+            if before != self._stored:
+                self._position = self._progress.cursor
+        expires = self._subscription.expires
+        if expires is not None and expires <= self._records.now():
             await self._records.remove_subscription(self._space, self._id)
-            return None
-        return subscription, progress
+            return False
+        return True
 
-    async def _go_on(self, subscription: Subscription, progress: DeliveryProgress) -> None:
+    async def _go_on(self) -> None:
         """Deliver the next events, or wait for some."""
-        now = self._records.now()
+        now, subscription, progress = self._records.now(), self._subscription, self._progress
         if self._event is None or not progress.is_active:
-            await _wait(self._changed, LOOK_SECONDS)
+            await self._wait(LOOK_SECONDS)
             return
         if progress.retry_at > now:
-            await _wait(self._changed, (progress.retry_at - now) / 1000)
+            while (left := (progress.retry_at - self._records.now()) / 1000) > 0 and not self._is_changed:
+                await self._wait(left)
             return
-        mark = self._hub.get_mark(subscription.name)
-        page = await self._hub.log.read_page(subscription.name, progress.cursor)
+        page = await self._hub.read_page(subscription.name, self._position)
         if page.is_truncated:
             start = Cursor(page.cursor.epoch, page.events[0].number if page.events else page.cursor.number)
             if await self._try(progress, self._deliveries.send_gap(subscription, start)):
-                await self._store_progress(progress, start)
+                await self._store_progress(start)
             return
         for event in page.events:
-            if self._changed.is_set():
+            if self._is_changed:
                 return  # it may have been removed, or have another secret
             if matches_filter(subscription.arguments, event.arguments, is_exact=event.is_exact):
                 sending = self._deliveries.send_event(subscription, self._event, event, page.cursor.epoch)
                 if not await self._try(progress, sending):
                     return
-                await self._store_progress(progress, Cursor(page.cursor.epoch, event.number + 1))
-        if progress.cursor != page.cursor:
-            await self._store_progress(progress, page.cursor)
+                await self._store_progress(Cursor(page.cursor.epoch, event.number + 1))
+        self._position = page.cursor
+        if page.cursor.number - progress.number >= MAX_UNSTORED:
+            await self._store_progress(page.cursor)
         if not page.has_more:
-            await self._wait_for_news(subscription, mark)
+            await self._wait(NEWS_LOOK_SECONDS)
 
-    async def _wait_for_news(self, subscription: Subscription, mark: int) -> None:
-        news = asyncio.create_task(self._hub.wait_for_news(subscription.name, mark, IDLE_LOOK_SECONDS))
-        changed = asyncio.create_task(self._changed.wait())
-        try:
-            await asyncio.wait((news, changed), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
-            changed.cancel()
+    async def _wait(self, seconds: float) -> None:
+        """Until there is news, something has changed, the time has passed, or the subscription ends."""
+        expires = self._subscription.expires
+        if expires is not None:
+            seconds = min(seconds, max(0.0, (expires - self._records.now()) / 1000))
+        await _wait(self._waker, seconds)
 
     async def _try(self, progress: DeliveryProgress, sending: Any) -> bool:
         """Send something. Whether to go on behind it: it was acknowledged, or is given up."""
@@ -290,17 +315,18 @@ class SubscriptionDelivery:
         except DeliveryFailed as failed:
             is_given_up = note_failure(progress, failed, self._records.now())
             if not is_given_up:
-                await self._store_progress(progress, progress.cursor)
+                await self._store_progress(progress.cursor)
             return is_given_up
         note_success(progress, self._records.now())
         return True
 
-    async def _store_progress(self, progress: DeliveryProgress, cursor: Cursor) -> None:
-        progress.epoch, progress.number = cursor
-        stored = await self._records.store_progress(self._space, self._id, progress, self._before)
+    async def _store_progress(self, cursor: Cursor) -> None:
+        self._progress.epoch, self._progress.number = cursor
+        self._position = cursor
+        stored = await self._records.store_progress(self._space, self._id, self._progress, self._stored)
         if stored is None:
             raise _ProgressLost
-        self._before = stored
+        self._stored = stored
 
 
 def note_success(progress: DeliveryProgress, now: int) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Generator
 from contextlib import aclosing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.base.backoff import Backoff
 from defserve.base.concurrency import BackgroundTasks
@@ -26,7 +26,7 @@ from defserve.protocols.mcp.events.draft import (
     TERMINATED_NOTIFICATION,
     EventError,
 )
-from defserve.protocols.mcp.events.event_log import Cursor, CursorCodec, EventLog
+from defserve.protocols.mcp.events.event_log import Cursor, CursorCodec, EventLog, LogPage
 from defserve.protocols.mcp.events.event_types import EventType, encode_canonical_json, matches_filter
 from defserve.protocols.mcp.subscriptions import SUBSCRIPTION_ID_META_KEY
 from defserve.stores.identity import ServerStore
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 LOOK_SECONDS: Final = 0.5
+SHARED_PAGE_SECONDS: Final = 0.5
 MAX_UNSENT: Final = 16
 """Messages of a stream that wait for their reader. Then the log is read no further for it."""
 UNSENT_LOOK_SECONDS: Final = 0.02
@@ -59,14 +60,21 @@ class EventHub:
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._marks: dict[str, int] = {}
         self._listeners: dict[str, int] = {}
+        self._callbacks: dict[str, set[Callable[[], object]]] = {}
+        self._pages: dict[tuple[str, Cursor], SharedPage] = {}
         self._following: asyncio.Task[None] | None = None
         self._sources: dict[tuple[str, bytes], RunningSource] = {}
 
     @contextmanager
-    def listen(self, event: EventType, wanted: Params) -> Generator[None]:
-        """Somebody listens to a type of event. If it has a source, it runs meanwhile. Raises LimitExceeded."""
+    def listen(self, event: EventType, wanted: Params, on_news: Callable[[], object] | None = None) -> Generator[None]:
+        """Somebody listens to a type of event. If it has a source, it runs meanwhile. Raises LimitExceeded.
+
+        `on_news` is called whenever something may have been added to the log of this type.
+        """
         source = self._start_source(event, wanted) if event.is_source else None
         self._listeners[event.name] = self._listeners.get(event.name, 0) + 1
+        if on_news is not None:
+            self._callbacks.setdefault(event.name, set()).add(on_news)
         if self._following is None and not is_in_memory(self._store):
             self._following = asyncio.create_task(self._follow())
         try:
@@ -75,6 +83,9 @@ class EventHub:
             self._listeners[event.name] -= 1
             if not self._listeners[event.name]:
                 del self._listeners[event.name]
+                self._callbacks.pop(event.name, None)
+            elif on_news is not None:
+                self._callbacks[event.name].discard(on_news)
             if source is not None:
                 source.release()
 
@@ -105,6 +116,16 @@ class EventHub:
             if not self._waiting[name]:
                 del self._waiting[name]
 
+    async def read_page(self, name: str, cursor: Cursor) -> LogPage:
+        """The next events after a cursor. Those who ask at the same moment share what is read: many do, with news."""
+        key, mark, now = (name, cursor), self.get_mark(name), asyncio.get_running_loop().time()
+        known = self._pages.get(key)
+        if known is None or known.mark != mark or known.until < now:
+            self._pages = {each: page for each, page in self._pages.items() if page.until >= now}
+            reading = asyncio.create_task(self.log.read_page(name, cursor))
+            known = self._pages[key] = SharedPage(mark, now + SHARED_PAGE_SECONDS, reading)
+        return await asyncio.shield(known.reading)
+
     def wake(self, name: str = "") -> None:
         """Something was added to the log of this type; without a name, perhaps to any."""
         if name and name not in self._listeners and name not in self._waiting:
@@ -114,6 +135,8 @@ class EventHub:
             for waiting in self._waiting.get(known, ()):
                 if not waiting.done():
                     waiting.set_result(None)
+            for on_news in self._callbacks.get(known, ()):
+                on_news()
 
     async def close(self) -> None:
         """The loop ends: nobody listens any more."""
@@ -181,6 +204,14 @@ class EventHub:
             finally:
                 await lease.release()
             await asyncio.sleep(backoff.next_wait())
+
+
+class SharedPage(NamedTuple):
+    """A page of a log that is read for everybody who asks until then, if nothing was added since `mark`."""
+
+    mark: int
+    until: float
+    reading: asyncio.Task[LogPage]
 
 
 class RunningSource:

@@ -123,6 +123,7 @@ class WebhookRecords:
 
     def __init__(self, store: ServerStore, secret: bytes | None, clock: Callable[[], float] = time.time) -> None:
         self.store, self.clock = store, clock
+        self._counted = 0, float("-inf")
         key = store.identity.derive_key(secret, "webhook secret") if secret is not None else None
         self._sealer = Sealer(key, ttl=float("inf"), nonces=_AnyNumberOfTimes()) if key is not None else None
 
@@ -133,9 +134,13 @@ class WebhookRecords:
         """Whether an address has proved lately that it wants events of this caller."""
         return (await self.read_ledger(space)).verified.get(hash_text(url), 0) > self.now()
 
-    async def count_all(self) -> int:
-        """How many subscriptions there are, of all callers."""
-        return sum([len((await self.read_ledger(space)).ids) async for space in self.iter_spaces()])
+    async def count_all(self, max_age: float = 0.0) -> int:
+        """How many subscriptions there are, of all callers; or how many there were at most `max_age` seconds ago."""
+        count, at = self._counted
+        if self.clock() > at + max_age or self.clock() < at:
+            count = sum([len((await self.read_ledger(space)).ids) async for space in self.iter_spaces()])
+            self._counted = count, self.clock()
+        return count
 
     async def store_subscription(
         self, space: Space, wanted: Subscription, secret: str, start: Cursor, *, most: int

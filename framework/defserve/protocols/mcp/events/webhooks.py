@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 
 MIN_TTL_MS: Final = 60_000
+COUNT_SECONDS: Final = 1.0
+"""For so long the number of all subscriptions is not counted again: it means reading what all callers have."""
 CHALLENGE_RATE: Final = Rate(per_second=0.5, burst=20)
 """Addresses that one caller may have asked."""
 
@@ -149,7 +151,7 @@ class Webhooks:
         if id in ids:
             return
         most = settings.webhooks
-        if len(ids) >= most or await self.records.count_all() >= (most := settings.webhooks_total):
+        if len(ids) >= most or await self.records.count_all(COUNT_SECONDS) >= (most := settings.webhooks_total):
             raise make_event_error(
                 call, "resource_exhausted", f"too many webhooks: {most} is the most", limit="webhooks", max=most
             )
