@@ -36,6 +36,7 @@ class ServerLaunch:
     timeout: float | None = None
     in_flight: int | None = None
     version: str | None = None
+    spares: int | None = None
 
     def texts(self) -> list[str]:
         """Every text in which variables are filled in."""
@@ -60,6 +61,7 @@ class ServerLaunch:
             self.timeout,
             self.in_flight,
             self.version,
+            self.spares,
         )
 
     def hidden(self, environ: Mapping[str, str]) -> Hidden:
