@@ -117,7 +117,7 @@ properties: $(READY)  ## run the property tests for minutes
 	@echo "== property tests, the long profile"
 	@$(BIN)/python -m pytest -q -n auto -m hypothesis --hypothesis-profile=long --timeout=0 $(ARGS)
 
-faults: $(READY)  ## kill servers, Redis and a kernel's servers at random moments: nothing acknowledged is lost (ARGS="--runs 1000")
+faults: $(READY)  ## kill servers, Redis, Postgres and a kernel's servers at random moments: nothing acknowledged is lost (ARGS="--runs 1000")
 	@echo "== faults"
 	@$(BIN)/python -m tests.faults $(ARGS)
 

@@ -1,4 +1,4 @@
-"""The command: kill servers, their Redis and the servers of a kernel at random moments.
+"""The command: kill servers, their Redis or Postgres and the servers of a kernel at random moments.
 
 Nothing that was acknowledged is lost, and no call of a kernel runs twice. Workers are replaced, and no call fails.
 
@@ -18,14 +18,15 @@ from statistics import median, quantiles
 from typing import NamedTuple
 
 from tests.faults.kernel import kill_backends
-from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
-from tests.faults.killing_tasks import kill_on_redis, kill_on_sqlite
+from tests.faults.killing import Tally, kill_postgres, kill_redis, kill_servers, share_postgres, share_redis
+from tests.faults.killing_tasks import kill_on_postgres, kill_on_redis, kill_on_sqlite
 from tests.faults.process import Broken
 from tests.faults.rolling import reload_with_sessions, reload_workers
 from tests.faults.sessions.idle import keep_idle
 from tests.faults.sessions.killing import kill_sharing
 from tests.faults.sessions.sentinel import fail_over
 from tests.faults.trouble import fill_the_disk, forbid_writing
+from tests.stores.postgres_server import find_postgres
 
 RUNS = 200
 STORY = 10
@@ -33,10 +34,11 @@ RESTART_SECONDS = 1.0
 
 
 class Story(NamedTuple):
-    """What tells it, whether it needs a Redis, how many of the runs it gets, and how many are told together."""
+    """What tells it, what it needs, how many of the runs it gets, and how many are told together."""
 
     tell: Callable[[int, int], Tally]
     needs_redis: bool = False
+    needs_postgres: bool = False
     share: float = 1.0
     length: int = STORY
 
@@ -45,12 +47,15 @@ STORIES: dict[str, Story] = {
     "servers": Story(kill_servers),
     "redis": Story(kill_redis, needs_redis=True),
     "workers": Story(share_redis, needs_redis=True, share=0.1),
+    "postgres": Story(kill_postgres, needs_postgres=True),
+    "workers-postgres": Story(share_postgres, needs_postgres=True, share=0.1),
     # All in one: the clients are many, and the longer they talk the more may go wrong. Of 6 faults one is of Redis.
     "sessions": Story(kill_sharing, needs_redis=True, share=0.3, length=100_000),
     "sentinel": Story(fail_over, needs_redis=True, share=0.01),
     "idle": Story(keep_idle, needs_redis=True, share=50, length=100_000),
     "tasks": Story(kill_on_sqlite),
     "tasks-redis": Story(kill_on_redis, needs_redis=True),
+    "tasks-postgres": Story(kill_on_postgres, needs_postgres=True),
     "kernel": Story(kill_backends, share=0.25),
     "rolling": Story(reload_workers, share=0.1),
     "rolling-sessions": Story(reload_with_sessions, needs_redis=True, share=0.1),
@@ -69,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
     for name, story in STORIES.items():
         if name in chosen and story.needs_redis and shutil.which("redis-server") is None:
             print(f"{name:11}  skipped: there is no redis-server (apt-get install redis-server)")
+        elif name in chosen and story.needs_postgres and find_postgres() is None:
+            print(f"{name:11}  skipped: there is no Postgres (apt-get install postgresql)")
         elif name in chosen:
             failed += tell(name, story, max(1, round(options.runs * story.share)), options.jobs, options.seed)
     if "trouble" in chosen:

@@ -1,10 +1,11 @@
-"""Stories of one store each: a server, or its Redis, is killed again and again amid calls and rollbacks."""
+"""Stories of one store each: a server, or its Redis or Postgres, is killed again and again amid calls and rollbacks."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -13,11 +14,13 @@ from tests.faults.acknowledged import WINDOW, Acknowledged, Add, Asked, RollBack
 from tests.faults.few_kept import KEEP
 from tests.faults.notebook import EXAMPLE, FEW, Notebook
 from tests.faults.process import PATIENCE, Broken, complaint
+from tests.stores.postgres_server import PostgresServer
 from tests.stores.redis_server import RedisServer
 
 LONGEST_SECONDS = 0.25
 AWAY = "The store cannot be reached"
 CONFLICT = "The state was changed meanwhile; try again"
+KEEPING = ("-c", "fsync=on")
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
@@ -68,38 +71,60 @@ def kill_servers(seed: int, runs: int) -> Tally:
 
 def kill_redis(seed: int, runs: int) -> Tally:
     """The Redis of a server is killed and started again, while the server stays. Raises Broken."""
-    random, tally, told = Random(seed), Tally(), Acknowledged()
     redis = RedisServer(*DURABLE).start()
-    notebook = Notebook(redis.address)
+    return _kill_store(redis, redis.address, seed, runs, LONGEST_SECONDS)
+
+
+def kill_postgres(seed: int, runs: int) -> Tally:
+    """The same with a Postgres, all of whose processes are killed at once. Raises Broken."""
+    postgres = PostgresServer(*KEEPING).start()
+    return _kill_store(postgres, postgres.url, seed, runs, 4 * LONGEST_SECONDS)
+
+
+def _kill_store(server: RedisServer | PostgresServer, address: str, seed: int, runs: int, longest: float) -> Tally:
+    random, tally, told = Random(seed), Tally(), Acknowledged()
+    notebook = Notebook(address)
     try:
         for run in range(runs):
             traffic = _Traffic(notebook, told, random, f"{seed}.{run}")
-            traffic.run_for(random.uniform(0, LONGEST_SECONDS))
-            redis.kill()
+            traffic.run_for(random.uniform(0, longest))
+            server.kill()
             traffic.finish(tolerates=AWAY)
             if (wrong := complaint(notebook.ask("tools/call", {"name": "list_notes", "arguments": {}}))) != AWAY:
-                raise Broken(f"without its Redis the server says: {wrong}")
+                raise Broken(f"without its store the server says: {wrong}")
+            server.start()  # how long it needs for itself is its own business
             began = time.monotonic()
-            redis.start()
             told.check_head(notebook.read())
             tally.restarts.append(time.monotonic() - began)
             told.check_some(notebook, random)
             tally.rollbacks += traffic.rollbacks
-        asyncio.run(told.check_all(redis.address))
+        asyncio.run(told.check_all(address))
     finally:
         notebook.close()
-        redis.remove()
+        server.remove()
     tally.runs, tally.acknowledged = runs, len(told)
     return tally
 
 
 def share_redis(seed: int, runs: int, calls: int = 15) -> Tally:
     """Two servers write to one tree at once, and one of them may be killed: nothing is lost or forks. Raises Broken."""
-    random, tally = Random(seed), Tally(runs=runs)
     redis = RedisServer(*DURABLE).start()
+    return _share_store(redis, lambda run: f"{redis.address}?prefix={run}:", seed, runs, calls)
+
+
+def share_postgres(seed: int, runs: int, calls: int = 15) -> Tally:
+    """The same on one Postgres. Raises Broken."""
+    postgres = PostgresServer(*KEEPING).start()
+    return _share_store(postgres, lambda run: f"{postgres.url}&schema=run_{run}", seed, runs, calls)
+
+
+def _share_store(
+    server: RedisServer | PostgresServer, make_address: Callable[[int], str], seed: int, runs: int, calls: int
+) -> Tally:
+    random, tally = Random(seed), Tally(runs=runs)
     try:
         for run in range(runs):
-            address = f"{redis.address}?prefix={run}:"
+            address = make_address(run)
             notebooks = [Notebook(address, speaks_mcpl=False) for _ in range(2)]
             try:
                 kill_at = time.monotonic() + random.uniform(0, LONGEST_SECONDS) if run % 2 else None
@@ -113,7 +138,7 @@ def share_redis(seed: int, runs: int, calls: int = 15) -> Tally:
                 for notebook in notebooks:
                     notebook.close()
     finally:
-        redis.remove()
+        server.remove()
     return tally
 
 
@@ -211,7 +236,7 @@ def _write_at_once(writers: list[_Writer], kill_at: float | None) -> None:
     until = time.monotonic() + PATIENCE
     while working:
         if time.monotonic() > until:
-            raise Broken("two servers on one Redis kept each other from writing")
+            raise Broken("two servers on one store kept each other from writing")
         if kill_at is not None and time.monotonic() >= kill_at and victim in working:
             working.remove(victim)
             answers = victim.notebook.kill()

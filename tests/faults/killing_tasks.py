@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-from tests.faults.killing import DURABLE, Tally
+from tests.faults.killing import DURABLE, KEEPING, Tally
 from tests.faults.process import PATIENCE, Broken, Json, ServedProcess, complaint
 from tests.forking.spawning import quick_arguments
+from tests.stores.postgres_server import PostgresServer
 from tests.stores.redis_server import RedisServer
 
 PROGRAM = Path(__file__).with_name("job_server.py")
@@ -111,6 +112,16 @@ def kill_on_redis(seed: int, runs: int) -> Tally:
         return kill_workers(redis.address, redis.folder / "log", seed, runs)
     finally:
         redis.remove()
+
+
+def kill_on_postgres(seed: int, runs: int) -> Tally:
+    """Processes that share a Postgres. Raises Broken."""
+    postgres = PostgresServer(*KEEPING).start()
+    try:
+        with tempfile.TemporaryDirectory(prefix="faults") as folder:
+            return kill_workers(postgres.url, Path(folder) / "log", seed, runs)
+    finally:
+        postgres.remove()
 
 
 def kill_workers(store: str, log: Path, seed: int, runs: int) -> Tally:

@@ -12,8 +12,8 @@ import pytest
 from tests.faults import __main__ as command
 from tests.faults.acknowledged import Acknowledged, Add, RollBack
 from tests.faults.kernel import kill_backends
-from tests.faults.killing import Tally, kill_redis, kill_servers, share_redis
-from tests.faults.killing_tasks import Jobs, kill_on_redis, kill_on_sqlite
+from tests.faults.killing import Tally, kill_postgres, kill_redis, kill_servers, share_postgres, share_redis
+from tests.faults.killing_tasks import Jobs, kill_on_postgres, kill_on_redis, kill_on_sqlite
 from tests.faults.process import Broken
 from tests.faults.rolling import reload_workers
 from tests.faults.sessions.killing import kill_sharing_here
@@ -38,16 +38,18 @@ def test_nothing_acknowledged_is_lost_when_a_server_is_killed(seed: int, runs: i
     assert (tally.runs, len(tally.restarts)) == (runs, runs)
 
 
+@pytest.mark.parametrize("kill", [kill_redis, kill_postgres])
 @kills(2, slow=5)
-def test_nothing_acknowledged_is_lost_when_redis_is_killed(runs: int):
-    tally = kill_redis(1, runs)
+def test_nothing_acknowledged_is_lost_when_redis_or_postgres_is_killed(kill: Callable[[int, int], Tally], runs: int):
+    tally = kill(1, runs)
     assert tally.acknowledged > 0
     assert min(tally.restarts) < 10 * command.RESTART_SECONDS  # beside all the other tests
 
 
+@pytest.mark.parametrize("share", [share_redis, share_postgres])
 @pytest.mark.parametrize("calls", [3, pytest.param(8, marks=pytest.mark.slow)])
-def test_two_servers_on_one_redis_never_lose_or_fork_a_tree(calls: int):
-    assert share_redis(1, 2, calls).acknowledged >= calls
+def test_two_servers_on_one_store_never_lose_or_fork_a_tree(share: Callable[[int, int, int], Tally], calls: int):
+    assert share(1, 2, calls).acknowledged >= calls
 
 
 @pytest.mark.slow
@@ -66,7 +68,7 @@ def test_no_call_fails_while_workers_are_replaced():
 
 
 @pytest.mark.req("MCP-8")
-@pytest.mark.parametrize("kill", [kill_on_sqlite, kill_on_redis])
+@pytest.mark.parametrize("kill", [kill_on_sqlite, kill_on_redis, kill_on_postgres])
 @kills(1, slow=3)
 def test_no_task_is_lost_or_runs_twice_when_its_process_is_killed(kill: Callable[[int, int], Tally], runs: int):
     tally = kill(1, runs)

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +130,18 @@ class LossyRoad:
         self._behind, self._socket = str(postgres.folder / f".s.PGSQL.{PORT}"), folder / f".s.PGSQL.{PORT}"
         self.address = postgres.make_address().replace(str(postgres.folder), str(folder))
         self.lose = ""
+        self._tasks = set[asyncio.Task[None]]()
 
     async def open(self) -> None:
         self._server = await asyncio.start_unix_server(self._pass_on, self._socket)
 
     async def close(self) -> None:
         self._server.close()
+        await asyncio.wait(self._tasks)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (task := asyncio.current_task()) is not None:
+            self._tasks.add(task)
         answers, requests = await asyncio.open_unix_connection(self._behind)
         both = [
             asyncio.create_task(self._copy("request", reader, requests)),
@@ -146,6 +151,9 @@ class LossyRoad:
         for end in (requests, writer):
             end.close()
         await asyncio.wait(both)
+        for end in (requests, writer):
+            with suppress(OSError):
+                await end.wait_closed()
 
     async def _copy(self, what: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

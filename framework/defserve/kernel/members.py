@@ -170,6 +170,7 @@ class KernelMember:
             tools=tools,
             timeout=launch.timeout,
             in_flight=launch.in_flight or CALLS_AT_ONCE,
+            spares=launch.spares,
             restarts=entry.restart,
             mgp=OFFERED,
         )

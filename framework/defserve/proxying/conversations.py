@@ -32,7 +32,7 @@ from defserve.proxying import boundary
 from defserve.proxying.boundary import make_busy_error
 from defserve.proxying.channel import BackendChannel, FrontClient
 from defserve.proxying.mounted import CLEAN_EXIT_REASON, RestartCountersByKey, RestartPolicy, RestartRefusal
-from defserve.proxying.targets import ChannelSharing
+from defserve.proxying.targets import ChannelSharing, SpareChildren
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -58,8 +58,11 @@ class BackendChannels:
     ) -> None:
         self._server, self._state, self._owner = server, state, owner
         self._restarts = RestartCountersByKey(policy)
+        self._closing = BackgroundTasks()
         self.main: BackendChannel | None = None
         self.pool = self._new_pool()
+        self.spares = self._new_spares()
+        self._is_start_told = False
         self.ended: Callable[[FrontClient], None] = lambda front: None
         """Called with the front of each conversation that ends."""
         self.opened: Callable[[BackendChannel, FrontClient], Awaitable[None]]
@@ -121,9 +124,10 @@ class BackendChannels:
         """Open one more. Raises PeerError."""
         server = self._server
         channel = BackendChannel(self._owner, front, self._own_offer() if front is None else self._front_offer())
-        link = await server.target.link(server.take_stderr)
         # The era that the first conversation found saves the others a probe.
-        await channel.open(link, server.target.version or (server.era if front is not None else None))
+        version = server.target.version or (server.era if front is not None else None)
+        if front is None or not await self._open_with_spare(channel, version, front):
+            await channel.open(await server.target.link(server.take_stderr), version)
         if server.decides is not None and channel.offers_mgp:
             try:
                 await self._begin_grants(channel, server.decides)
@@ -132,6 +136,27 @@ class BackendChannels:
                 await channel.aclose()
                 raise
         return channel
+
+    async def _open_with_spare(self, channel: BackendChannel, version: str | None, front: FrontClient) -> bool:
+        """Open it with a child that waits for a caller. False: there is none, so one has to be started."""
+        if not self._server.target.isolates:
+            return False
+        link = self.spares.take(is_for_one_call=front.key is None)
+        if link is not None:
+            try:
+                await channel.open(link, version)
+                return True
+            except PeerGone:
+                pass  # it ended just now; no call was sent to it
+        if front.key is None and not self._is_start_told:
+            self._is_start_told = True
+            log.warning(
+                "server %r: a caller without a session or key has to wait until a process is started for its call "
+                'alone; fix: spares = 4 keeps that many ready, per = "shared" is faster if the server keeps nothing of '
+                "a caller, and a caller with a key keeps its process",
+                self._server.id,
+            )
+        return False
 
     async def _begin_grants(self, channel: BackendChannel, decides: DecidePermissions) -> None:
         """A server that asks for permissions is told what was decided about them."""
@@ -160,6 +185,9 @@ class BackendChannels:
         """New calls take this one, and others of its kind. Gives what they took before."""
         old, pool = self.main, self.pool
         self.main, self.pool = main, self._new_pool()
+        self.close_spares()
+        self.spares = self._new_spares()
+        self.open_spares()
         return old, pool
 
     def on_channel_lost(self, channel: BackendChannel, reason: PeerGone) -> None:
@@ -180,6 +208,32 @@ class BackendChannels:
     def forget_restarts(self) -> None:
         """An operator asked for a start."""
         self._restarts.drop_failures()
+
+    def open_spares(self) -> None:
+        """The backend is connected: start some children before they are needed, if callers do not share one."""
+        if self._server.target.isolates and self.sharing != "shared":
+            self.spares.open()
+
+    def close_spares(self) -> None:
+        """The backend has left: what it would be started with next may differ."""
+        self._closing.start(self.spares.aclose())
+
+    async def aclose(self) -> None:
+        """End the conversations of fronts, and what waits for more."""
+        await self.spares.aclose()
+        await self.pool.aclose()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _new_spares(self) -> SpareChildren:
+        server, options = self._server, self._server.options
+        return SpareChildren(
+            server.id,
+            lambda: server.target.link(server.take_stderr),
+            options.spares,
+            options.idle,
+            lambda: self.pool.most - len(self.pool) - len(self.spares),
+            lambda: self.main.pid if self.main is not None else None,
+        )
 
     def _new_pool(self) -> ChannelPool:
         options = self._server.options
@@ -219,6 +273,8 @@ class BackendChannels:
 
 MAX_CHANNELS = 64
 IDLE_SECONDS = 300.0
+MAX_WAITING = 64
+"""How many calls wait for a conversation, `WAIT_SECONDS` each at most. Others are refused at once."""
 SHARE_OF_ONE = 3
 """Quarters of the conversations that one caller may have, so that it cannot keep out the others."""
 
@@ -244,6 +300,7 @@ class ChannelPool:
         self._channels: dict[Hashable, BackendChannel] = {}
         self._single: set[BackendChannel] = set()
         self._tasks = BackgroundTasks()
+        self._waiting: list[asyncio.Future[None]] = []
         self._sweeper: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -262,16 +319,20 @@ class ChannelPool:
         if (channel := self.find_open_channel(front)) is not None:
             return channel
         if front.key is None:
-            self._make_room(front)
+            await self._wait_for_room(front)
             self._opening_for[front.principal] += 1
             channel = await self._open_within_limit(front)
             channel.on_idle = lambda: self._on_channel_idle(channel)
             self._single.add(channel)
             return channel
         key = front.place
+        if key not in self._opening:
+            await self._wait_for_room(front)
+            # Another call of this front may have been faster.
+            if (channel := self.find_open_channel(front)) is not None:
+                return channel
         task = self._opening.get(key)
         if task is None:
-            self._make_room(front)
             self._opening_for[front.principal] += 1
             self._opening_fronts[key] = front
             task = self._opening[key] = asyncio.create_task(self._open_for_key(key, front))
@@ -292,6 +353,7 @@ class ChannelPool:
             self._end(channel)
         else:
             self._channels[key] = channel
+            channel.on_idle = self._wake_next
             self._sweep_later()
         return channel
 
@@ -305,6 +367,7 @@ class ChannelPool:
             self._opening_for[front.principal] -= 1
             if not self._opening_for[front.principal]:
                 del self._opening_for[front.principal]
+            self._wake_next()
 
     def _on_channel_idle(self, channel: BackendChannel) -> None:
         """No call is under way. A conversation that was opened for one call alone ends."""
@@ -350,30 +413,71 @@ class ChannelPool:
             self._end(channel)
         await asyncio.gather(*opening, *self._tasks, return_exceptions=True)
 
-    def _make_room(self, front: FrontClient) -> None:
-        """End an idle conversation if there are too many: one of the same caller, or of the one with the most."""
+    async def _wait_for_room(self, front: FrontClient) -> None:
+        """Make room, or wait for it a moment, after those who came before. Raises ResourceExhausted."""
+        is_first = not self._waiting
+        turn: asyncio.Future[None] | None = None
+        deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
+        try:
+            while not (is_first and self._make_room(front)):
+                if turn is None and len(self._waiting) >= MAX_WAITING:
+                    what = (
+                        f"all of its {self.most} conversations are in use, and {len(self._waiting)} calls wait for one"
+                    )
+                    raise make_busy_error(self._id, what)
+                turn = asyncio.get_running_loop().create_future()
+                # Who was woken in vain stays the first.
+                self._waiting.insert(0 if is_first else len(self._waiting), turn)
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await turn
+                except TimeoutError:
+                    what = (
+                        f"all of its {self.most} conversations are in use, and none became free in {WAIT_SECONDS:g} s"
+                    )
+                    raise make_busy_error(self._id, what) from None
+                is_first = True
+        finally:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            elif turn is not None:
+                self._wake_next()
+
+    def _wake_next(self) -> None:
+        """There may be room: let the first of those who wait look."""
+        while self._waiting:
+            if not (turn := self._waiting.pop(0)).done():
+                turn.set_result(None)
+                return
+
+    def _make_room(self, front: FrontClient) -> bool:
+        """Whether there is room. If not, ends an idle conversation: of the same caller, or of the one with the most.
+
+        Raises ResourceExhausted for a caller that has its share.
+        """
         each = self._opening_for + Counter(_principal(channel) for channel in self.list_channels())
         share = -(-self.most * SHARE_OF_ONE // 4)
         is_greedy = each[front.principal] >= share
         if len(self) < self.most and not is_greedy:
-            return
+            return True
         idle = [
             (-each[whose], since, key)
             for key, channel in self._channels.items()
             if (since := channel.idle_since) is not None and (not is_greedy or _principal(channel) == front.principal)
             for whose in [_principal(channel)]
         ]
+        if not idle and is_greedy and share < self.most:
+            raise make_busy_error(self._id, f"{share} of its {self.most} conversations are in use by you")
         if not idle:
-            most = (
-                f"{share} of its {self.most} conversations are in use by you" if is_greedy and share < self.most else ""
-            )
-            raise make_busy_error(self._id, most or f"all of its {self.most} conversations are in use")
+            return False
         self._end(self._channels.pop(min(idle, key=lambda one: one[:2])[2]))
+        return True
 
     def _end(self, channel: BackendChannel) -> None:
         if channel.front is not None:
             self.ended(channel.front)
         self._tasks.start(channel.aclose())
+        self._wake_next()
 
     def _sweep_later(self) -> None:
         if self._sweeper is None and self._channels:

@@ -109,8 +109,10 @@ STDERR_LINES: Final = 200
 class BackendOptions:
     """How a backend is mounted.
 
-    Without `restarts`, a child is started again 5 times in 300 s, and an address is tried for ever. `mgp` are the
-    extensions of MGP that are offered in its own conversation, the one in which no front's calls are made.
+    `children` is how many conversations there are at once, each with a process if it is a command, and `spares` how
+    many processes more wait for callers (see `SpareChildren`). Without `restarts`, a child is started again 5 times in
+    300 s, and an address is tried for ever. `mgp` are the extensions of MGP that are offered in its own conversation,
+    the one in which no front's calls are made.
     """
 
     prefix: str | None = None
@@ -118,6 +120,7 @@ class BackendOptions:
     timeout: float | None = None
     in_flight: int = 64
     children: int = 64
+    spares: int | None = None
     idle: float = 300.0
     restarts: RestartPolicy | None = None
     mgp: tuple[str, ...] = ()

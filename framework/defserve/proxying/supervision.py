@@ -234,7 +234,7 @@ class BackendSupervision:
         for one in ending:
             one.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        await self._conversations.pool.aclose()
+        await self._conversations.aclose()
 
     async def _supervise(self) -> None:
         """Open it, and open it again whenever it ends, as the policy allows. One task for each backend."""
@@ -265,6 +265,7 @@ class BackendSupervision:
             self.is_known = True
             await self._changes.listen(main)
             self._state.enter_state("connected", "opened")
+            conversations.open_spares()
             await self._until_gone()
             # Another one may have taken its place meanwhile.
             gone = conversations.main.gone
@@ -281,6 +282,7 @@ class BackendSupervision:
             return ServerExit.FAILED, hidden(f"{type(error).__name__}: {error}")
         finally:
             main, conversations.main = conversations.main, None
+            conversations.close_spares()
             self._state.mark_unsettled()
             if main is not None:
                 await main.aclose()

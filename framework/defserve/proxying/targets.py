@@ -1,23 +1,30 @@
-"""Where a mounted server is: a command to start (`Command`), or an address (`RemoteServer`). Secrets stay inside."""
+"""Where a mounted server is: a command to start (`Command`), or an address (`RemoteServer`). Secrets stay inside.
+
+Also children that are started before anybody needs them (`SpareChildren`).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic_core import to_json
 
+from defserve.base.backoff import Backoff
+from defserve.base.concurrency import BackgroundTasks
 from defserve.base.redaction import is_secret_name, redact_text
 from defserve.client.replies import RawReply
 from defserve.client.targets import RemoteServer as Address
 from defserve.client.targets import is_server_address
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import encode
-from defserve.errors import UsageError, explain_arguments
+from defserve.errors import PeerError, UsageError, explain_arguments
 
 if TYPE_CHECKING:
     from defserve.client.link import ClientAuth, ClientLink, ResolveHost
@@ -29,6 +36,8 @@ PERS: Final[tuple[ChannelSharing, ...]] = get_args(ChannelSharing)
 MASK: Final = "[redacted]"
 MIN_SECRET_LENGTH = 4
 MAX_TEXT_LENGTH = 2_000
+
+log = logging.getLogger("defserve.proxying")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +243,129 @@ def _check_per(per: Any) -> ChannelSharing | None:
     if per is not None and per not in PERS:
         raise UsageError(f"per={per!r} is not possible", fix=f"use one of {', '.join(PERS)}")
     return per
+
+
+# -- Children that are started before anybody needs them.
+
+
+AUTOMATIC_SPARES: Final = 2
+"""How many there are if nobody says a number, once a caller without a session or key has come."""
+MAX_SPARE_BYTES: Final = 1024 * 1024 * 1024
+"""What the spares of one server may weigh together, each taken to weigh as much as the server does."""
+FIRST_PAUSE, MAX_PAUSE_SECONDS = 1.0, 60.0
+
+
+class SpareChildren:
+    """Children of one server to which nobody has said a word. Each is given to one caller, and ends with its calls.
+
+    With a number as `wanted` there are so many as long as the server is connected. Without one there are some while
+    callers come that need a child for each call, and for `idle` seconds after the last. `find_room` says how many more
+    the server may have, `find_pid` which process tells what one weighs.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        start: Callable[[], Awaitable[ClientLink]],
+        wanted: int | None,
+        idle: float,
+        find_room: Callable[[], int],
+        find_pid: Callable[[], int | None],
+    ) -> None:
+        self._id, self._start, self._wanted, self._idle = id, start, wanted, idle
+        self._find_room, self._find_pid = find_room, find_pid
+        self._links: list[ClientLink] = []
+        self._is_open = self._is_asked_for = self._is_limit_told = False
+        self._filling: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending = BackgroundTasks()
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def pids(self) -> list[int]:
+        return [pid for link in self._links if (pid := getattr(link, "pid", None)) is not None]
+
+    def open(self) -> None:
+        """The server is connected: begin to start some."""
+        self._is_open = True
+        self._fill_soon()
+
+    def take(self, *, is_for_one_call: bool) -> ClientLink | None:
+        """A child that nobody else gets, if there is one. Another is started in its place."""
+        if is_for_one_call and self._wanted is None:
+            self._is_asked_for = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(self._idle, self._rest)
+        link = None
+        while link is None and self._links:
+            link = self._links.pop(0)
+            if getattr(link, "returncode", None) is not None:  # it has ended while it waited
+                self._ending.start(link.aclose())
+                link = None
+        self._fill_soon()
+        return link
+
+    async def aclose(self) -> None:
+        """End them all, and start no more until `open` is called."""
+        self._is_open = False
+        self._rest()
+        filling, self._filling = self._filling, None
+        if filling is not None:
+            filling.cancel()
+            await asyncio.gather(filling, return_exceptions=True)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _rest(self) -> None:
+        """Nobody has needed one for a while."""
+        self._is_asked_for = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._links:
+            self._ending.start(self._links.pop().aclose())
+
+    def _count_missing(self) -> int:
+        wanted = self._wanted if self._wanted is not None else AUTOMATIC_SPARES if self._is_asked_for else 0
+        if not self._is_open or not wanted:
+            return 0
+        weight = read_resident_bytes(self._find_pid())
+        if weight and wanted > (fitting := MAX_SPARE_BYTES // weight):
+            if not self._is_limit_told:
+                self._is_limit_told = True
+                log.warning(
+                    "server %r has %d spare processes, not %d: each takes %d MB, and together they may take %d MB",
+                    *(self._id, fitting, wanted, weight >> 20, MAX_SPARE_BYTES >> 20),
+                )
+            wanted = fitting
+        return min(wanted - len(self._links), self._find_room())
+
+    def _fill_soon(self) -> None:
+        if (self._filling is None or self._filling.done()) and self._count_missing() > 0:
+            self._filling = asyncio.create_task(self._fill(), name="defserve.proxying spares")
+
+    async def _fill(self) -> None:
+        backoff = Backoff(FIRST_PAUSE, MAX_PAUSE_SECONDS)
+        while self._count_missing() > 0:
+            try:
+                link = await self._start()
+            except PeerError as error:
+                if backoff.is_reset:
+                    log.warning("server %r: a spare process could not be started: %s", self._id, error.message)
+                await asyncio.sleep(backoff.next_wait())
+                continue
+            if self._count_missing() > 0:
+                self._links.append(link)
+            else:  # it was closed meanwhile, or others took the room
+                self._ending.start(link.aclose())
+
+
+def read_resident_bytes(pid: int | None) -> int:
+    """The memory that a process has; 0 if that cannot be known."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0

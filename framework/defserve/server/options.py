@@ -134,6 +134,7 @@ class MountFields(TypedDict, total=False):
     timeout: float
     in_flight: int
     children: int
+    spares: int
     idle: float
     restarts: RestartPolicy
     transform: Transform

@@ -143,8 +143,8 @@ class ServerStore:
         return self.raw.get(self._name_space(space), names)
 
     def change(self, change: StoreChange) -> CoroutineType[Any, Any, bool]:
-        space, put, drop, expect, ttl = change
-        return self.raw.change(StoreChange(self._name_space(space), put, drop, expect, ttl))
+        space, put, drop, expect, ttl, is_durable = change
+        return self.raw.change(StoreChange(self._name_space(space), put, drop, expect, ttl, is_durable))
 
     def scan(self, space: Space) -> AsyncIterator[tuple[str, bytes]]:
         return self.raw.scan(self._name_space(space))

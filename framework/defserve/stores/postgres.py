@@ -78,8 +78,8 @@ MIGRATIONS: Final = (
         PRIMARY KEY (space, about)
     );
     CREATE FUNCTION {schema}.change_space(
-        change_id uuid, lock_key bigint, in_space bytea, ttl double precision, expected_names bytea[],
-        expected_values bytea[], dropped_names bytea[], put_names bytea[], put_values bytea[]
+        change_id uuid, is_durable boolean, lock_key bigint, in_space bytea, ttl double precision,
+        expected_names bytea[], expected_values bytea[], dropped_names bytea[], put_names bytea[], put_values bytea[]
     ) RETURNS boolean LANGUAGE plpgsql AS $$
     DECLARE
         moment timestamptz;
@@ -89,6 +89,9 @@ MIGRATIONS: Final = (
             RAISE EXCEPTION 'default_transaction_isolation must be read committed' USING ERRCODE = '25001';
         END IF;
         PERFORM set_config('lock_timeout', '5s', true);
+        IF NOT is_durable THEN
+            PERFORM set_config('synchronous_commit', 'off', true);
+        END IF;
         PERFORM pg_advisory_xact_lock(lock_key);
         -- Each statement below sees what was committed before the lock was ours.
         moment := clock_timestamp();
@@ -136,8 +139,8 @@ MIGRATIONS: Final = (
 
 _LIVE: Final = "(expires IS NULL OR expires > clock_timestamp())"
 _CHANGE: Final = (
-    "SELECT {schema}.change_space(%s::uuid, %s::bigint, %s::bytea, %s::double precision, %s::bytea[], %s::bytea[], "
-    "%s::bytea[], %s::bytea[], %s::bytea[])"
+    "SELECT {schema}.change_space(%s::uuid, %s::boolean, %s::bigint, %s::bytea, %s::double precision, "
+    "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[])"
 )
 _GET: Final = f"SELECT name, value FROM {{schema}}.entries WHERE space = %s AND name = ANY(%s) AND {_LIVE}"
 _FIND_CHANGE: Final = "SELECT 1 FROM {schema}.entries WHERE space = %s AND name = ANY(%s) AND change = %s LIMIT 1"
@@ -205,7 +208,7 @@ class PostgresStore:
         space, put = encode_name(change.space), {encode_name(name): value for name, value in change.put.items()}
         id, key = uuid4(), self._make_lock_key(space)
         values = (
-            *(id, key, space, change.ttl),
+            *(id, change.is_durable, key, space, change.ttl),
             *([encode_name(name) for name in change.expect], list(change.expect.values())),
             [encode_name(name) for name in change.drop],
             *(list(put), list(put.values())),
@@ -422,7 +425,7 @@ class NewsFollower:
     def __init__(self, store: PostgresStore, space: bytes, channel: str) -> None:
         self._store, self._space, self._channel = store, space, channel
         self._connection: AsyncConnection[Any] | None = None
-        self._known: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self.can_listen = False
 
     async def open(self, *, quietly: bool = False) -> None:
@@ -436,7 +439,7 @@ class NewsFollower:
             self.can_listen = row is not None and row[0] == connection.info.backend_pid
             if self.can_listen:
                 await connection.execute(f'LISTEN "{self._channel}"'.encode())
-        self._known = await self._read_numbers(connection)
+        self._numbers = await self._read_numbers(connection)
 
     async def read_news(self) -> list[str]:
         """Wait until there may be something new, and return what was announced since the last time."""
@@ -448,8 +451,8 @@ class NewsFollower:
                 async for _ in self._connection.notifies(timeout=LISTEN_SECONDS, stop_after=1):
                     pass
         numbers = await self._read_numbers(self._connection)
-        news = [about for about, number in numbers.items() if self._known.get(about) != number]
-        self._known = numbers
+        news = [about for about, number in numbers.items() if self._numbers.get(about) != number]
+        self._numbers = numbers
         return news
 
     def close(self) -> None:

@@ -109,7 +109,7 @@ class PostgresAddress:
             fix = next((fix for sign, fix in _FIXES.items() if state.startswith(sign)), "")
             log.error("the store %s is in trouble: %s%s", self.where, _describe(error), fix and f"; fix: {fix}")
         if is_lost:
-            raise ConnectionLost("The connection to the store broke") from None
+            raise ConnectionLost(_UNREACHABLE[1]) from None
         kind, text = next((found for sign, found in _PROBLEMS.items() if state.startswith(sign)), _UNREACHABLE)
         raise kind(text, data={"retry_after_ms": 1000} if kind is StoreBusy else None) from None
 

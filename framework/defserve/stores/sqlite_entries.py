@@ -133,7 +133,7 @@ class _Outcome:
         self.lasting: dict[EntryKey, bytes | None] = {}
 
     def add(self, change: StoreChange, now: float) -> bool:
-        space, put, drop, expect, ttl = change
+        space, put, drop, expect, ttl, _ = change
         held = self._held
         for name, value in expect.items():
             if held.get((space, name)) != value:

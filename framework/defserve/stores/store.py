@@ -29,7 +29,8 @@ class StoreChange(NamedTuple):
     """A change to one space, made only if every name in `expect` has that value now (None: it does not exist).
 
     With a `ttl`, the whole space expires after that many seconds. Give one with every change to a space, or with no
-    change to it.
+    change to it. A change that is not durable holds for all who use the store now, and may be forgotten by a store
+    that dies: then it need not wait for a disk.
     """
 
     space: Space
@@ -37,6 +38,7 @@ class StoreChange(NamedTuple):
     drop: Sequence[str] = ()
     expect: Mapping[str, bytes | None] = _NONE
     ttl: float | None = None
+    is_durable: bool = True
 
 
 class Store(Protocol):
@@ -332,7 +334,9 @@ class Lease:
 
     async def _drop(self) -> None:
         with suppress(Refused):
-            await self._store.change(StoreChange(self._space, drop=[_HOLDER], expect={_HOLDER: self._token}, ttl=TTL))
+            await self._store.change(
+                StoreChange(self._space, _NONE, [_HOLDER], {_HOLDER: self._token}, TTL, is_durable=False)
+            )
 
     async def _withdraw(self, trying: asyncio.Task[None]) -> None:
         self._given_up.set()
@@ -365,7 +369,7 @@ class Lease:
                     log.error("a lease could not be renewed", exc_info=error)
 
     def _make_hold_change(self, before: bytes | None) -> StoreChange:
-        return StoreChange(self._space, put={_HOLDER: self._token}, expect={_HOLDER: before}, ttl=TTL)
+        return StoreChange(self._space, {_HOLDER: self._token}, (), {_HOLDER: before}, TTL, is_durable=False)
 
 
 # -- Nonces: values that may be used only once, such as the answer to a question or a sealed state.

@@ -8,8 +8,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from tests.chaos.load import Tally, judge, note, ours_at, talk, words_for
 from tests.faults.killing_tasks import LOST, Worker
 from tests.faults.notebook import Notebook
 from tests.faults.process import PATIENCE, Broken
+from tests.stores.postgres_server import PostgresServer, find_postgres
 from tests.stores.redis_server import RedisServer
 from tests.waiting import wait_until
 
@@ -246,17 +247,41 @@ def paused_redis(trial: Trial) -> None:
     if not _has("redis-server"):
         raise MissingFeature("there is no redis-server")
     redis = RedisServer().start()
-    notebook = Notebook(redis.address)
+    assert redis._process is not None
+    try:
+        pid = redis._process.pid
+        pause_store(trial, redis.address, lambda: [pid])
+    finally:
+        redis.remove()
+
+
+@PAUSED.row(
+    "Postgres, in which states are kept", "the call fails and says that the store is not reached, or is answered late"
+)
+def paused_postgres(trial: Trial) -> None:
+    if find_postgres() is None:
+        raise MissingFeature("there is no Postgres")
+    postgres = PostgresServer().start()
+    try:
+        pause_store(trial, postgres.url, lambda: postgres.pids)
+    finally:
+        postgres.remove()
+
+
+def pause_store(trial: Trial, address: str, find_pids: Callable[[], list[int]]) -> None:
+    """A note is added before, while and after the processes of a store stand still."""
+    notebook = Notebook(address)
     try:
         trial.expect(notebook.try_to_add("before") is None, "a note was refused before")
-        assert redis._process is not None
-        with stopped(redis._process.pid):
+        with ExitStack() as still:
+            for pid in find_pids():
+                still.enter_context(stopped(pid))
             began = time.monotonic()
             try:
                 said = notebook.try_to_add("while")
             except Broken as broken:
                 said = None
-                trial.expect(False, f"a call hangs while Redis stands: {broken}")
+                trial.expect(False, f"a call hangs while the store stands: {broken}")
             trial.expect(time.monotonic() - began < PATIENCE, "the call took too long")
             trial.expect(said is not None and "store" in said.lower(), f"it said {said!r}")
             trial.notes.append(str(said))
@@ -265,7 +290,6 @@ def paused_redis(trial: Trial) -> None:
         trial.expect(texts in (["before", "after"], ["before", "while", "after"]), f"the notes are {texts}")
     finally:
         notebook.close()
-        redis.remove()
 
 
 def _has(program: str) -> bool:

@@ -38,6 +38,7 @@ class ServerLaunch:
     timeout: float | None = None
     in_flight: int | None = None
     version: str | None = None
+    spares: int | None = None
 
     def texts(self) -> list[str]:
         """Every text in which variables are filled in."""
@@ -68,6 +69,7 @@ class ServerLaunch:
             self.timeout,
             self.in_flight,
             self.version,
+            self.spares,
         )
 
     def list_secret_references(self) -> list[str]:

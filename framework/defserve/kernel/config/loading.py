@@ -167,9 +167,11 @@ RESTART: Final = {
     "backoff_max_ms": ("cap", 1000),
 }
 SQLITE: Final = "sqlite:///"
-ONLY_COMMAND: Final = ("args", "cwd", "env", "overlap")
+ONLY_COMMAND: Final = ("args", "cwd", "env", "overlap", "spares")
 ONLY_URL: Final = ("auth_token", "headers")
-LAUNCH: Final = ("command", "args", "env", "url", "auth_token", "headers", "per", "timeout", "in_flight", "version")
+LAUNCH: Final = (
+    *("command", "args", "env", "url", "auth_token", "headers", "per", "timeout", "in_flight", "version", "spares"),
+)
 PLAIN: Final = (
     "display_name", "prefix", "enabled", "start", "idle_stop", "overlap", "pinned", "default_policy",
 )  # fmt: skip

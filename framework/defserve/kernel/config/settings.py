@@ -357,6 +357,7 @@ SERVER_SETTINGS: Final = Table(
         "tools": TOOLS,
         "per": Text("one conversation for each client, one for all clients, or one for each call",
                     ("client", "shared", "call")),
+        "spares": Number("processes that wait for callers, each for one caller", 0, 64, whole=True),
         "timeout": Number("seconds for a call", 0.05, 86_400),
         "in_flight": Number("calls at once", 1, 100_000, whole=True),
         "version": Text("the protocol version to speak with it; the default is the newest that both know",

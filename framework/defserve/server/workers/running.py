@@ -221,8 +221,8 @@ def check_sharing(server: Server, count: int, options: WebFields) -> None:
         raise UsageError(
             f"{count} workers cannot share the sessions of clients, which are kept in the memory of one process",
             fix='keep them in a Redis: Server(shared="redis://localhost:6379/0"), or as the store; or serve only '
-            "clients that need no session (2026-07-28): --stateless (in code: stateless=True). Then a store in "
-            "Postgres is enough; it keeps no sessions",
+            "clients that need no session (2026-07-28): --stateless (in code: stateless=True), "
+            "for whom a store in Postgres is enough",
         )
     auth: Auth | None = getattr(server, "auth", None)
     if auth is not None and auth.kept_in_memory:
