@@ -39,6 +39,7 @@ SETS: Final = (
     QuestionSet("worked_with", enough=55),
     QuestionSet("fastmcp_users", enough=43),
     QuestionSet("fastmcp_problems", enough=43),
+    QuestionSet("details", enough=26),
     QuestionSet("held_out", enough=56, held_out=True),
     QuestionSet("strangers", enough=24, held_out=True),
 )
