@@ -261,7 +261,7 @@
     const typed = (input.match(WORD) ?? []).slice(0, MAX_WORDS).flatMap(partsOf);
     const told = typed.map((word, at) => ({ word, before: typed[at - 1] ?? "", after: typed[at + 1] ?? "" }));
     const words = told.filter(({ word }) => !empty.has(word));
-    return (words.length > 0 ? words : told).map(({ word, before, after }) => {
+    const terms = (words.length > 0 ? words : told).map(({ word, before, after }) => {
       const alternatives = new Map([[stem(word), 1]]);
       const offer = (other, weight) => alternatives.set(other, Math.max(weight, alternatives.get(other) ?? 0));
       for (const pair of [...joinPair(before, word), ...joinPair(word, after)]) {
@@ -275,6 +275,15 @@
       for (const known of [stem(word), ...similar]) for (const other of synonyms.get(known) ?? []) offer(other, share);
       return alternatives;
     });
+    return [...terms, ...namesIn(input).map(name => new Map([[name, 1]]))];
+  };
+
+  // The names in a question that some page has, as stems: list_changed, defserve.auth.ApiKeys. Each counts beside its
+  // parts.
+  const namesIn = input => {
+    const words = (input.match(WORD) ?? []).flatMap(word => [word, ...word.split(".")]);
+    const names = words.filter(word => /\w[._]\w|[a-z][A-Z]/.test(word)).map(word => stem(partsOf(word).join("")));
+    return [...new Set(names)].filter(name => pages.postings.has(name));
   };
 
   // Stems for a word that no page has: it may be begun, be two words in one, or be mistyped.
@@ -292,13 +301,7 @@
     return mistyped.length > 0 || word.length < 8 ? mistyped : near(2);
   };
 
-  // Whether a question has a name that the reference has, such as ctx.log or defserve.auth.ApiKeys.
-  const isName = input =>
-    (input.match(WORD) ?? [])
-      .flatMap(word => [word, ...word.split(".")])
-      .filter(word => /\w[._]\w|[a-z][A-Z]/.test(word))
-      .flatMap(word => pages.postings.get(stem(partsOf(word).join(""))) ?? [])
-      .some(([number]) => pages.documents[number].kind === "API");
+  const isInReference = name => pages.postings.get(name).some(([number]) => pages.documents[number].kind === "API");
 
   // The best section of each page that has something to say, the best page first.
   const findSections = (input, terms) => {
@@ -307,7 +310,7 @@
       const { page, id } = sections.documents[number];
       if (worth > (best.get(page)?.worth ?? 0)) best.set(page, { id, worth });
     }
-    const isForName = isName(input);
+    const isForName = namesIn(input).some(isInReference);
     const results = [...pages.rank(terms)].map(([number, worth]) => {
       const { id, kind } = pages.documents[number];
       const section = best.get(number) ?? { id, worth: 0 };

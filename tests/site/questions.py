@@ -38,6 +38,8 @@ SETS: Final = (
     QuestionSet("users", enough=41),
     QuestionSet("worked_with", enough=55),
     QuestionSet("fastmcp_users", enough=43),
+    QuestionSet("fastmcp_problems", enough=43),
+    QuestionSet("details", enough=26),
     QuestionSet("held_out", enough=56, held_out=True),
     QuestionSet("strangers", enough=24, held_out=True),
 )
