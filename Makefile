@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations load soak e2e apps docs site-check release-check clean
+.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations load soak e2e apps pictures docs site-check release-check clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -156,6 +156,9 @@ e2e: $(READY)  ## every template from `defserve new` to an installed package, ty
 apps: $(READY)  ## the inspector, the page of a server and views of MCP apps, in a headless Chromium (Debian's chromium)
 	@echo "== pages and views in a browser"
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m browser --timeout=300 -rs tests/browser $(ARGS)
+
+pictures: $(READY)  ## take the pictures of pages in docs/pictures again, in a headless Chromium
+	@DEFSERVE_PICTURES=1 $(BIN)/python -m pytest -q -n 0 -m pictures --timeout=300 -rs tests/browser $(ARGS)
 
 docs: $(SITE)  ## build the site of the documentation and check its links (ARGS="--serve": read it on loopback)
 	@$(BIN)/python -m tests.site $(ARGS)

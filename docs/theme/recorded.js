@@ -54,6 +54,7 @@
   let lastCall = Math.max(...(answers["tools.calls {}"]?.ok.calls ?? []).map(({ number }) => number), 0);
   const numbered = part => (part.call ? { call: { ...part.call, number: ++lastCall } } : part);
 
+  location.hash ||= "tools/readings"; // the page opens on a call with its result
   sessionStorage.setItem("defserve.token", "recorded");
   window.WebSocket = class {
     static OPEN = 1;

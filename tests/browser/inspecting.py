@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SECONDS = 30.0
 ROOT = Path(__file__).parents[2]
-# The pictures in docs/inspector.md: `DEFSERVE_PICTURES=1 make apps` takes them again.
+# The pictures in docs/inspector.md: `make pictures` takes them again.
 PICTURES = ROOT / "docs" / "pictures"
+TAKES_PICTURES = bool(os.environ.get("DEFSERVE_PICTURES"))
 # Every kind of window, and both themes in the widest: colours do not depend on the size.
-LOOKS = ((360, 780, "dark"), (768, 900, "light"), (1440, 900, "light"), (1440, 900, "dark"))
+LOOKS = ((360, 780, "dark"), (768, 900, "light"), (1440, 900, "light"), (1440, 900, "dark"))[2 * TAKES_PICTURES :]
 ROWS = "document.querySelectorAll('.t-list [role=option]').length"
 FITS = "document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight"
 
@@ -161,9 +162,10 @@ class Look:
         assert serious(self._browser) == [], (self.width, self.scheme)
 
     def picture(self, name: str) -> None:
-        """For the docs with `DEFSERVE_PICTURES=1` (wide windows), and into the folder `DEFSERVE_SHOTS` to look at."""
-        if os.environ.get("DEFSERVE_PICTURES") and self.width == 1440:
-            self._browser.shot(PICTURES / f"inspector-{name}{'-dark' if self.scheme == 'dark' else ''}.png")
+        """For the docs in `make pictures`, and into the folder `DEFSERVE_SHOTS` to look at."""
+        path = PICTURES / f"inspector-{name}{'-dark' if self.scheme == 'dark' else ''}.png"
+        if TAKES_PICTURES and self.width == 1440 and path.exists():
+            self._browser.shot(path)
         elif shots := os.environ.get("DEFSERVE_SHOTS"):
             self._browser.shot(Path(shots) / f"{name}-{self.width}-{self.scheme}.png")
 

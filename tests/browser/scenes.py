@@ -114,6 +114,11 @@ def in_process(code: str) -> Callable[[Path], AbstractContextManager[str]]:
     return open_stage
 
 
+def of_server(make: Callable[[Path], Server]) -> Callable[[Path], AbstractContextManager[str]]:
+    """The inspector of a server in this process, as it begins."""
+    return lambda folder: beside(target_of(make(folder)))
+
+
 @contextmanager
 def beside(target: InspectionTarget, *calls: Callable[[InspectorBeside], object]) -> Generator[str]:
     with inspector_of(target) as inspector:
@@ -496,7 +501,7 @@ STAGES: Final[dict[str, Stage]] = {
     ),
     "meeting": Stage(meeting, (opened("topics", "topics", there("#t-url"), join_topic, there(".titem")),)),
     "apps": Stage(
-        lambda folder: beside(target_of(fresh("weather_app"))),
+        of_server(lambda _: fresh("weather_app")),
         (
             opened(
                 "apps",
@@ -509,7 +514,7 @@ STAGES: Final[dict[str, Stage]] = {
         ),
     ),
     "skills": Stage(
-        lambda folder: beside(target_of(manuals(folder))),
+        of_server(manuals),
         (
             opened(
                 "skills",
@@ -523,11 +528,11 @@ STAGES: Final[dict[str, Stage]] = {
         ),
     ),
     "compare": Stage(
-        lambda folder: beside(target_of(greenhouse())),
+        of_server(lambda _: greenhouse()),
         (opened("compare", "compare", there(".p-compare .empty"), FILE, there(".cmpitem")),),
     ),
     "empty": Stage(
-        lambda folder: beside(target_of(Server("plain", "1"))),
+        of_server(lambda _: Server("plain", "1")),
         (opened("empty-tools", "tools"), *(opened(f"empty-{panel}", panel) for panel in PANELS)),
     ),
 }

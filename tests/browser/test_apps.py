@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from defserve import Server
 from tests.at_address import fresh
 from tests.effort import slow
 
+from .inspecting import TAKES_PICTURES
 from .origins import anything, origin
 
 if TYPE_CHECKING:
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-# The picture in docs/apps.md: `DEFSERVE_PICTURES=1 make apps` takes it again.
+# The picture in docs/apps.md: `make pictures` takes it again.
 PICTURE = Path(__file__).parents[2] / "docs" / "apps.png"
 DEGREES = "[...document.querySelectorAll('li')].map(item => item.textContent).join(' ')"
 
 
+@pytest.mark.pictures
 def test_a_view_shows_the_result_of_its_tool_and_a_click_calls_another(browser: Browser, show: Show, tmp_path: Path):
     show(fresh("weather_app"), "forecast", city="Oslo")
     assert browser.frame(DEGREES) == "4°Mon 7°Tue 9°Wed 6°Thu 3°Fri"
@@ -34,7 +35,7 @@ def test_a_view_shows_the_result_of_its_tool_and_a_click_calls_another(browser: 
     # The bridge tells the host its size and adopts the host's theme.
     assert browser.page("seen.sizes.at(-1) > 150 && seen.sizes.at(-1)") < 400
     assert browser.frame("getComputedStyle(document.querySelector('h1')).color") == "rgb(1, 2, 3)"
-    browser.shot(PICTURE if os.environ.get("DEFSERVE_PICTURES") else tmp_path / "apps.png")
+    browser.shot(PICTURE if TAKES_PICTURES else tmp_path / "apps.png")
 
     browser.click("button")
     assert browser.frame(f"{DEGREES}.startsWith('39°') && {DEGREES}") == "39°Mon 45°Tue 48°Wed 43°Thu 37°Fri"

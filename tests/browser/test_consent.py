@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -17,7 +18,7 @@ from tests.auth.served import served
 from tests.auth.vendor import CLIENT_ID, CLIENT_SECRET, vendor_at_address
 from tests.waiting import wait_until
 
-from .accessibility import serious
+from .accessibility import EVERY, UNREACHABLE, serious
 from .origins import anything, origin
 
 if TYPE_CHECKING:
@@ -65,12 +66,16 @@ def test_a_user_allows_a_client_signs_in_and_the_client_gets_its_code(browser: B
         shown = str(browser.page("document.body.innerText"))
         assert "Bob's <b>tool</b>" in shown and "notes:write" in shown and urlsplit(client.url).netloc in shown
         assert "Change your notes" in shown
-        for width, scheme in ((390, "light"), (390, "dark"), (1024, "light"), (1024, "dark")):
+        for width, scheme in product((390, 768, 1024, 1440), ("light", "dark")):
             browser.look(width, 800, scheme)
-            assert serious(browser) == []
+            assert serious(browser, EVERY) == []
             assert browser.page("document.documentElement.scrollWidth <= innerWidth")
             if shots := os.environ.get("DEFSERVE_SHOTS"):
                 browser.shot(Path(shots) / f"consent-{width}-{scheme}.png", whole=True)
+        for width in (195, 384, 512, 720):
+            browser.look(width, 400)
+            assert browser.page("document.documentElement.scrollWidth <= innerWidth"), width
+            assert browser.page(UNREACHABLE) == "none", width
         browser.press("button.yes")
         wait_until(lambda: address(browser).startswith(f"{client.url}/callback"))
         fields = dict(parse_qsl(urlsplit(address(browser)).query))

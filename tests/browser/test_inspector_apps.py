@@ -122,6 +122,7 @@ def test_a_tool_that_fails_is_told_and_a_server_without_apps_says_so(browser: Br
         browser.open("about:blank")
 
 
+@pytest.mark.pictures
 @pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
     for look in looks(browser, f"{inspector.url}#apps", f"{ROWS} > 1"):

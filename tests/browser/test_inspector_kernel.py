@@ -102,6 +102,7 @@ def busy(inspector: InspectorBeside) -> None:
     inspector.run(work)
 
 
+@pytest.mark.pictures
 def test_an_operator_watches_and_operates_a_kernel(browser: Browser, tmp_path: Path):
     with kernel_beside(tmp_path, control=True) as (inspector, kernel):
         browser.look(1440, 900)

@@ -34,6 +34,7 @@ def timed(inspector: InspectorBeside, tool: str, *times: float, failed: int = 0)
     inspector.run(work)
 
 
+@pytest.mark.pictures
 @pytest.mark.slow
 def test_calls_appear_as_bars_and_errors_in_red(browser: Browser):
     with inspector_in(browser, target_of(greenhouse())) as inspector:

@@ -38,6 +38,7 @@ def switch(browser: Browser, name: str) -> None:
     browser.press(f".v-sets [role=switch][aria-label='{name}']")
 
 
+@pytest.mark.pictures
 def test_the_playground_the_sets_the_events_and_the_channel(browser: Browser):
     with inspector_in(browser, target_of(lively(), era="handshake")) as inspector:
         browser.look(1440, 900)

@@ -188,6 +188,7 @@ def test_roots_are_edited_and_given_to_whoever_asks(browser: Browser, inspector:
         assert ended(inspector, begin(inspector, era, "where")) == ["file:///home/me"]
 
 
+@pytest.mark.pictures
 @pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
     calls = [begin(inspector, "stateless", tool) for tool in ("summarize", "enter", "sign_in")]

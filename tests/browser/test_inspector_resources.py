@@ -161,6 +161,7 @@ def test_a_server_without_them_says_so_and_leads_on(browser: Browser):
         browser.open("about:blank")
 
 
+@pytest.mark.pictures
 @pytest.mark.slow
 def test_resources_fit_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
     for look in looks(browser, f"{inspector.url}#resources", f"{ROWS} > 1"):
@@ -171,6 +172,7 @@ def test_resources_fit_every_window_in_both_themes(browser: Browser, inspector: 
         look.picture("resources")
 
 
+@pytest.mark.pictures
 @pytest.mark.slow
 def test_prompts_fit_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
     for look in looks(browser, f"{inspector.url}#prompts", f"{ROWS} > 1"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from defserve.errors import DefserveError
 from tests.inspector.guarded import audited, guarded, target
 
 from .accessibility import serious
-from .inspecting import Calling, inspector_in, looks
+from .inspecting import TAKES_PICTURES, Calling, inspector_in, looks
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -38,6 +37,7 @@ def say(browser: Browser, permission: str, word: str) -> None:
     )
 
 
+@pytest.mark.pictures
 def test_permissions_confirmation_access_and_the_chain(browser: Browser, tmp_path: Path):
     with audited(tmp_path) as log, inspector_in(browser, target(guarded(log), "handshake", log)) as inspector:
         browser.look(1440, 900)
@@ -87,7 +87,7 @@ def test_permissions_confirmation_access_and_the_chain(browser: Browser, tmp_pat
         assert browser.page("document.querySelector('.heard')?.innerText.includes('tool.completed')")
         for look in looks(browser, inspector.url + "#security", f"{so_it_is('network.outbound')} === 'granted'"):
             look.is_fine()
-            if look.width == 1440 and os.environ.get("DEFSERVE_PICTURES"):
+            if look.width == 1440 and TAKES_PICTURES:
                 browser.page("document.querySelector('.asks input').focus() || true")
                 browser.type("agent.helper")
                 browser.key("Tab")

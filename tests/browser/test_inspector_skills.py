@@ -129,6 +129,7 @@ def test_a_server_without_skills_says_so_and_leads_on(browser: Browser):
         browser.open("about:blank")
 
 
+@pytest.mark.pictures
 @pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, inspector: InspectorBeside):
     for look in looks(browser, f"{inspector.url}#skills", f"{ROWS} === 2"):

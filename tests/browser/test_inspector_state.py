@@ -233,6 +233,7 @@ def test_a_server_without_state_says_so_and_leads_on(browser: Browser):
         assert browser.page("location.hash.startsWith('#tools')")
 
 
+@pytest.mark.pictures
 @pytest.mark.slow
 def test_it_fits_is_readable_and_has_its_picture(browser: Browser):
     with inspector_in(browser, target(greenhouse())) as inspector:

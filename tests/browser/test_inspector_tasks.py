@@ -156,6 +156,7 @@ def test_by_keys_alone_a_tool_is_started_and_followed_by_its_id(browser: Browser
     assert browser.page("document.querySelector('.t-res .toolname').textContent === 'rebuild'")
 
 
+@pytest.mark.pictures
 @pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, bench: Bench):
     async def start(inspection: Inspection) -> None:

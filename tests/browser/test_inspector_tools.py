@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import pytest
 from tests.effort import slow
 
 from .accessibility import serious
-from .inspecting import FITS, PICTURES, inspector_process
+from .inspecting import FITS, PICTURES, TAKES_PICTURES, inspector_process
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -114,6 +113,7 @@ def survey(inspector: Inspector, *, hold: bool) -> None:
     grant(inspector)
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize("scheme", ["light", slow("dark")])
 def test_a_call_shows_its_progress_table_picture_and_log_as_they_come(
     inspector: Inspector, tmp_path: Path, scheme: str
@@ -129,7 +129,7 @@ def test_a_call_shows_its_progress_table_picture_and_log_as_they_come(
     assert inspector.page(f"getComputedStyle(document.documentElement).colorScheme === {scheme!r}")
     assert serious(inspector.browser) == []
     picture = f"inspector-tools-{scheme}.png"
-    inspector.browser.shot((PICTURES if os.environ.get("DEFSERVE_PICTURES") else tmp_path) / picture)
+    inspector.browser.shot((PICTURES if TAKES_PICTURES else tmp_path) / picture)
     inspector.browser.key("Escape")
     assert inspector.page("document.querySelector('.t-res').innerText.includes('The call was cancelled')")
 

@@ -73,6 +73,7 @@ def join(browser: Browser, url: str) -> None:
     assert browser.page("document.querySelector('.tpeople')?.innerText.includes('admin, you')")
 
 
+@pytest.mark.pictures
 @pytest.mark.slow
 def test_a_person_approves_and_declines_what_an_agent_proposes(browser: Browser):
     with topic_beside() as topic, inspector_in(browser, target_of(Server("plain"))) as inspector:

@@ -326,6 +326,7 @@ def test_from_a_call_to_its_messages(browser: Browser, panel: InspectorBeside):
     browser.key("Escape")
 
 
+@pytest.mark.pictures
 @pytest.mark.slow
 def test_it_fits_every_window_in_both_themes(browser: Browser, panel: InspectorBeside):
     for look in looks(browser, f"{panel.url}#wire", f"{ROWS}.length > 8"):

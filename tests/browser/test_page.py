@@ -14,14 +14,15 @@ import pytest
 
 from tests.waiting import wait_until
 
-from .accessibility import serious
+from .accessibility import EVERY, UNREACHABLE, serious
+from .inspecting import TAKES_PICTURES
 
 if TYPE_CHECKING:
     from .chromium import Browser
 
 pytestmark = pytest.mark.browser
 
-# The picture in docs/transports.md: `DEFSERVE_PICTURES=1 make apps` takes it again.
+# The picture in docs/transports.md: `make pictures` takes it again.
 PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "landing.png"
 
 SERVER = """
@@ -138,6 +139,24 @@ def test_the_page_of_an_api_and_an_error_are_of_the_same_kind(browser: Browser, 
     assert [text for text in browser.complaints() if "404" not in text] == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["/mcp", "/docs", "/nothing"])
+def test_axe_finds_nothing_in_any_window_and_twice_as_large_everything_is_reached(
+    browser: Browser, api: str, path: str
+):
+    browser.look(390, 844)
+    browser.open(api.removesuffix("/mcp") + path)
+    browser.page("document.querySelectorAll('details').forEach(one => { one.open = true }) ?? true")
+    for width, height in ((390, 844), (768, 1024), (1024, 768), (1440, 900)):
+        for scheme in ("light", "dark"):
+            browser.look(width, height, scheme)
+            assert serious(browser, EVERY) == [], (width, scheme)
+            assert browser.page(FITS), (width, scheme)
+        browser.look(width // 2, height // 2)
+        assert browser.page(FITS), width // 2
+        assert browser.page(UNREACHABLE) == "none", width // 2
+
+
 def test_a_tool_opens_to_its_parameters_and_an_editor_is_a_link_away(browser: Browser, address: str):
     browser.look(1024, 900)
     browser.open(address)
@@ -206,7 +225,8 @@ def test_hostile_and_long_words_stay_words_and_fit_a_phone(browser: Browser, tmp
         assert browser.complaints() == []
 
 
+@pytest.mark.pictures
 def test_its_picture(browser: Browser, address: str, tmp_path: Path):
     browser.look(860, 900)
     browser.open(address)
-    browser.shot(PICTURE if os.environ.get("DEFSERVE_PICTURES") else tmp_path / "landing.png", whole=True)
+    browser.shot(PICTURE if TAKES_PICTURES else tmp_path / "landing.png", whole=True)

@@ -13,7 +13,7 @@ from tests.site.__main__ import build
 from tests.site.pages import Pages
 from tests.site.places import SITE
 
-from .accessibility import EVERY, serious
+from .accessibility import EVERY, UNREACHABLE, serious
 from .chromium import Browser
 from .origins import Origin, Reply, anything, origin
 
@@ -172,6 +172,7 @@ def test_twice_as_large_it_needs_no_scrolling_to_the_side(width: int, browser: B
         browser.open("about:blank")
         browser.open(f"{site.url}/{page}")
         assert browser.page("document.readyState === 'complete'") and browser.page(FITS), page
+        assert browser.page(UNREACHABLE) == "none", page
 
 
 @pytest.mark.slow
@@ -201,10 +202,13 @@ def test_a_page_that_is_missing_offers_the_search(browser: Browser, site: Origin
 def test_the_playground_shows_a_recorded_session_and_refuses_the_rest(browser: Browser, site: Origin):
     browser.begin()
     browser.look(1440, 900)
-    browser.open(f"{site.url}/playground/index.html#tools/readings")
-    assert browser.page("!document.querySelector('.btn.pri')?.disabled && document.querySelector('.btn.pri')")
-    browser.press(".btn.pri")
-    assert browser.page("document.querySelectorAll('main table tbody tr').length") == 4
+    browser.open(f"{site.url}/playground/index.html")
+    # It opens on a call with its result, and another call has a number of its own.
+    rows = "document.querySelectorAll('.t-res .scrolls tbody tr').length"
+    assert browser.page(f"{rows} === 4 && document.querySelector('.t-form .toolname').textContent === 'readings'")
+    tabs: int = browser.page("document.querySelectorAll('.t-res .no-m [role=tab]').length")
+    browser.press(".t-form .btn.pri")
+    assert browser.page(f"document.querySelectorAll('.t-res .no-m [role=tab]').length === {tabs + 1} && {rows} === 4")
     browser.page("location.hash = '#wire', true")
     assert browser.page("document.querySelector('main').innerText.includes('tools/call')")
     browser.page("location.hash = '#state', true")

@@ -36,9 +36,8 @@ POLICY: Final = (
 # What a page says where the playground stands, and what the site makes of it.
 MARK: Final = "<!-- playground -->"
 FRAME: Final = (
-    '<p><a href="playground/index.html#tools/readings">Open it in a page of its own</a></p>\n\n'
-    '<iframe class="playground" src="playground/index.html#tools/readings" '
-    'title="The inspector, with a recorded session"></iframe>'
+    '<p><a href="playground/index.html">Open it in a page of its own</a></p>\n\n'
+    '<iframe class="playground" src="playground/index.html" title="The inspector, with a recorded session"></iframe>'
 )
 BEDS: Final = ("north", "fern", "herbs")
 # What happens in the session: it is on the wire, and the state comes from it. The page opens on the last call.

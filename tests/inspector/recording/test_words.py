@@ -22,6 +22,14 @@ from tests.rows import for_each_row
         ({"method": "notifications/message", "params": {"level": "info", "data": {"message": "x"}}}, "info: x"),
         ({"method": "notifications/message", "params": {"level": "info", "data": {"a": 1, "b": 2}}}, "info: a, b"),
         ({"method": "notifications/message", "params": {"level": "info", "data": 3}}, "info: 3"),
+        (
+            {
+                "method": "notifications/mgp.audit",
+                "params": {"event_type": "TOOL_EXECUTED", "target": {"tool_name": "add"}},
+            },
+            "add TOOL_EXECUTED",
+        ),
+        ({"method": "notifications/mgp.audit", "params": {"event_type": 3, "target": "add"}}, ""),
         ({"method": "completion/complete", "params": {"ref": {"name": "greet"}}}, "greet"),
         ({"method": "initialize", "params": {"clientInfo": {"name": "a", "version": "1"}}}, "a 1"),
         ({"id": 1, "error": {"code": 1, "message": "no such tool"}}, "no such tool"),

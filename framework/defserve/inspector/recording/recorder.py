@@ -409,7 +409,7 @@ def about(message: Json) -> str:
         return _format_summary(f"{params.get('level')}: {_text(params.get('data'))}")
     if method == "notifications/mgp.audit":
         tool = object_or_empty(params.get("target")).get("tool_name")
-        return _format_summary(" ".join(each for each in (params.get("event_type"), tool) if isinstance(each, str)))
+        return _format_summary(" ".join(each for each in (tool, params.get("event_type")) if isinstance(each, str)))
     if isinstance(name := params.get("name"), str) and name:
         return name[:MAX_SUMMARY]
     if isinstance(reference := object_or_empty(params.get("ref")).get("name"), str):

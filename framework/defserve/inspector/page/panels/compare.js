@@ -208,7 +208,7 @@ function Panel() {
                           >${
                             file
                               ? "The server lists exactly what the file has."
-                              : html`Change the server's code, or choose a file of <code>defserve inspect --json</code>.`
+                              : html`Change the code, or choose a file of <code>defserve inspect --json</code>.`
                           }<//
                         >`
                   }${found.leftOut > 0 && html`<p class="dim">${plural(found.leftOut, "more change")}, not shown.</p>`}`
