@@ -155,7 +155,7 @@ def parse_suite(text: str, path: Path) -> EvalSuite:
     except UnsupportedYaml as error:
         raise UsageError(f"{path}: {error}", fix="write plain YAML, as in the guide on evals") from None
     except Exception as error:  # PyYAML's own, which must not be imported for its name alone
-        raise UsageError(f"{path} is not YAML: {error}", fix="check the indentation of that line") from None
+        raise UsageError(f"{path} is not YAML: {error}", fix='check the indentation of that line; inside {…} put texts with ? : , into "quotes"') from None
     if is_array(value):
         value = {"cases": value}
     if not is_object(value):
