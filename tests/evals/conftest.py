@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,11 +115,17 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     (tmp_path / "shelf_server.py").write_text(SERVER, encoding="utf-8")
     (tmp_path / "shelf.eval.yaml").write_text(SUITE, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    # An edit within one second would not be seen.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for name in ("CI", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
 
     def evaluate(*words: Any) -> Ran:
         capsys.readouterr()
+        # Each command is a process of its own for a person, so it loads the server again.
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
+                del sys.modules[name]
         code = main(["eval", "shelf_server.py", *map(str, words)])
         shown = capsys.readouterr()
         return Ran(code, shown.out, shown.err)

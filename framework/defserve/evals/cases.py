@@ -129,6 +129,13 @@ class EvalSuite:
         name = self.path.name
         return next((name.removesuffix(end) for end in SUITE_SUFFIXES if name.endswith(end)), self.path.stem)
 
+    def locate_server(self) -> str:
+        """The server that the suite names. A file is looked for beside the suite."""
+        named = self.server or ""
+        path, suffix, variable = named.partition(".py")
+        beside = self.path.parent / f"{path}.py"
+        return f"{beside}{variable}" if suffix and beside.is_file() else named
+
 
 def read_suite(path: Path) -> EvalSuite:
     """The suite of a file. Raises UsageError with the case that is wrong."""
@@ -155,7 +162,10 @@ def parse_suite(text: str, path: Path) -> EvalSuite:
     except UnsupportedYaml as error:
         raise UsageError(f"{path}: {error}", fix="write plain YAML, as in the guide on evals") from None
     except Exception as error:  # PyYAML's own, which must not be imported for its name alone
-        raise UsageError(f"{path} is not YAML: {error}", fix="check the indentation of that line") from None
+        raise UsageError(
+            f"{path} is not YAML: {error}",
+            fix='check the indentation of that line; inside {…} put texts with ? : , into "quotes"',
+        ) from None
     if is_array(value):
         value = {"cases": value}
     if not is_object(value):

@@ -330,6 +330,10 @@ _RESPONSES_STOPS: Final[Mapping[Any, AnswerStop]] = {"max_output_tokens": "lengt
 # -- anthropic
 
 
+def _anthropic_headers(key: str | None) -> dict[str, str]:
+    return {"anthropic-version": ANTHROPIC_VERSION, **({"x-api-key": key} if key else {})}
+
+
 def _make_anthropic_body(request: ModelRequest) -> Json:
     made: list[Json] = []
     for message in request.messages:
@@ -484,7 +488,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         "/v1/messages",
         "https://api.anthropic.com",
         "ANTHROPIC_API_KEY",
-        lambda key: {"anthropic-version": ANTHROPIC_VERSION, **({"x-api-key": key} if key else {})},
+        _anthropic_headers,
         _make_anthropic_body,
         _read_anthropic,
         "the endpoint may not know tools",

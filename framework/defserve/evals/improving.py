@@ -242,9 +242,9 @@ def _make_proposal_request(
 def _parse_proposals(text: str) -> list[str]:
     begin, end = text.find("["), text.rfind("]")
     try:
-        found = json.loads(text[begin : end + 1]) if 0 <= begin < end else []
+        found: Any = json.loads(text[begin : end + 1]) if 0 <= begin < end else None
     except ValueError:
-        found = []
+        found = None
     texts = [" ".join(each.split()) for each in found if isinstance(each, str)] if is_array(found) else []
     return [each[:MAX_DESCRIPTION_LENGTH] for each in texts if each][:PROPOSALS]
 

@@ -170,7 +170,6 @@ class SuiteRunner:
     client_name: str | None = None
     parameters: ModelParameters = NO_PARAMETERS
     is_local: bool = True
-    on_outcome: Callable[[RunOutcome], None] = lambda outcome: None
     stopped: str = ""
     """Why the rest was not run."""
 
@@ -213,22 +212,17 @@ class SuiteRunner:
         given = definitions or self.definitions
         if self.recording is not None or self.ask is None:
             try:
-                return self._finish(await self._converse(case, run, given, is_live=False))
+                return await self._converse(case, run, given, is_live=False)
             except StaleRecording:
                 if self.ask is None:
                     raise
         try:
-            outcome = await self._converse(case, run, given, is_live=True)
+            return await self._converse(case, run, given, is_live=True)
         except (EndpointFailure, PeerError) as error:
-            outcome = RunOutcome(case.name, run, "missing", reason=str(error))
+            return RunOutcome(case.name, run, "missing", reason=str(error))
         except (EndpointRefusal, BudgetSpent) as error:
             self.stopped = self.stopped or str(error)
-            outcome = RunOutcome(case.name, run, "missing", reason="not run")
-        return self._finish(outcome)
-
-    def _finish(self, outcome: RunOutcome) -> RunOutcome:
-        self.on_outcome(outcome)
-        return outcome
+            return RunOutcome(case.name, run, "missing", reason="not run")
 
     async def _converse(self, case: EvalCase, run: int | str, given: Definitions, *, is_live: bool) -> RunOutcome:
         async with AsyncExitStack() as stack:
@@ -472,7 +466,6 @@ async def judge_recorded(runner: SuiteRunner, cases: Iterable[EvalCase], recordi
         definitions=runner.definitions.with_head(recording.head),
         recording=recording,
         ask=None,
-        on_outcome=lambda outcome: None,
     )
     tallies: dict[str, Tally] = {}
     for case in cases:

@@ -13,6 +13,7 @@ from defserve.base.exports import make_lazy_getattr
 if TYPE_CHECKING:
     from defserve.client.answers import Accept, Cancel, Decline
     from defserve.testing.client import SyncClient, UnansweredQuestion, UnusedAnswer, assert_schemas
+    from defserve.testing.evals import Absent, Contains, EvalAnswer, EvalModel, Like, OneOf
     from defserve.testing.webhooks import ReceivedEvent, WebhookReceiver
     from defserve.tooling.export import catalogue
     from defserve.tooling.lint.definitions import problems
@@ -23,6 +24,7 @@ else:
         {
             "defserve.client.answers": "Accept Cancel Decline",
             "defserve.testing.client": "SyncClient UnansweredQuestion UnusedAnswer assert_schemas",
+            "defserve.testing.evals": "Absent Contains EvalAnswer EvalModel Like OneOf",
             "defserve.testing.webhooks": "ReceivedEvent WebhookReceiver",
             "defserve.tooling.export": "catalogue",
             "defserve.tooling.lint.definitions": "problems",
@@ -31,9 +33,15 @@ else:
     )
 
 __all__ = [
+    "Absent",
     "Accept",
     "Cancel",
+    "Contains",
     "Decline",
+    "EvalAnswer",
+    "EvalModel",
+    "Like",
+    "OneOf",
     "ReceivedEvent",
     "SyncClient",
     "UnansweredQuestion",

@@ -1,4 +1,7 @@
-"""The pytest plugin: the fixtures `client` and `schema_snapshot`. It imports only pytest until a test needs more."""
+"""The pytest plugin: the fixtures `client`, `schema_snapshot` and `model`, and suites of evals as tests.
+
+It imports only pytest until a test needs more.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from defserve.testing.client import SyncClient
+    from defserve.testing.evals import EvalModel
 
 ERAS = ("handshake", "stateless")
 TRANSPORTS = ("memory", "stdio", "http", "ws")
@@ -19,6 +23,7 @@ MARKERS = (
     ' "module:attr", "path/server.py:attr" or an address; over "memory", "stdio", "http", "ws" or several of them; with'
     " own_store it uses Server(store=...), and else an empty store in memory; options go to the client",
     'eras(*eras): run only in these eras: "handshake", "stateless", or a protocol version',
+    "eval(runs=5, least=0.8): the test asks the fixture `model`; it is called once a run, and most runs must pass",
 )
 PASSED = pytest.StashKey[bool]()
 
@@ -33,6 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=TRANSPORTS,
         help="the transport of the `client` fixture, if no mark sets one (default: memory); repeatable",
     )
+    group.addoption("--eval-record", action="store_true", help="ask the model for what evals have not recorded")
+    group.addoption("--eval-model", metavar="MODEL", help="the model of evals, such as ollama:qwen3")
+    group.addoption("--eval-url", metavar="URL", help="where that model is, for --eval-record")
+    group.addoption("--eval-key-env", metavar="NAME", help="the variable that holds the endpoint's key")
+    parser.addini("eval_model", "the model of evals, such as ollama:qwen3")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,6 +70,30 @@ def _transports(metafunc: pytest.Metafunc) -> tuple[str, ...]:
         if one not in TRANSPORTS:
             raise pytest.UsageError(f"serves(over={one!r}): use some of {', '.join(TRANSPORTS)}")
     return several
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A suite of evals is a file of tests, if it or the settings name a model."""
+    if not file_path.name.endswith((".eval.yaml", ".eval.yml")):
+        return None
+    from defserve.testing.evals import EvalFile, is_collected
+
+    if not is_collected(file_path, parent.config):
+        return None
+    made: Any = EvalFile
+    return made.from_parent(parent, path=file_path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test with the mark `eval` is called once a run."""
+    mark = pyfuncitem.get_closest_marker("eval")
+    if mark is None or "model" not in pyfuncitem.funcargs:
+        return None
+    from defserve.testing.evals import call_each_run
+
+    call_each_run(pyfuncitem, **mark.kwargs)
+    return True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -106,6 +140,19 @@ def client(request: pytest.FixtureRequest, defserve_era: str, defserve_over: str
     finally:
         # A test that failed must not be reported again for answers that it did not reach.
         client.close(check=request.node.stash.get(PASSED, False))
+
+
+@pytest.fixture
+def model(request: pytest.FixtureRequest) -> Generator[EvalModel, None, None]:
+    """A model that is asked with the tools of the server under test: `model.ask("…").called("find_books")`.
+
+    Its answers come from a recording beside the test. With `--eval-record` it is asked for those that are missing.
+    """
+    from defserve.testing.evals import open_eval_model
+
+    server, _ = _server_under_test(request, TRANSPORTS[0])
+    with open_eval_model(request.config, server, request.path.parent, request.path.stem, request.node.name) as model:
+        yield model
 
 
 @pytest.fixture

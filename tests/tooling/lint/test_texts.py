@@ -151,3 +151,4 @@ def test_tools_that_are_described_in_nearly_the_same_words():
     )
     (complaint,) = only(found, "similar-tools")
     assert "'price'" in complaint.finding.problem
+    assert '"product"' in complaint.finding.problem and '"shop"' in complaint.finding.problem

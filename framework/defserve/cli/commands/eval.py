@@ -150,20 +150,12 @@ def run_eval(argv: list[str]) -> int:
     suite = read_suite(Path(suites[0])) if suites else None
     rest = [word for word in words if word not in suites]
     if not rest and suite is not None and suite.server and options.module is None and command is None:
-        rest = [_resolve_server(suite)]
+        rest = [suite.locate_server()]
     with redirect_stdout_to_stderr(), ProgressDisplay(LISTING_STEP):
         target = resolve_target(rest, options.module, command)
     if rest:
         raise UsageError(f"{rest[0]!r} is unexpected", fix="name one server and one suite: shelf.eval.yaml")
     return asyncio.run(_EvalCommand(target, suite, options, words).run())
-
-
-def _resolve_server(suite: EvalSuite) -> str:
-    """The server that a suite names. A file is looked for beside the suite."""
-    named = suite.server or ""
-    path, colon, variable = named.partition(".py")
-    beside = suite.path.parent / f"{path}.py"
-    return f"{beside}{variable}" if colon and beside.is_file() else named
 
 
 class _EvalCommand:
@@ -215,7 +207,7 @@ class _EvalCommand:
             self.notes.append(f"{count} tools are more than most models take: let them search, Server(search='always')")
         if definitions.is_searched and self.options.tools != "real":
             self.notes.append(
-                "this server is searched, and nothing runs: use --tools real, or all tools: --client 'defserve tooling'"
+                "this server is searched, and nothing runs: use --tools real, or --client 'defserve tooling' for all"
             )
         if self.options.tools == "canned" and any(t.result and t.result.is_real for case in cases for t in case.turns):
             raise UsageError("a case wants real results", fix="add --tools real, or write the result into the case")

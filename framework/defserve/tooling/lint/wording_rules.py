@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from defserve.base.hidden_characters import describe_hidden_characters as hidden_in
 from defserve.core.json_values import is_array, is_mapping
+from defserve.search.entries import make_listed_entry
+from defserve.search.ranking import find_close_pairs
 from defserve.tooling.lint.definitions import (
     ItemDefinition,
     LintFinding,
@@ -20,8 +22,6 @@ from defserve.tooling.lint.definitions import (
 )
 
 MAX_DESCRIPTION_LENGTH: Final = 1_000
-ALIKE: Final = 0.8
-FEW_WORDS: Final = 4
 
 # Every pair is compared; a longer list has other problems.
 COMPARED: Final = 200
@@ -96,19 +96,24 @@ def _of(item: ItemDefinition | None, problem: str, fix: str) -> LintFinding:
 
 
 def find_similar_tools(found: ServerDefinitions) -> Iterator[LintFinding]:
+    """By name, or by the words that few other tools have: what a model could mix up, it tells apart by the rest."""
     compared = found.tools[:COMPARED]
     meant = {tool.name: _means(tool.name) for tool in compared}
-    said = {tool.name: frozenset(split_identifier(tool.description)) for tool in compared}
+    close = {
+        (pair.one.name, pair.other.name): pair.shared
+        for pair in find_close_pairs([make_listed_entry(tool.wire) for tool in compared])
+    }
     for one, other in combinations(compared, 2):
         if meant[one.name] == meant[other.name]:
             yield make_finding(
                 other, f"has nearly the same name as {one.name!r}", "keep one, or choose names that differ"
             )
-        elif _alike(said[one.name], said[other.name]):
+        elif shared := close.get((one.name, other.name)):
+            words = ", ".join(f'"{word}"' for word in shared)
             yield make_finding(
                 other,
-                f"is described in nearly the same words as {one.name!r}",
-                "keep one, or say when to use which",
+                f"is close to {one.name!r}: both say {words}",
+                "keep one, or say when to use which; `defserve eval` measures whether models tell them apart",
             )
 
 
@@ -118,10 +123,6 @@ def _means(name: str) -> frozenset[str]:
     same = next((min(verbs) for verbs in SAME_VERBS for word in known if word in verbs), None)
     nouns = {word.removesuffix("s") for word in known if not any(word in verbs for verbs in SAME_VERBS)}
     return frozenset({*nouns, f"<{same}>"}) if same and nouns else frozenset({name})
-
-
-def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
-    return min(len(one), len(other)) >= FEW_WORDS and len(one & other) >= ALIKE * len(one | other)
 
 
 # -- Rules about what a tool may do, what it says about that, and what guards it.
