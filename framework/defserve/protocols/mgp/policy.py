@@ -57,7 +57,7 @@ class PolicyRequest:
     rights        the scopes of its credential
     is_local      whether it is the user who runs this server: then it has all rights, and `rights` is empty
     tool          the name of the tool; `server_id` is the server behind this one that it belongs to, if it does
-    arguments     what the function would get: checked against its schema, with defaults
+    arguments     those of the call, checked against the schema of the tool. What the caller left out is absent
     risk_level    what the tool's author says of it: "safe", "moderate", "dangerous", or empty
     trace_id      names the call in logs and in the audit
     """
