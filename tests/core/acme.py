@@ -6,8 +6,8 @@ Acme peers have a level. Tools tagged `level-2` are for peers of level 2 and abo
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 from defserve import Refused, ToolError
@@ -21,8 +21,10 @@ from defserve.core.extension import (
     Next,
     Offer,
     Provider,
+    RequestWrapper,
     Section,
     SectionedExtension,
+    SendRequest,
     Stages,
     Wrapper,
     section,
@@ -76,6 +78,7 @@ class Acme(Extension):
 
     def __init__(self) -> None:
         self.journal: list[str] = []
+        self.watched: list[str] = []
         self.negotiated: list[bool] = []
         self.closed: list[Session] = []
         self.phases: list[Phase] = []
@@ -122,6 +125,24 @@ class Acme(Extension):
     async def around_call(self, call: Call, params: Any, next: Next) -> Any:
         call.local(Note).text = params.get("acmeNote")
         return {**await next(call, params), "acmeNote": f"{call.local(Note).text}!"}
+
+    @contextmanager
+    def watch_message(self, session: Session, method: str, params: Any, call: Call | None) -> Iterator[None]:
+        if not method.startswith(("acme/", "notifications/acme/")):
+            yield
+            return
+        self.watched.append(f"{method} {'asks' if call is not None else 'tells'}")
+        try:
+            yield
+        finally:
+            self.watched.append(f"{method} is over")
+
+    def around_requests(self) -> RequestWrapper:
+        return self.stamp_request
+
+    async def stamp_request(self, session: Session, method: str, send: SendRequest, params: Any, numbered: Any) -> Any:
+        result = await send({**params, "_meta": {"acmeStamp": method}}, numbered)
+        return {**result, "acmeSeen": True}
 
     async def around_list(self, call: Call, params: Any, next: Next) -> Any:
         result = await next(call, params)

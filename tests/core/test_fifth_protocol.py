@@ -41,6 +41,40 @@ def serve(acme: Acme, *, limits: Limits | None = None) -> Server:
 # -- terms
 
 
+async def test_what_no_wrapper_sees_is_watched():
+    acme = Acme()
+    async with raw(serve(acme), ERAS[0], opened=False) as peer:
+        await peer.ask("acme/hello")
+        await peer.tell("notifications/acme/knock")
+        await turns()
+    assert acme.watched == [
+        "acme/hello asks",
+        "acme/hello is over",
+        "notifications/acme/knock tells",
+        "notifications/acme/knock is over",
+    ]
+
+
+async def test_a_listener_that_waits_is_watched_to_its_end():
+    acme = Acme()
+    async with raw(serve(acme), ERAS[0], handshake_offer(1)) as peer:
+        await peer.tell("notifications/acme/tune", {"level": "3"})
+        await turns()
+    assert "tune 3" in acme.journal
+    assert acme.watched == ["notifications/acme/tune tells", "notifications/acme/tune is over"]
+
+
+async def test_the_servers_own_requests_are_wrapped():
+    server = serve(Acme())
+    async with raw(server, ERAS[0], {"roots": {}}) as peer:
+        (session,) = server.composition.sessions
+        asking = asyncio.create_task(session.request("roots/list", {}))
+        question = await peer.hear()
+        assert question["params"]["_meta"] == {"acmeStamp": "roots/list"}
+        await peer.send({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": []}})
+        assert await asking == {"roots": [], "acmeSeen": True}
+
+
 @eras
 async def test_the_capability_is_shown_only_to_a_client_that_offers_it(version: str):
     server = serve(Acme())

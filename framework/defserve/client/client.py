@@ -13,7 +13,7 @@ from anyio import CancelScope
 
 from defserve.base.version import VERSION
 from defserve.client.answers import Answers, maybe_await, send_with_input_rounds
-from defserve.client.conversation import ProgressHandler, RequestObserver, choose_conversation
+from defserve.client.conversation import ProgressHandler, RequestObserver
 from defserve.client.eras import (
     NEWEST_VERSION_BY_ERA,
     ClientOffer,
@@ -26,7 +26,7 @@ from defserve.client.eras import (
     open_conversation,
 )
 from defserve.client.exchange import RequestHandler
-from defserve.client.extension import ClientComposition, ClientExtension
+from defserve.client.extension import ClientComposition, ClientExtension, choose_conversation
 from defserve.client.link import ClientLink
 from defserve.client.replies import (
     RETURN_TYPE_KEY,

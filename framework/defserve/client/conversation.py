@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.exchange import (
@@ -36,9 +35,6 @@ from defserve.client.replies import RawReply, read_raw_reply
 from defserve.core.messages import EncodedJson, Message, Reply, Request, RequestId, encode, is_request_id
 from defserve.core.outgoing_requests import OutgoingRequests, mark_error_retrieved, unwrap_reply
 from defserve.errors import PeerError, PeerGone, PeerTimeout
-
-if TYPE_CHECKING:
-    from defserve.protocols.mcp.telemetry import TelemetryOptions
 
 Params: TypeAlias = Mapping[str, Any]
 
@@ -399,15 +395,6 @@ class ClientConversation:
     def _departure(self) -> PeerGone:
         # A new exception each time: one that is raised twice keeps the first traceback.
         return PeerGone(self._gone.message if self._gone else "the peer left")
-
-
-def choose_conversation(telemetry: TelemetryOptions | None) -> Callable[..., ClientConversation]:
-    """What makes a conversation: a plain one, or one whose messages are traced."""
-    if telemetry is None:
-        return ClientConversation
-    from defserve.client.telemetry import TracedConversation
-
-    return partial(TracedConversation, telemetry)
 
 
 def _ignore(said: object) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from defserve.client.conversation import ClientConversation
 from defserve.client.eras import merge_objects
 from defserve.client.exchange import NotificationHandler, RequestHandler, RequestObserver
 from defserve.client.replies import Json
@@ -17,6 +18,7 @@ from defserve.errors import PeerGone, UsageError
 
 if TYPE_CHECKING:
     from defserve.client.eras import SessionTerms
+    from defserve.protocols.mcp.telemetry import TelemetryOptions
 
 SendParams: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Json]]
 """Sends one request whose method is already chosen, and gives back its result."""
@@ -105,3 +107,15 @@ class ClientComposition:
         for wrap in self.wrappers.get(method) or self.wrappers[ALL_METHODS]:
             send = partial(wrap, method, send, observer)
         return send
+
+
+# -- The conversation that a client, or a proxy, has with its server.
+
+
+def choose_conversation(telemetry: TelemetryOptions | None) -> Callable[..., ClientConversation]:
+    """What makes a conversation: a plain one, or one whose messages are traced."""
+    if telemetry is None:
+        return ClientConversation
+    from defserve.client.telemetry import TracedConversation
+
+    return partial(TracedConversation, telemetry)

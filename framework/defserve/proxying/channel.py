@@ -14,7 +14,6 @@ from pydantic_core import to_json
 from defserve.auth.authority import is_stranger
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.version import VERSION
-from defserve.client.conversation import choose_conversation
 from defserve.client.eras import (
     MCP_KEY_PREFIX,
     ClientOffer,
@@ -25,6 +24,7 @@ from defserve.client.eras import (
     UpdateStream,
     open_conversation,
 )
+from defserve.client.extension import choose_conversation
 from defserve.client.link import PollingLink
 from defserve.client.replies import Json, is_method_missing, object_or_empty
 from defserve.core.json_values import is_object
@@ -110,7 +110,7 @@ class BackendChannel:
             on_request=self.answer_request,
             on_notification=self._heard,
             on_gone=self._on_peer_gone,
-            shown=lambda data: self._owner.secrets.redact_text(data.decode(errors="replace")),
+            shown=self._show_message,
         )
         self.conversation.start()
         try:
@@ -120,6 +120,9 @@ class BackendChannel:
         except BaseException:
             await self.aclose()
             raise
+
+    def _show_message(self, data: bytes) -> str:
+        return self._owner.secrets.redact_text(data.decode(errors="replace"))
 
     async def aclose(self) -> None:
         """End the conversation, and the child if it is one."""

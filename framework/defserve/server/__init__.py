@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from defserve.protocols.mgp.access import AccessPolicy, Entry
     from defserve.protocols.mgp.audit import AuditLogger
     from defserve.protocols.mgp.events import EventChannel
+    from defserve.protocols.mgp.policy import (
+        PolicyDecision,
+        PolicyRequest,
+        allow_call,
+        refuse_call,
+        require_confirmation,
+    )
     from defserve.server.metrics import Metrics
     from defserve.server.server import Server
     from defserve.server.telemetry import Telemetry, TelemetryOptions
@@ -32,6 +39,9 @@ else:
             "defserve.protocols.mgp.access": "AccessPolicy Entry",
             "defserve.protocols.mgp.audit": "AuditLogger",
             "defserve.protocols.mgp.events": "EventChannel",
+            "defserve.protocols.mgp.policy": (
+                "PolicyDecision PolicyRequest allow_call refuse_call require_confirmation"
+            ),
             "defserve.server.metrics": "Metrics",
             "defserve.server.server": "Server",
             "defserve.server.telemetry": "Telemetry TelemetryOptions",
@@ -47,7 +57,12 @@ __all__ = [
     "EventChannel",
     "EventSettings",
     "Metrics",
+    "PolicyDecision",
+    "PolicyRequest",
     "Server",
     "Telemetry",
     "TelemetryOptions",
+    "allow_call",
+    "refuse_call",
+    "require_confirmation",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
 from math import ceil
@@ -237,8 +237,13 @@ def _format_new_key(principal: str, tool: str = "TOOL") -> str:
 # -- gates -------------------------------------------------------------------------------------------------
 
 
-async def explain_call(server: Server, caller: ExaminedCaller, tool_name: str) -> CallDecision:
-    """What each gate says about a call of the tool by this caller. Raises UsageError if there is no such tool."""
+async def explain_call(
+    server: Server, caller: ExaminedCaller, tool_name: str, arguments: Mapping[str, Any] | None = None
+) -> CallDecision:
+    """What each gate says about a call of the tool by this caller. Raises UsageError if there is no such tool.
+
+    Only a policy looks at the `arguments`.
+    """
     registry = server.mcp.tools.registry
     if (tool := registry.get(tool_name)) is None:
         raise UsageError(
@@ -258,8 +263,32 @@ async def explain_call(server: Server, caller: ExaminedCaller, tool_name: str) -
             if not any(step.outcome == "refused" for step in steps):
                 steps.append(_make_refusal("call", error))
             return CallDecision(steps)
-        steps.append(await _explain_confirmation(server, call, tool))
+        policy = await _explain_policy(server, call, tool, arguments)
+        steps += policy
+        if not policy or policy[0].outcome == "passed":
+            steps.append(await _explain_confirmation(server, call, tool))
     return CallDecision(steps)
+
+
+async def _explain_policy(
+    server: Server, call: Call, tool: Tool, arguments: Mapping[str, Any] | None
+) -> list[CallStep]:
+    """What the function decides that the author gave as `policy`; nothing if there is none."""
+    if server.mgp.options.policy is None:
+        return []
+    from defserve.protocols.mgp.policy import UNDECIDED, PolicyRefused, ask_policy
+
+    try:
+        decision = await ask_policy(server.mgp.options.policy, call, tool, arguments or {})
+    except PolicyRefused as error:
+        fix = "the policy of the server decides: see its function"
+        if UNDECIDED in error.message and arguments is None:
+            fix = "the policy may need arguments: defserve why … --arguments '{…}'; else see the log"
+        return [CallStep("policy", "refused", error.message, fix)]
+    if decision.outcome == "confirm":
+        sentence = f"a person is asked, because {decision.reason}; a client that cannot ask one is refused"
+        return [CallStep("policy", "depends", sentence, "call it from a client whose user can be asked")]
+    return [CallStep("policy", "passed", decision.reason or "allowed by the policy of the server")]
 
 
 def _explain_rights(server: Server, caller: Principal, tool: Tool, wider_key: str) -> Iterator[CallStep]:

@@ -156,6 +156,7 @@ SERVER_OPTION_RULES: Final[Mapping[str, OptionRule]] = {
     ),
     "limits": OptionRule(lambda value: isinstance(value, Limits), _limits_fix),
     "egress": OptionRule(_is_egress, _always('write egress=Egress(hosts=["api.example.com"])')),
+    "policy": OptionRule(callable, _always("write policy=decide, a function of a PolicyRequest")),
     "access": OptionRule(_is_access_policy, _always('write access=AccessPolicy("opt-in", entries=[…])')),
     "secret": OptionRule(
         lambda value: isinstance(value, str | bytes), _always("give a text, or bytes"), is_secret=True

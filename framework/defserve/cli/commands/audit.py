@@ -63,7 +63,7 @@ VERIFY_ABOUT: Final = """Check every line of an audit log, and that its end was 
 
 Exits with 0 if the log is intact, 1 if it is broken, 2 if it could not be checked."""
 SHOW_ABOUT: Final = "Show the events of an audit log, oldest first. The log is not checked; `verify` does that."
-EXPORT_ABOUT: Final = """Send an audit log to an OpenTelemetry collector (OTLP over HTTP), on from the last export.
+EXPORT_ABOUT: Final = """Send an audit log to an OpenTelemetry collector (OTLP), from where the last export ended.
 
 The position is kept in a store. While the collector is away, nothing is lost: the records wait in the log. A record
 that was sent twice, because this was killed, has the same log.record.uid. Ends when all is sent; with --follow never.

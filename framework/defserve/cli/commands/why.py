@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from argparse import Namespace
 from pathlib import Path
@@ -14,6 +15,7 @@ from defserve.cli.screen import show_stdout
 from defserve.cli.screen_blocks import JsonBlock, StyledLine
 from defserve.cli.target import NAME_ONE, find_project_target, load_target, redirect_stdout_to_stderr
 from defserve.client.targets import is_server_address
+from defserve.core.json_values import is_object
 from defserve.errors import UsageError
 from defserve.server.call_decision import TOKEN, Outcome, examine_caller, explain_call
 
@@ -38,6 +40,7 @@ EXAMPLES: Final = """  defserve why ci delete_note --server notes.py            
   defserve why token delete_note --token @token.txt           whoever the token proves
   defserve why token delete_note                              you, as defserve login signed you in
   defserve why alice delete_note --scopes notes.read,notes.write
+  defserve why bob refund --arguments '{"amount": 500}'        what a policy says of these arguments
   defserve why bob vault_read --server mgp.toml               of the kernel that serves this file
 """
 
@@ -61,6 +64,7 @@ def main(argv: list[str]) -> int:
             help=f"a file with the token; - is stdin (default: the variable {TOKEN_VARIABLE}, or your sign-in)",
         ),
         CommandArgument("--scopes", metavar="A,B", help="assume that the caller has these scopes"),
+        CommandArgument("--arguments", metavar="JSON", help="what the tool is called with, for a policy to look at"),
         JSON_FLAG,
     )
     target = options.server or find_project_target()
@@ -88,8 +92,22 @@ async def _explain(target: str, options: Namespace) -> dict[str, Any]:
     if options.caller == TOKEN and not token and (sign_in := _find_sign_in(server)) is not None:
         token, granted = sign_in.access_token, sign_in.scopes
     caller = await examine_caller(server, options.caller, token=token, scopes=scopes, granted=granted)
-    decision = await explain_call(server, caller, options.tool)
+    decision = await explain_call(server, caller, options.tool, _parse_arguments(options.arguments))
     return {"caller": caller.title, "tool": options.tool, **decision.describe()}
+
+
+def _parse_arguments(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        arguments = json.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--arguments is not JSON: {error}", fix="write an object: --arguments '{\"amount\": 5}'"
+        ) from None
+    if not is_object(arguments):
+        raise UsageError("--arguments is not an object", fix="write --arguments '{\"amount\": 5}'")
+    return arguments
 
 
 def _find_sign_in(server: Any) -> Tokens | None:

@@ -29,7 +29,7 @@ from defserve.protocols.mcp.errors import get_trace_id
 from defserve.protocols.mcp.items import ORIGINAL_NAME_FACET
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import ServerNotReady, ServerRestarting
-from defserve.protocols.mgp.terms import get_call_sections, get_tool_security
+from defserve.protocols.mgp.terms import PolicyRecord, get_call_sections, get_tool_security
 from defserve.protocols.mgp.vocabulary import CUSTOM_NAME_PATTERN
 
 if TYPE_CHECKING:
@@ -212,6 +212,8 @@ class AuditedCall:
             about["original_name"] = original
         if (outer := self._call.outer) is not None:
             about["called_by"] = outer.subject_name
+        if (policy := self._call.peek(PolicyRecord)) is not None:
+            about["policy"] = {"decision": policy.outcome, "reason": policy.reason}
         if self._security is not None:
             block = self._security.to_wire()
             about |= {"risk_level": block["risk_level"], "validator_applied": block["validator"]}

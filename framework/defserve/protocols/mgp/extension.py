@@ -309,7 +309,8 @@ class MGP(SectionedExtension):
     def _concerns(self, item: Any, active: frozenset[str]) -> bool:
         options, found = self.options, get_tool_security(item)
         is_enforced = found is not None and found.is_enforced
-        return is_enforced or options.access is not None or bool(options.audit) or self.name in active
+        is_watched = options.access is not None or options.policy is not None or bool(options.audit)
+        return is_enforced or is_watched or self.name in active
 
     def _admit(self, call: Call, tool: Any) -> None:
         if self.access is not None:
@@ -319,10 +320,19 @@ class MGP(SectionedExtension):
             found.start_url_tracking()
 
     async def _judge(self, call: Call, tool: Any, arguments: dict[str, Any]) -> None:
-        if (found := get_tool_security(tool)) is None:
-            return
-        await found.judge_arguments(self.options.egress, arguments)
-        if found.security.confirmation_required:
+        if (found := get_tool_security(tool)) is not None:
+            await found.judge_arguments(self.options.egress, arguments)
+        needs_yes = found is not None and found.security.confirmation_required
+        if self.options.policy is not None:
+            from defserve.protocols.mgp.policy import ask_policy
+
+            decision = await ask_policy(self.options.policy, call, tool, arguments)
+            if decision.outcome == "confirm":
+                from defserve.protocols.mgp.permissions import confirm_call
+
+                await confirm_call(self, call, tool, arguments, policy="always")
+                return
+        if needs_yes:
             from defserve.protocols.mgp.permissions import confirm_call
 
             await confirm_call(self, call, tool, arguments)

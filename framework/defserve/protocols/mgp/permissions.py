@@ -28,6 +28,7 @@ from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.errors import PermissionDenied
 from defserve.protocols.mgp.terms import (
     CONFIRMED_META_KEY,
+    ConfirmPolicy,
     PermissionPolicy,
     PersonConfirmedMarker,
     RequestedToolMarker,
@@ -336,11 +337,13 @@ class NotConfirmed(Refused):
     error_type = "confirmation_required"
 
 
-async def confirm_call(mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any]) -> None:
-    """Return when the call may go on. Raises NotConfirmed."""
+async def confirm_call(
+    mgp: MGP, call: Call, tool: Tool, arguments: dict[str, Any], policy: ConfirmPolicy | None = None
+) -> None:
+    """Return when the call may go on, by this policy or else the server's. Raises NotConfirmed."""
     from defserve.protocols.mcp.asking import client_requests
 
-    policy, caller, name = mgp.options.confirm, identify_caller(call), tool.name
+    policy, caller, name = policy or mgp.options.confirm, identify_caller(call), tool.name
     if policy == "never":
         return
     if is_stranger(caller):

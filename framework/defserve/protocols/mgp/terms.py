@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from defserve.guard.egress import Egress
     from defserve.protocols.mgp.access import AccessPolicy
     from defserve.protocols.mgp.audit import AuditSinks
+    from defserve.protocols.mgp.policy import Policy
     from defserve.protocols.mgp.security import ToolSecurity
 
 
@@ -124,13 +125,22 @@ class PersonConfirmedMarker:
     """Belongs to a call that a person has confirmed here."""
 
 
+class PolicyRecord:
+    """What the policy has decided about a call: "allow", "refuse", "confirm" or "error", and why."""
+
+    __slots__ = ("outcome", "reason")
+
+    def __init__(self) -> None:
+        self.outcome = self.reason = ""
+
+
 class RequestedToolMarker:
     """Belongs to a call whose client named another tool, or spelled it otherwise: what it named, if that is listed."""
 
     item: Any = None
 
 
-# -- What an author sets for the whole server: `Server(permissions=…, granted=…, confirm=…, access=…, audit=…)`.
+# -- What an author sets for the whole server: `Server(permissions=…, confirm=…, access=…, policy=…, audit=…)`.
 
 
 PermissionPolicy = Literal["operator", "config_only", "deny_all"]
@@ -145,6 +155,7 @@ class SecurityFields(TypedDict, total=False):
     granted: Sequence[str]
     confirm: ConfirmPolicy
     access: AccessPolicy
+    policy: Policy
     audit: AuditSinks
     server_id: str
     trust_level: TrustLevel
@@ -157,7 +168,7 @@ class SecurityOptions:
     `permissions` None: `operator` for local and authenticated peers, `config_only` for anonymous ones.
     """
 
-    __slots__ = ("permissions", "granted", "confirm", "access", "audit", "server_id", "trust_level", "egress")
+    __slots__ = ("permissions", "granted", "confirm", "access", "policy", "audit", "server_id", "trust_level", "egress")
 
     def __init__(
         self,
@@ -165,6 +176,7 @@ class SecurityOptions:
         granted: Sequence[str] = (),
         confirm: ConfirmPolicy = "auto",
         access: AccessPolicy | None = None,
+        policy: Policy | None = None,
         audit: AuditSinks = (),
         server_id: str | None = None,
         trust_level: TrustLevel = "standard",
@@ -172,10 +184,10 @@ class SecurityOptions:
     ) -> None:
         self.confirm: ConfirmPolicy = confirm
         self.permissions, self.granted, self.access, self.audit = permissions, granted, access, audit
-        self.server_id, self.trust_level, self.egress = server_id, trust_level, egress
+        self.policy, self.server_id, self.trust_level, self.egress = policy, server_id, trust_level, egress
 
     @property
     def list_protections(self) -> list[str]:
         """What the author set that changes how tools are protected."""
-        found = [name for name in ("permissions", "granted", "access", "audit") if getattr(self, name)]
+        found = [name for name in ("permissions", "granted", "access", "policy", "audit") if getattr(self, name)]
         return found if self.confirm == "auto" else [*found, "confirm"]

@@ -229,7 +229,7 @@ def encode_logs(source: ExportedLog, events: list[dict[str, Any]]) -> bytes:
     resource = request.resource_logs.add()
     _add_attribute(resource.resource.attributes, "service.name", source.service)
     scope = resource.scope_logs.add()
-    scope.scope.name, scope.scope.version = "defserve.audit", VERSION
+    scope.scope.name, scope.scope.version = "defserve.stores.audit", VERSION
     for event in events:
         _add_record(scope.log_records.add(), source, event)
     return request.SerializeToString()
@@ -353,10 +353,8 @@ def make_collector(url: str | None) -> Collector:
 
     Raises UsageError if there is none, or without the package for it.
     """
-    try:
-        import opentelemetry.proto.collector.logs.v1.logs_service_pb2  # noqa: F401
-    except ImportError:
-        raise UsageError("this needs OpenTelemetry's exporter", fix='pip install "defserve[telemetry]"') from None
+    if not _has_protobufs():
+        raise UsageError("this needs OpenTelemetry's exporter", fix='pip install "defserve[telemetry]"')
     variables = os.environ
     address = (
         url or variables.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT") or variables.get("OTEL_EXPORTER_OTLP_ENDPOINT") or ""
@@ -366,3 +364,12 @@ def make_collector(url: str | None) -> Collector:
     given = variables.get("OTEL_EXPORTER_OTLP_LOGS_HEADERS") or variables.get("OTEL_EXPORTER_OTLP_HEADERS") or ""
     pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
     return Collector(address, {unquote(name.strip()): unquote(value.strip()) for name, _, value in pairs})
+
+
+def _has_protobufs() -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec("opentelemetry.proto.collector") is not None
+    except ModuleNotFoundError:
+        return False
