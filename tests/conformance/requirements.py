@@ -268,6 +268,11 @@ MCP-AUTH-5 C | scopes of the challenge, else of the metadata; more scopes beside
 MCP-AUTH-6 C | state and the issuer's name are checked, as plain text, before a code is used
 MCP-AUTH-7 C | another issuer is a new start: nothing of the old one is shown to it
 MCP-AUTH-8 C | tokens go to their server alone, over https or on this machine
+MCP-AUTH-9 S | identity assertions (ID-JAG): header, claims, audience, client and resource; each fault is invalid_grant
+MCP-AUTH-10 S | an assertion is taken once; scopes are the intersection; there is no refresh token
+MCP-AUTH-11 S | the metadata names the grant profile, and never who is trusted
+MCP-AUTH-12 S | client credentials by a secret or private_key_jwt, without dynamic registration
+MCP-AUTH-13 C | a company's provider gives an assertion for the issuer and the resource, which is exchanged for a token
 MCP-9.2 C | annotations are not trusted
 MCP-9.4 S | arguments that do not fit are a tool error
 MCP-10.2 S | Python types map to their JSON Schema

@@ -63,6 +63,7 @@ async def exchange(
     return await http.post("/token", data=fields, auth=auth, headers=headers)
 
 
+@pytest.mark.req("MCP-AUTH-10")
 async def test_a_person_of_the_company_comes_in_without_a_further_sign_in(company: Provider) -> None:
     async with at(make_proxy(company)) as http:
         answer = (await exchange(http, company.make_id_jag(SITE, "claude", scope="notes:read"), resource=URL)).json()
@@ -121,6 +122,7 @@ WRONG: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.req("MCP-AUTH-9")
 async def test_one_wrong_thing_is_enough(company: Provider, wrong: str, caplog: pytest.LogCaptureFixture) -> None:
     changed, check = WRONG[wrong]
     caplog.set_level(logging.DEBUG)
@@ -170,6 +172,7 @@ async def test_optional_claims_may_be_there(company: Provider) -> None:
         (None, "notes:read notes:write", "notes:read"),
     ],
 )
+@pytest.mark.req("MCP-AUTH-10")
 async def test_scopes_are_the_intersection(
     company: Provider, asserted: str | None, asked: str | None, granted: str
 ) -> None:
@@ -188,6 +191,7 @@ async def test_an_issuer_gives_no_more_than_the_operator_lets_it(company: Provid
         assert refused.json()["error"] == "invalid_scope"
 
 
+@pytest.mark.req("MCP-AUTH-10")
 async def test_an_assertion_is_good_once_in_all_processes_and_after_a_restart(company: Provider, tmp_path: Any) -> None:
     shared: dict[str, Any] = {"store": f"sqlite:///{tmp_path}/grants.db", "secret": "k" * 32}
     assertion = company.make_id_jag(SITE, "claude")
@@ -287,6 +291,7 @@ async def test_whoever_is_not_allowed_any_more_is_out_at_once(company: Provider)
         assert answer.json()["error"] == "invalid_grant"
 
 
+@pytest.mark.req("MCP-AUTH-11")
 async def test_the_metadata_says_what_is_taken_and_never_who_is_trusted(company: Provider) -> None:
     async with at(make_proxy(company)) as http:
         answer = await http.get("/.well-known/oauth-authorization-server")
@@ -345,6 +350,7 @@ async def act(http: httpx2.AsyncClient, auth: tuple[str, str] | None = None, **f
     return await http.post("/token", data={"grant_type": "client_credentials", **form}, auth=auth)
 
 
+@pytest.mark.req("MCP-AUTH-12")
 async def test_a_client_acts_for_itself_with_a_secret_or_a_signature(company: Provider) -> None:
     async with at(make_proxy(company)) as http:
         signed = (await act(http, **client_assertion(), resource=URL)).json()
@@ -389,6 +395,7 @@ async def test_a_clients_assertion_is_good_once(company: Provider, tmp_path: Any
         assert (await act(other, **form)).json()["error"] == "invalid_client"
 
 
+@pytest.mark.req("MCP-AUTH-12")
 async def test_only_clients_that_the_operator_lets_may_act_for_themselves(company: Provider) -> None:
     vendor = FakeVendor()
     known = [RegisteredClient("job", secret="j" * 40, scopes=[])]

@@ -127,6 +127,7 @@ def make_cross_app_access(company: Provider, **options: Any) -> CrossAppAccess:
 
 
 @pytest.mark.parametrize("dpop", [False, True])
+@pytest.mark.req("MCP-AUTH-13")
 async def test_our_client_comes_in_by_the_companys_provider(company: Provider, url: str, dpop: bool) -> None:
     auth = make_cross_app_access(company, scopes=["notes:read", "notes:write"], dpop=dpop)
     async with RemoteServer(url, auth=auth).connect() as client:

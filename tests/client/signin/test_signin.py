@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -90,6 +91,32 @@ async def test_a_refused_token_is_renewed_by_its_refresh_token_and_else_by_the_p
     there.refreshing.clear()
     await call(there, store=store)
     assert len(there.visits) == 2 and len(there.registered) == 1
+
+
+CLAIMS = '{"access_token": {"acrs": {"value": "c1"}}}'
+
+
+@pytest.mark.parametrize(
+    ("claims", "asked"),
+    [
+        (b64encode(CLAIMS.encode()).decode(), CLAIMS),
+        (b64encode(b"[]").decode(), None),
+        ("not base64", None),
+        ("A" * 9_000, None),
+    ],
+)
+async def test_a_server_that_wants_more_proof_has_the_person_sign_in_again(
+    there: Company, claims: str, asked: str | None
+) -> None:
+    """A refreshed token would not do, and the issuer is told what the server wants."""
+    store = MemoryCredentialStore()
+    await call(there, store=store)
+    there.tokens.clear()
+    place = f'resource_metadata="{there.origin}/.well-known/oauth-protected-resource/mcp"'
+    there.challenge = f'Bearer error="interaction_required", claims="{claims}", {place}'
+    await call(there, store=store)
+    assert len(there.visits) == 2 and there.forms[-1]["grant_type"] == "authorization_code"
+    assert there.visits[1].get("claims") == asked
 
 
 async def test_a_sign_in_that_has_ended_is_not_renewed_for_ever(there: Company) -> None:

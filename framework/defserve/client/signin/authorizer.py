@@ -6,7 +6,9 @@ Then how a client signs in, as one writes it: `Remote(url, auth=SignIn())`, and 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from base64 import b64decode
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -56,6 +58,7 @@ from defserve.client.signin.grants import (
 )
 from defserve.client.signin.issuer import ClientRegistration, DiscoveredIssuer, discover_issuer, is_own_issuer
 from defserve.client.targets import connect_url
+from defserve.core.json_values import is_object
 from defserve.errors import PeerError, UsageError, explain_arguments
 
 MAX_VAIN_RENEWALS: Final = 2
@@ -63,6 +66,10 @@ MAX_VAIN_RENEWALS: Final = 2
 
 # A refresh token that is refused with one of these is of no use any more.
 ENDED: Final = frozenset(("invalid_grant", "invalid_client", "unauthorized_client"))
+
+# With one of these, a server wants the person to sign in again: a refreshed token would not do.
+STEP_UP_ERRORS: Final = frozenset(("interaction_required", "login_required", "consent_required", "insufficient_claims"))
+MAX_CLAIMS_LENGTH: Final = 8 * 1024
 
 AsyncWork: TypeAlias = Coroutine[Any, Any, bool]
 
@@ -202,7 +209,8 @@ class ServerAuthorizer:
         found = await self._discover(challenge, fetcher)
         # A new issuer is a new start: nothing of the old one is shown to it.
         is_same = credential is not None and credential.issuer.issuer == found.issuer.issuer
-        if credential is not None and is_same and status == 401 and credential.can_refresh and not self._in_vain:
+        is_refreshed = status == 401 and not self._in_vain and challenge.error not in STEP_UP_ERRORS
+        if credential is not None and is_same and is_refreshed and credential.can_refresh:
             self._in_vain += 1
             if await self._refresh(replace(credential, issuer=found.issuer)):
                 return True
@@ -250,8 +258,9 @@ class ServerAuthorizer:
         if isinstance(self._grant, PersonGrant) and OFFLINE_SCOPE in found.issuer.scopes:
             scopes = (*scopes, OFFLINE_SCOPE)
         key = ProofKey() if self._how.dpop or found.resource.wants_dpop or challenge.scheme == "dpop" else None
+        asked, claims = tuple(dict.fromkeys(scopes)), read_claims_request(challenge)
         credential = await self._grant.obtain(
-            GrantRequest(self._url, found, tuple(dict.fromkeys(scopes)), fetcher, key, self.credential)
+            GrantRequest(self._url, found, asked, fetcher, key, self.credential, claims)
         )
         async with self._hold_credential_lock():
             await self._store_credential(credential)
@@ -307,6 +316,18 @@ class ServerAuthorizer:
             yield
         finally:
             lock.__exit__(None, None, None)
+
+
+def read_claims_request(challenge: OAuthChallenge) -> str:
+    """The claims that a challenge asks for, which are base64 there; empty if there are none that can be read."""
+    text = challenge.parameters.get("claims", "")
+    if challenge.error not in STEP_UP_ERRORS or len(text) > MAX_CLAIMS_LENGTH:
+        return ""
+    try:
+        claims = b64decode(text, validate=True).decode("utf-8")
+        return claims if is_object(json.loads(claims)) else ""
+    except (ValueError, RecursionError):
+        return ""
 
 
 async def _as_peer_error(work: AsyncWork) -> bool:

@@ -42,6 +42,8 @@ class GrantRequest(NamedTuple):
     fetcher: Fetcher
     key: ProofKey | None
     known: Credential | None
+    claims: str = ""
+    """What a server says that its issuer has to ask the person for, as JSON (a claims request of OpenID Connect)."""
 
     def make_credential(self, client: ClientRegistration) -> Credential:
         """What will be kept, without its tokens."""
@@ -80,7 +82,7 @@ class PersonGrant:
         mark = "" if is_given else hashlib.sha256(issuer.issuer.encode()).hexdigest()[:16]
         async with self.redirect.open(known.redirect_uri if known else "", mark) as visit:
             client = await self._client(wanted, known, visit.uri)
-            attempt = Attempt(wanted.found, client, visit.uri, wanted.scopes)
+            attempt = Attempt(wanted.found, client, visit.uri, wanted.scopes, wanted.claims)
             await wanted.fetcher.check_url(issuer.authorization_endpoint, "the authorization endpoint")
             code = attempt.code_in(await visit.visit(attempt.url, attempt.is_answered_by))
             endpoint = TokenEndpoint(issuer, client, wanted.fetcher, proof_key=wanted.key)
@@ -251,6 +253,7 @@ OWN_FIELDS: Final = frozenset(
         "resource",
         "scope",
         "prompt",
+        "claims",
     )
 )
 """What the request for a code says. Of a field that stands there twice, an issuer may read either."""
@@ -278,6 +281,7 @@ class Attempt:
     client: ClientRegistration
     redirect_uri: str
     scopes: Sequence[str]
+    claims: str = ""
     state: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48), repr=False)
 
@@ -295,6 +299,8 @@ class Attempt:
         }
         if self.scopes:
             fields["scope"] = " ".join(self.scopes)
+        if self.claims:
+            fields["claims"] = self.claims
         if OFFLINE_SCOPE in self.scopes:
             # OpenID Connect Core §11: without it, this scope is ignored.
             fields["prompt"] = "consent"

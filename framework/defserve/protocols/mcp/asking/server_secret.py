@@ -62,7 +62,11 @@ class ServerSecret:
     def get_lasting_secret(self) -> bytes | None:
         """The secret that outlives this process; None if none was given."""
         secret = os.environ.get(SECRET_VARIABLE) if self._secret is None else None
-        return _check_secret(secret, SECRET_VARIABLE) if secret else self._secret
+        if not secret:
+            return self._secret
+        from defserve.base.secret_references import read_setting
+
+        return _check_secret(read_setting(secret, SECRET_VARIABLE), SECRET_VARIABLE)
 
     def _make_sealer(self) -> Sealer:
         import secrets
