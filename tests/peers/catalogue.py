@@ -77,7 +77,8 @@ HOSTS = (
     Peer("smolagents", "host", SMOLAGENTS, "smolagents_client.py", ANY_WAYS, (*TOOLS_ONLY, "recursive")),
     Peer("LlamaIndex", "host", LLAMA_INDEX, "llama_index_tools.py", ANY_WAYS, (*TOOLS_ONLY, "recursive")),
     Peer("dspy", "host", DSPY, "dspy_tools.py", ANY_WAYS, (*TOOLS_ONLY, "recursive")),
-    Peer("Mastra", "host", MASTRA, "mastra.cjs", ANY_WAYS, (*TOOLS_ONLY, "recursive", "structured list")),
+    # Its second version has no SSE.
+    Peer("Mastra", "host", MASTRA, "mastra.cjs", (STDIO_ANY, HTTP_ANY), (*TOOLS_ONLY, "recursive", "structured list")),
 )
 
 
