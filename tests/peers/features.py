@@ -8,7 +8,7 @@ from typing import Any
 
 TOOLS = """
     add bill primes find withdraw count_to cook check_in summarize whoami clean places wait gave_up invite decorate
-    hours
+    hours weigh
 """
 
 HOURS = {"opens": "08:30:00", "last_order": "2026-11-17T21:45:00", "break_length": "PT45M"}
@@ -41,6 +41,7 @@ FEATURES = {
         Feature("version", "agrees on the protocol version that was asked for", True),
         Feature("list", "lists the tools", sorted(TOOLS.split())),
         Feature("call", "calls `add(2, 3)`", "5"),
+        Feature("recursive", "calls a tool whose argument is a recursive model", "5 crates of 15 kg"),
         Feature("structured", "gets an object as structured content", {"lines": 1, "total": 5}),
         Feature("structured list", "gets a list as structured content", {"result": [2, 3, 5]}),
         Feature("structured none", "gets `None` from a tool that returns `Model \\| None`", {"result": None}),

@@ -265,6 +265,7 @@ SERVER_OPTION_FIXES: Final = {
     "transforms": "server.mount(child, transform=Transform(…))",
     "token_verifier": "Server(auth=…): StaticTokens, ApiKeys, JWT, or a class with `verify`",
     "mask_error_details": "leave it out; details never leave the server, except those of ToolError",
+    "dereference_schemas": "leave it out; schemas are published without references",
     "show_banner": "leave it out; there is no banner",
     **{f"on_duplicate_{kind}": "replace=True where a name is used again" for kind in ("tools", "resources", "prompts")},
     "on_duplicate": "replace=True where a name is used again",

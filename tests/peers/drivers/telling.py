@@ -18,6 +18,9 @@ from typing import Any, Protocol
 PLAN: dict[str, Any] = json.loads(sys.argv[1])
 STATELESS = "2026-07-28"
 ORDER = [{"item": "tea", "price": 2.5, "quantity": 2}]
+CRATE: dict[str, Any] = {"weight": 5}
+for weight in (4, 3, 2, 1):
+    CRATE = {"weight": weight, "contents": ORDER, "crates": [CRATE]}
 GUEST = {"name": "Ann", "nights": 2}
 
 
@@ -108,6 +111,7 @@ async def _tour(caller: Caller) -> None:
 
     await attempt("list", names)
     await attempt("call", lambda: text("add", a=2, b=3))
+    await attempt("recursive", lambda: text("weigh", crate=CRATE))
     await attempt("structured", lambda: structured("bill", order=ORDER))
     await attempt("structured list", lambda: structured("primes"))
     await attempt("structured none", lambda: structured("find", name="x"))

@@ -35,6 +35,15 @@ class Guest(BaseModel):
     nights: int = Field(1, ge=1)
 
 
+class Crate(BaseModel):
+    """A crate, and the crates in it."""
+
+    weight: float = Field(gt=0)
+    label: str | None = None
+    contents: list[Line] = []
+    crates: list[Crate] = []
+
+
 class Hours(BaseModel):
     opens: time
     last_order: datetime
@@ -57,6 +66,17 @@ def add(a: int, b: int) -> int:
 def bill(order: list[Line]) -> Bill:
     """Add up an order."""
     return Bill(lines=len(order), total=sum(line.price * line.quantity for line in order))
+
+
+@server.tool
+def weigh(crate: Crate) -> str:
+    """Weigh a crate with all that are in it."""
+    waiting, weights = [crate], list[float]()
+    while waiting:
+        one = waiting.pop()
+        weights.append(one.weight)
+        waiting += one.crates
+    return f"{len(weights)} crates of {sum(weights):g} kg"
 
 
 @server.tool

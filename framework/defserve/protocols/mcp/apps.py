@@ -74,11 +74,13 @@ class Apps(Extension):
             return {}
         facet: AppFacet = item.facets[APP_FACET_NAME]
         ui: Params = {}
+        flat: Params = {}
         if facet.uri is not None and facet.uri in self._views:
-            ui["resourceUri"] = facet.uri
+            # Hosts of the drafts read the flat member alone.
+            ui["resourceUri"] = flat["ui/resourceUri"] = facet.uri
         if facet.visible_to is not None:
             ui["visibility"] = [facet.visible_to]
-        return {"_meta": {"ui": ui}} if ui else {}
+        return {"_meta": {"ui": ui, **flat}} if ui else {}
 
 
 # -- Tools with a view (apps: resource discovery, visibility).

@@ -367,7 +367,10 @@ async def test_a_server_that_was_served_alone_can_be_mounted():
     _ = child.composition
     parent.mount(child, prefix="a")
     async with parent.connect(apps=True) as client:
-        assert ui(await client.tools())["a_count"] == {"resourceUri": "ui://a/counting/view"}
+        tools = await client.tools()
+        assert ui(tools)["a_count"] == {"resourceUri": "ui://a/counting/view"}
+        flat = {tool["name"]: tool.get("_meta", {}).get("ui/resourceUri") for tool in tools}
+        assert (flat["a_count"], flat["a_plain"]) == ("ui://a/counting/view", None), "hosts of the drafts read this one"
 
 
 def test_a_server_without_views_does_not_import_the_room():
