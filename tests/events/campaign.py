@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,6 @@ class Tally:
     seconds: float = 0.0
     lag_seconds: float = 0.0
     slow_behind: int = 0
-    notes: list[str] = field(default_factory=list[str])
 
 
 # -- The processes.
@@ -88,6 +87,8 @@ class ReceiverProcess:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def read_received(self) -> list[list[str]]:
         """The lines that were written whole."""
@@ -188,6 +189,7 @@ class Campaign:
         self._events, self._kills, self._chance = events, kills, random.Random(seed)
         self.tally = Tally()
         self._acknowledged: set[str] = set()
+        self._logged: set[str] = set()
         self._emitted = 0
 
     async def run(self) -> Tally:
@@ -214,7 +216,7 @@ class Campaign:
             emitted_at = time.monotonic()
             for receiver in receivers:
                 logged = await read_log(group, receiver.lane, start[receiver.lane])
-                await self._check(receiver, logged)
+                await self.check_receiver(receiver, logged)
             self.tally.lag_seconds = time.monotonic() - emitted_at
             await self._check_slow(group, slow, start)
             missing = self._acknowledged - self._logged
@@ -256,9 +258,7 @@ class Campaign:
                 os.kill(pid, signal.SIGKILL)
             self.tally.worker_kills += 1
 
-    _logged: set[str] = set()
-
-    async def _check(self, receiver: ReceiverProcess, logged: list[str]) -> None:
+    async def check_receiver(self, receiver: ReceiverProcess, logged: list[str]) -> None:
         """Wait until a subscription has got the last event of its lane; then compare all of them."""
         deadline = time.monotonic() + PATIENCE
         while len({words[0] for words in receiver.read_received()}) < len(set(logged)):

@@ -27,7 +27,7 @@ from defserve.protocols.mcp.events.draft import GAP_TYPE, SUBSCRIPTION_ID_HEADER
 from defserve.protocols.mcp.events.event_log import Cursor, CursorCodec, Occurrence
 from defserve.protocols.mcp.events.event_types import EventType, matches_filter
 from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender, sign_webhook
-from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, Ledger, Subscription, WebhookRecords
+from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, Subscription, WebhookRecords
 from defserve.stores.store import Lease, Space, StoreBusy, make_lease_token
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ SUSPEND_SECONDS: Final = 3_600.0
 
 LOOK_SECONDS: Final = 2.0
 """How often the subscriptions are looked at, for what other processes have done to them."""
+LOOK_SHARE: Final = 4
+"""For how many times as long as a look took there is no other."""
 IDLE_LOOK_SECONDS: Final = 5.0
 NEWS_LOOK_SECONDS: Final = 60.0
 """How often the log is looked at without news: those of another process may have been lost on their way."""
@@ -76,7 +78,6 @@ class Deliveries:
         self._has_backends = has_backends
         self._changed = asyncio.Event()
         self._running: dict[str, SubscriptionDelivery] = {}
-        self._ledgers: dict[Space, Ledger] = {}
         self._token = make_lease_token()
         self._started = asyncio.get_running_loop().time()
 
@@ -106,30 +107,35 @@ class Deliveries:
         except StoreBusy:
             return
         try:
-            while await lease.is_held() and await self._update_tasks():
+            clock = asyncio.get_running_loop().time
+            while await lease.is_held():
+                began = clock()
+                if not await self._update_tasks():
+                    break
+                # While many subscribe, most of the time is theirs.
+                await asyncio.sleep(LOOK_SHARE * (clock() - began))
                 await _wait(self._changed, LOOK_SECONDS)
         finally:
             for running in self._running.values():
                 running.task.cancel()
             await asyncio.gather(*(running.task for running in self._running.values()), return_exceptions=True)
             self._running.clear()
-            self._ledgers.clear()
             await lease.release()
 
     async def _update_tasks(self) -> bool:
         """Have a task for each subscription. False if there is none."""
-        wanted: dict[str, Space] = {}
-        ledgers = {space: await self._records.read_ledger(space) async for space in self._records.iter_spaces()}
-        for space, ledger in ledgers.items():
-            wanted |= dict.fromkeys(ledger.ids, space)
+        wanted: dict[str, tuple[Space, int]] = {}
+        async for space in self._records.iter_spaces():
+            for id, changed_at in (await self._records.read_ledger(space)).ids.items():
+                wanted[id] = space, changed_at
         for id in [id for id, running in self._running.items() if id not in wanted or running.task.done()]:
             self._running.pop(id).task.cancel()
-        for id, space in wanted.items():
+        for id, (space, changed_at) in wanted.items():
             if id not in self._running:
-                self._running[id] = SubscriptionDelivery(self, space, id)
-            elif self._ledgers.get(space) != ledgers[space]:
-                self._running[id].mark_changed()  # something of this caller was made, refreshed or removed
-        self._ledgers = ledgers
+                self._running[id] = SubscriptionDelivery(self, space, id, changed_at)
+            elif self._running[id].changed_at != changed_at:
+                self._running[id].changed_at = changed_at
+                self._running[id].mark_changed()
         return bool(wanted)
 
     # -- for the task of a subscription ------------------------------------------------------------------
@@ -203,16 +209,19 @@ class _ProgressLost(Exception):
 class SubscriptionDelivery:
     """Delivers the events of one subscription, one after another, in a `task` of its own.
 
+    `changed_at` is when it was made or refreshed last.
+
     Thousands wait at the same time. So it has one task and one event to wait for, it keeps what it has read of the
     store until that changes, and does not write down each event that it only passes.
     """
 
     __slots__ = (
-        *("task", "_deliveries", "_records", "_hub", "_space", "_id", "_waker", "_is_changed"),
+        *("task", "changed_at", "_deliveries", "_records", "_hub", "_space", "_id", "_waker", "_is_changed"),
         *("_event", "_subscription", "_progress", "_stored", "_position"),
     )
 
-    def __init__(self, deliveries: Deliveries, space: Space, id: str) -> None:
+    def __init__(self, deliveries: Deliveries, space: Space, id: str, changed_at: int) -> None:
+        self.changed_at = changed_at
         self._deliveries, self._records, self._hub = deliveries, deliveries.records, deliveries.hub
         self._space, self._id = space, id
         self._waker, self._is_changed = asyncio.Event(), True

@@ -112,9 +112,12 @@ class DeliveryProgress:
 
 @dataclass(slots=True)
 class Ledger:
-    """The ids of a caller's subscriptions, and until when each address (by its hash) counts as verified."""
+    """A caller's subscriptions, and until when each address (by its hash) counts as verified.
 
-    ids: list[str] = field(default_factory=list[str])
+    `ids` has for each when it was made or refreshed, so that another process sees which of them have changed.
+    """
+
+    ids: dict[str, int] = field(default_factory=dict[str, int])
     verified: dict[str, int] = field(default_factory=dict[str, int])
 
 
@@ -156,7 +159,7 @@ class WebhookRecords:
             known = Subscription.from_bytes(found[wanted.id]) if wanted.id in found else None
             if wanted.id not in ledger.ids and len(ledger.ids) >= most:
                 raise LimitExceeded("too many webhooks", data={"limit": "webhooks", "max": most})
-            ledger.ids = [*(each for each in ledger.ids if each != wanted.id), wanted.id]
+            ledger.ids[wanted.id] = max(now, ledger.ids.get(wanted.id, 0) + 1)
             alive = {
                 each: until for each, until in ledger.verified.items() if until > now and each != hash_text(wanted.url)
             }
@@ -242,7 +245,7 @@ class WebhookRecords:
             ledger = _parse_ledger(before)
             if id not in ledger.ids:
                 return False
-            ledger.ids.remove(id)
+            del ledger.ids[id]
             ledger.verified = {each: until for each, until in ledger.verified.items() if until > self.now()}
             is_empty = not ledger.ids and not ledger.verified
             put = {} if is_empty else {LEDGER: to_json(asdict(ledger))}
