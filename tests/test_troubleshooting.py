@@ -137,6 +137,9 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "a store in Redis needs the redis package": lambda desk: desk.lacks("redis", "redis.asyncio").types(
         "state", "list", "redis://localhost:6379/0"
     ),
+    "a store in Postgres needs the psycopg package": lambda desk: desk.lacks("psycopg").types(
+        "state", "list", "postgres://localhost/notes"
+    ),
     "pytest is not installed": without_pytest,
     # over the network
     "serving on <address> without knowing by which names it may be reached": lambda desk: desk.serves(

@@ -28,12 +28,13 @@ from .push_measure import PUSH
 from .results import Results
 from .shared_measure import SHARED
 from .state_measure import RAW, REPLAY, STATE
+from .stores_measure import STORES
 from .streaming_measure import STREAMING
 from .targets import SUBJECT, judge
 from .workers_measure import WORKERS
 
 OUTPUT = environment.ROOT / "bench-results"
-SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | PUSH | STATE | CODE_MODE | PROXY | WORKERS | SHARED
+SECTIONS = STDIO | HTTP | STREAMING | GATEWAY | PUSH | STATE | CODE_MODE | PROXY | WORKERS | SHARED | STORES
 GROUPS = {
     "stdio": STDIO,
     "http": HTTP,
@@ -44,6 +45,7 @@ GROUPS = {
     "code": CODE_MODE,
     "proxy": PROXY,
     "workers": WORKERS | SHARED,
+    "stores": STORES,
 }
 ALL_NAMES = list(dict.fromkeys(each.name for each in (CONTENDERS[0], *HTTP_CONTENDERS, *CONTENDERS)))
 PAGE_NAMES = [DIRECT, *ALL_NAMES, MCP_PROXY, RAW, REPLAY]

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".bench-venv"
 PEERS = ("fastmcp>=4.1,<5", "mcp>=2.3,<3")
 HTTP_SERVER = ("uvicorn>=0.30", "httptools>=0.6", "uvloop>=0.19", "websockets>=15")
-SHARING = ("redis[hiredis]>=6",)
+SHARING = ("redis[hiredis]>=6", "psycopg[binary]>=3.2.4")
 NODE_PACKAGES = (
     ("@modelcontextprotocol/server", "2.4.0"),
     ("@modelcontextprotocol/node", "2.1.2"),

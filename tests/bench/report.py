@@ -121,6 +121,9 @@ SECTIONS: tuple[Section, ...] = (
     ("Workers, resident memory of a session, of 10,000 over 4 workers, in bytes", "workers-memory", _with_range),
     *_of_calls("Sessions that workers share through a Redis", "shared", "all processes"),
     ("Sessions that workers share: scripts that Redis runs for each call", "shared-scripts", _median_only),
+    ("A call with state, latency, p50, in µs", "stores-p50", _median_only),
+    ("A call with state, processor time of the server, in µs", "stores-cpu", _median_only),
+    ("A call with state, round trips to the store", "stores-trips", _median_only),
     ("mgp/health/ping while every worker thread sleeps, p99 in ms", "health-p99", _with_range),
     ("add over HTTP while a slow reader streams in the same session, p99 in ms", "stream-p99", _with_range),
     (

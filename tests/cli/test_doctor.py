@@ -150,3 +150,14 @@ def test_two_deployments_of_one_name_are_told_that_they_need_a_namespace(
     found = doctor._namespace()
     assert found.state == state and "DEFSERVE_NAMESPACE" in found.about
     assert ("DEFSERVE_NAMESPACE" in found.fix) == (state == "missing")
+
+
+def test_of_a_kernel_it_says_which_servers_are_started_for_each_call(defserve: Run, folder: Path):
+    servers = {"plain": "", "together": 'per = "shared"', "ready": "spares = 4"}
+    text = "".join(f'[[servers]]\nid = "{id}"\ncommand = "x"\n{more}\n' for id, more in servers.items())
+    (folder / "mgp.toml").write_text(text + '[[servers]]\nid = "far"\nurl = "https://a.example/mcp"\n')
+    states = {name: each["state"] for (_, name), each in found(defserve, "mgp.toml").items()}
+    assert states == {"plain": "missing", "together": "ok", "ready": "ok", "far": "ok"}
+    assert 'per = "shared"' in found(defserve, "mgp.toml")[doctor.KERNEL, "plain"]["fix"]
+    (folder / "mgp.toml").write_text(f'[kernel]\nkeys = "keys.json"\n{text}')
+    assert {each["state"] for each in found(defserve, "mgp.toml").values()} == {"ok"}

@@ -167,6 +167,7 @@ ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
         "redis": "renames keys into a server's part",
     },
     "stores/redis.py": {"redis": "the store itself: its spaces come from ServerStore, but for the format"},
+    "stores/postgres.py": {"redis": "the store itself: its spaces come from ServerStore"},
     "stores/shared/worker_link.py": {"redis": "its prefix is the identity's"},
     "stores/audit/chain.py": {
         HMAC: "the key is the auditor's own; the log has a name, in a store that of its server",
@@ -191,7 +192,9 @@ COMMANDS: Final = frozenset(
 )
 
 
-WORDS: Final = re.compile(rf"hmac\.|blake2b|open_store|RedisStore|SqliteStore|RedisAddress|redis|{'|'.join(CIPHERS)}")
+WORDS: Final = re.compile(
+    rf"hmac\.|blake2b|open_store|[A-Z][a-z]+Store|RedisAddress|PostgresAddress|redis|{'|'.join(CIPHERS)}"
+)
 OWNERS: Final = re.compile("redis|client|pipe|listening")
 
 
@@ -207,7 +210,7 @@ def made_keys(source: str) -> Iterator[str]:
         has_key = called == "blake2b" and any(word.arg == "key" for word in node.keywords)
         if has_key or called in CIPHERS:
             yield HMAC
-        elif called in ("open_store", "RedisStore", "SqliteStore", "RedisAddress"):
+        elif called in ("open_store", "RedisStore", "SqliteStore", "PostgresStore", "RedisAddress", "PostgresAddress"):
             yield "open_store" if called == "open_store" else "redis"
         elif isinstance(function, ast.Attribute) and called in ("new", "digest", *COMMANDS):
             owner = ast.unparse(function.value)

@@ -16,6 +16,7 @@ import pytest
 from tests.auth.browsing import Visit, answer_of
 from tests.auth.vendor import vendor_at_address
 from tests.auth.web import stateless
+from tests.stores.postgres_server import PostgresServer
 from tests.stores.redis_server import RedisServer
 from tests.waiting import wait_until
 
@@ -81,7 +82,7 @@ def processes(folder: Path, count: int, **env: str) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+@pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
 async def test_a_sign_in_may_reach_another_process_at_every_step(kind: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
         vendor = stack.enter_context(vendor_at_address())
@@ -90,6 +91,10 @@ async def test_a_sign_in_may_reach_another_process_at_every_step(kind: str, tmp_
             redis = RedisServer()
             stack.callback(redis.remove)
             store = redis.start().address
+        if kind == "postgres":
+            postgres = PostgresServer().start()
+            stack.callback(postgres.remove)
+            store = postgres.url
         env = {"VENDOR": vendor.issuer, "PUBLIC_URL": f"{PUBLIC}/mcp", "STORE": store}
         balancer = InTurns(stack.enter_context(processes(tmp_path, 2, **env)))
         async with httpx2.AsyncClient(transport=balancer, base_url=PUBLIC) as http:

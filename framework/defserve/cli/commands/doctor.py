@@ -27,9 +27,14 @@ EXAMPLES: Final = """  defserve doctor
   defserve doctor --auth https://tools.example.com/mcp
   defserve doctor --auth https://tools.example.com/mcp --token @token.txt
   defserve doctor memory.py
+  defserve doctor mgp.toml
 """
 OLDEST: Final = (3, 11)
 MCPL: Final = "feature sets"
+KERNEL: Final = "Processes of a kernel's servers"
+FIX_STARTS: Final = (
+    'give callers keys ([kernel] keys), set per = "shared" if the server keeps nothing of a caller, or spares = 4'
+)
 PORT: Final = 8000
 
 # Extra → the modules that it installs.
@@ -91,13 +96,18 @@ def main(argv: list[str]) -> int:
             help="with --auth: say which check this token fails; - is stdin",
         ),
         JSON_FLAG,
-        CommandArgument("target", nargs="*", help="check this server instead: list what MCPL hosts would switch off"),
+        CommandArgument(
+            "target",
+            nargs="*",
+            help="check this server instead: what MCPL hosts would switch off; or this mgp.toml: who shares a process",
+        ),
     )
     if options.token is not None and options.auth is None:
         raise UsageError("--token needs the address of a server", fix="add --auth URL")
     if options.target:
         try:
-            found = list(_feature_sets(options.target))
+            is_kernel = len(options.target) == 1 and options.target[0].endswith(".toml")
+            found = list(_kernel_servers(options.target[0]) if is_kernel else _feature_sets(options.target))
         except UsageError as error:
             return print_error(str(error), 1)
     else:
@@ -146,6 +156,26 @@ def _feature_sets(words: list[str]) -> Iterator[DoctorFinding]:
         yield DoctorFinding(MCPL, one.name, "missing" if denied else "ok", about, FIX_DENIED if denied else "")
     if not sets:
         yield DoctorFinding(MCPL, server.name, "unused", "it has no feature sets")
+
+
+def _kernel_servers(path: str) -> Iterator[DoctorFinding]:
+    """Which servers of a kernel would be started for each call of a caller without a session or key."""
+    from defserve.kernel.config.loading import load_kernel_config
+
+    config = load_kernel_config(path)
+    for entry in config.servers:
+        launch = entry.launch
+        if launch.url or launch.per == "shared":
+            yield DoctorFinding(KERNEL, entry.id, "ok", "callers share it" if launch.per else "it runs elsewhere")
+        elif config.settings.keys:
+            yield DoctorFinding(KERNEL, entry.id, "ok", "a process for each caller, known by its key")
+        elif launch.spares is not None:
+            yield DoctorFinding(KERNEL, entry.id, "ok", f"{launch.spares} processes wait for callers")
+        else:
+            about = "over HTTP, a caller without a key gets a process for each call, and may wait until it is started"
+            yield DoctorFinding(KERNEL, entry.id, "missing", about, FIX_STARTS)
+    if not config.servers:
+        yield DoctorFinding(KERNEL, config.path.name, "unused", "it has no servers")
 
 
 def findings(port: int) -> Iterator[DoctorFinding]:
