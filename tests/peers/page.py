@@ -16,8 +16,8 @@ PAGE = ROOT / "docs" / "compatibility.md"
 _INTRO = """\
 # Compatibility: which clients are supported
 
-Which clients work with defserve? This page lists the MCP clients, agent frameworks, bridges and servers that we tested,
-feature by feature.
+Which clients work with defserve? This page lists the MCP clients, agent frameworks, bridges and servers
+that we tested, feature by feature.
 
 `make peers` runs the real programs over loopback, and `make peers ARGS=--write` writes this page. They all speak MCP;
 for MGP, MCPL and MCPx see [protocols](protocols.md).
