@@ -198,7 +198,6 @@ TARGETS = [
     ("https://shop.example/mcp", Network("tcp", "http", "", "shop.example", 443)),
     ("http://127.0.0.1:8000/mcp", Network("tcp", "http", "", "127.0.0.1", 8000)),
     ("ws://127.0.0.1/mcp", Network("tcp", "websocket", "", "127.0.0.1", 80)),
-    ("unix:/run/shop.sock", Network("unix", "http")),
 ]
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from defserve import Command, Server, State
 from defserve.client import Mcpl, Mgp
 from defserve.proxying.boundary import OWN_MEMBERS, clean_result
-from defserve.server.metrics import UNNAMED, _classify_result  # pyright: ignore[reportPrivateUsage]
+from defserve.server.metrics import UNNAMED, classify_result
 from tests.proxying.backends import until_listed
 from tests.rows import for_each_row
 
@@ -111,10 +111,10 @@ FORGED = ["x) 0.1 ms\n2026 INFO all is well", "a\u2028b", "\x1b[2J", "x" * 65, "
 @for_each_row("said", FORGED)
 def test_the_name_of_an_error_in_the_log_is_a_name(said: Any):
     meta = {"dev.defserve/error": {"error_type": said}}
-    assert _classify_result({"isError": True, "_meta": meta}).error_type == UNNAMED
+    assert classify_result({"isError": True, "_meta": meta}).error_type == UNNAMED
 
 
 def test_usual_names_of_errors_are_logged_as_they_are():
     for said in ("permission_denied", "ValueError", "a.b-c", ""):
         meta = {"dev.defserve/error": {"error_type": said}}
-        assert _classify_result({"isError": True, "_meta": meta}).error_type == said
+        assert classify_result({"isError": True, "_meta": meta}).error_type == said

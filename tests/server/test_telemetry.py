@@ -29,10 +29,13 @@ from defserve import Limits, Server, ToolError
 from defserve.client.client import Client
 from defserve.client.targets import RemoteServer, connect_url
 from defserve.errors import UsageError
+from defserve.serve.address import Address
+from defserve.serve.network import serve_sockets
+from defserve.serve.sockets import bind_sockets
 from defserve.server.logs import JsonLogFormatter, SpanIds
 from defserve.server.telemetry import Telemetry, TelemetryOptions
 from tests.at_address import at_address
-from tests.raw import ERAS, HANDSHAKE, STATELESS, Raw, raw, turns
+from tests.raw import ERAS, HANDSHAKE, PREFIX, STATELESS, Raw, raw, turns
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -364,6 +367,27 @@ async def test_a_websocket_and_a_unix_socket_are_told_apart(tmp_path: Any):
         await client.call("think")
     told = attributes(watched.spans["tools/call think"])
     assert (told["network.transport"], told["network.protocol.name"]) == ("tcp", "websocket")
+
+    watched = Watched()
+    app, path = watched.server.asgi(), str(tmp_path / "s")
+    with bind_sockets(Address("unix", path, 0, "/")) as sockets:
+        async with serve_sockets(app, watched.server.limits, sockets):
+            reader, writer = await asyncio.open_unix_connection(path)
+            meta = {f"{PREFIX}protocolVersion": STATELESS, f"{PREFIX}clientCapabilities": {}}
+            message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+            body = json.dumps(message).encode()
+            head = (
+                "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nmcp-method: tools/list\r\n"
+                f"accept: application/json, text/event-stream\r\nmcp-protocol-version: {STATELESS}\r\n"
+                f"content-length: {len(body)}\r\n\r\n"
+            )
+            writer.write(head.encode() + body)
+            assert b" 200 " in await reader.readline()
+            writer.close()
+            await app.provider.stop()
+    told = attributes(watched.spans["tools/list"])
+    assert (told["network.transport"], told["network.protocol.name"]) == ("unix", "http")
+    assert "client.address" not in told
 
 
 def test_a_scope_without_addresses_is_a_unix_socket():

@@ -118,8 +118,6 @@ class TracedConversation(ClientConversation):
 def describe_target(target: str, session_id: str = "") -> Network:
     """How the server at an address is reached. A command, and a server in this process, are at the end of a pipe."""
     parts = urlsplit(target) if "://" in target else None
-    if target.startswith("unix:"):
-        return Network("unix", "http", session_id=session_id)
     if parts is None or parts.scheme not in ("http", "https", "ws", "wss"):
         return Network(session_id=session_id)
     is_secure = parts.scheme in ("https", "wss")

@@ -392,7 +392,7 @@ class Wire:
 
 
 def socket_on(wire: Wire) -> WebSocket:
-    socket = WebSocket(wire.receive, wire.send, 1000)
+    socket = WebSocket({"type": "websocket"}, wire.receive, wire.send, 1000)
     socket.conversation = PretendConversation()
     return socket
 

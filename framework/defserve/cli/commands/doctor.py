@@ -47,6 +47,8 @@ EXTRAS: Final = {
     "sandbox": ("pydantic_monty",),
     "dev": ("watchfiles", "cookiecutter", "rich", "build", "hatchling", "libcst"),
     "semantic": ("numpy", "safetensors", "tokenizers", "wordllama"),
+    # Its packages lie in one namespace, which is there if any of them is.
+    "telemetry": ("opentelemetry",),
 }
 NEEDED: Final = (
     "pydantic",
