@@ -16,7 +16,9 @@ from tests.evals.template_recordings import RECORDING, ROOT
 BODIES = tuple(load_template_questions().choices("body"))
 
 
-@pytest.mark.parametrize("body", [pytest.param(body, marks=[pytest.mark.slow] * (body != "minimal")) for body in BODIES])
+@pytest.mark.parametrize(
+    "body", [pytest.param(body, marks=[pytest.mark.slow] * (body != "minimal")) for body in BODIES]
+)
 def test_a_new_project_replays_its_suite(body: str, tmp_path: Path) -> None:
     project = create_project({"project_name": "Any Name", "body": body}, tmp_path).folder
     paths = os.pathsep.join([str(project / "src"), str(ROOT / "framework")])
