@@ -258,7 +258,9 @@ def fold_text(text: str) -> str:
 
 def _contains(wanted: Any, actual: Any) -> bool:
     if isinstance(actual, str):
-        return isinstance(wanted, str) and normalize("NFC", wanted).casefold() in normalize("NFC", actual).casefold()
+        # YAML reads `contains: 555` as a number.
+        text = str(wanted) if _is_number(wanted) else wanted
+        return isinstance(text, str) and normalize("NFC", text).casefold() in normalize("NFC", actual).casefold()
     return is_array(actual) and any(find_mismatch(wanted, item) is None for item in actual)
 
 

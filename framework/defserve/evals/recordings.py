@@ -66,11 +66,12 @@ class RecordingHead(NamedTuple):
 
 
 class RecordedAnswer(NamedTuple):
-    """An answer, and what its calls were answered with."""
+    """An answer, and what its calls were answered with. `tools` are those of the next request, if they are others."""
 
     answer: ModelAnswer
     replies: tuple[ToolReply, ...]
     case: str = ""
+    tools: tuple[Json, ...] | None = None
 
 
 def compute_key(dialect: str, request: ModelRequest, run: int | str) -> str:
@@ -215,6 +216,7 @@ def recorded_to_wire(recorded: RecordedAnswer) -> Json:
         },
         "results": [[reply.text, reply.is_error] for reply in recorded.replies],
         "usage": usage,
+        **({"tools": list(recorded.tools)} if recorded.tools is not None else {}),
     }
 
 
@@ -231,7 +233,9 @@ def recorded_from_wire(value: Json) -> RecordedAnswer | None:
     )
     counts = TokenUsage(*(n if isinstance(n := usage.get(name), int) else None for name in TokenUsage._fields))
     answer = ModelAnswer(told["text"], read, STOPS.get(str(told.get("stop")), "end"), counts)
-    return RecordedAnswer(answer, replies, str(value.get("case")))
+    tools = value.get("tools")
+    listed = tuple(tools) if is_array(tools) and all(map(is_object, tools)) else None
+    return RecordedAnswer(answer, replies, str(value.get("case")), listed)
 
 
 def _pairs(values: Iterable[Any]) -> list[tuple[Any, Any]]:

@@ -355,8 +355,9 @@ class _Conversation:
         else:
             pairs = zip(answer.calls, meant, strict=True)
             replies = tuple([await self._reply(sent, call, turn, is_dry) for sent, call in pairs])
+        listed = recorded.tools if recorded is not None else await self._list_again(replies)
         if recorded is None and self.runner.recording is not None:
-            stored = RecordedAnswer(replace(answer, raw=None), replies, self.case.name)
+            stored = RecordedAnswer(replace(answer, raw=None), replies, self.case.name, listed)
             self.runner.recording.store_answer(key, self.case.name, self.run, number, stored)
         self.messages.append(ModelSaid(answer))
         if is_dry:
@@ -367,13 +368,16 @@ class _Conversation:
             self.searches += [
                 reply.text for reply, call in zip(replies, meant, strict=False) if call.name == DISCOVER_TOOL
             ]
-        if self.client is not None and replies and self.given.is_searched:
-            # A search may have loaded tools into this conversation's list.
-            whole = list(self.given.facts.tools.values())
-            self.given = replace(
-                await list_definitions(self.client, [dict(tool) for tool in whole]), system=self.given.system
-            )
+        if listed is not None:
+            self.given = replace(self.given, tools=listed)
         return replace(answer, calls=tuple(meant))
+
+    async def _list_again(self, replies: Sequence[ToolReply]) -> tuple[Json, ...] | None:
+        """What the model is shown next, if a search has loaded tools into this conversation's list."""
+        if self.client is None or not replies or not self.given.is_searched:
+            return None
+        tools = (await list_definitions(self.client)).tools
+        return None if tools == self.given.tools else tools
 
     def _resolve_call(self, call: ModelCall) -> ModelCall:
         """The call by its real name. A call through the search counts as one of the tool inside it."""

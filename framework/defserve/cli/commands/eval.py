@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 from defserve.cli.content import explain_write_errors
@@ -25,9 +26,10 @@ from defserve.cli.target import (
     split_command,
 )
 from defserve.cli.target_connection import CONNECTION_OPTIONS, connect_target
+from defserve.cli.target_listing import list_disconnected_servers
 from defserve.client.answers import Answers, Decline
 from defserve.client.client import Client
-from defserve.errors import UsageError
+from defserve.errors import PeerTimeout, UsageError
 from defserve.evals.cases import SUITE_SUFFIXES, EvalCase, EvalSuite, check_suite, read_suite
 from defserve.evals.dialects import DIALECTS, ModelParameters
 from defserve.evals.endpoint import (
@@ -84,6 +86,7 @@ EXAMPLES: Final = """  defserve eval server.py --draft > shelf.eval.yaml        
   defserve eval server.py shelf.eval.yaml --suggest            another description for the tool that loses
   defserve eval server.py shelf.eval.yaml --model ranker       no model: what the tool search would choose
 """
+MOUNTED_POLL_SECONDS: Final = 0.1
 VERDICT_STYLES: Final = {"pass": "good", "unclear": "warning", "fail": "bad", "incomplete": "bad", None: ""}
 
 EVAL_OPTIONS: Final = (
@@ -168,7 +171,13 @@ class _EvalCommand:
         self.is_replay = options.replay or (in_ci and not options.record)
 
     async def run(self) -> int:
+        # One conversation stays open to the end, so that what the server mounts is started once.
+        async with self._connect(self.options.client) as client:
+            return await self._run(client)
+
+    async def _run(self, client: Client) -> int:
         with redirect_stdout_to_stderr(), ProgressDisplay(LISTING_STEP):
+            await self._wait_for_mounted(client)
             now = self.suite.now if self.suite is not None else None
             definitions = await fetch_definitions(self._connect, self.options.client, now)
         if self.options.draft:
@@ -185,6 +194,15 @@ class _EvalCommand:
         self.notes += check_suite(self.suite, definitions.facts.tools)
         self._warn(definitions, cases)
         return await self._run_cases(self.suite, cases, definitions, self._parse_model(self.suite))
+
+    async def _wait_for_mounted(self, client: Client) -> None:
+        """Wait until every mounted server is there: half a list would be measured as if it were the whole."""
+        until = monotonic() + self.options.timeout
+        while missing := await list_disconnected_servers(client):
+            if monotonic() > until:
+                names = ", ".join(f"{name} ({note})" for name, note in missing.items())
+                raise PeerTimeout(f"not connected: {names}\n  fix: start it, or take it out of the file")
+            await asyncio.sleep(MOUNTED_POLL_SECONDS)
 
     def _parse_model(self, suite: EvalSuite) -> ModelName:
         named = self.options.model or suite.model

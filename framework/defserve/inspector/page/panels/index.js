@@ -17,6 +17,7 @@ export const panels = [
   panel("events", "Events", "Server", "live", "v", () => import("./events.js")),
   panel("skills", "Skills", "Server", "book", "i", () => import("./skills.js")),
   panel("compare", "Compare", "Server", "swap", "c", () => import("./compare.js")),
+  panel("evals", "Evals", "Server", "bars", null, () => import("./evals.js")),
   panel("wire", "Wire", "Protocol", "wire", "w", () => import("./wire.js")),
   panel("questions", "Questions", "Protocol", "question", "q", () => import("./questions.js")),
   panel("latency", "Latency", "Protocol", "bars", null, () => import("./latency.js")),
