@@ -63,7 +63,7 @@ def test_it_can_be_read_in_every_window_and_scheme_and_twice_as_large(browser: B
             problems += twice_as_large(browser, scene)
             problems += [f"{scene.name}: {each}" for each in browser.complaints()]
         browser.open("about:blank")
-    assert problems == []
+    assert not problems, "\n".join(problems)
 
 
 def in_every_window(browser: Browser, scene: Scene) -> list[str]:
@@ -111,4 +111,4 @@ def test_tab_comes_to_every_control_and_shows_where_it_is(browser: Browser, tmp_
             problems += [f"{scene.name} is not come to: {left}"] if left != "none" else []
             problems += [f"{scene.name} does not show its focus: {unseen}"] if unseen != "none" else []
         browser.open("about:blank")
-    assert problems == []
+    assert not problems, "\n".join(problems)

@@ -132,6 +132,7 @@ export function KeysTable({ panels, panel, keys = [] }) {
     title="Shortcuts"
     light
     wide
+    scrolls
     onClose=${close}
     foot=${html`<${Switch} label="Single letters are keys" on=${letters} onChange=${switchLetters} />
       <span class="grow small">Single letters are keys</span><${Button} onClick=${close} data-first="">Close<//>`}

@@ -28,8 +28,19 @@ function trap(event) {
 }
 
 // A modal. `onClose` is called by Esc; a click outside closes it only if `light`. `foot` has the buttons; the one with
-// `data-first` gets the focus.
-export function Dialog({ title, role = "dialog", onClose, light, foot, icon, wide, children, first = "[data-first]" }) {
+// `data-first` gets the focus. `scrolls`: it may be long and has nothing else that keys could scroll it by.
+export function Dialog({
+  title,
+  role = "dialog",
+  onClose,
+  light,
+  foot,
+  icon,
+  wide,
+  scrolls,
+  children,
+  first = "[data-first]",
+}) {
   const own = useRef(null);
   useFocus(own, first);
   useKeys({ escape: () => onClose?.() });
@@ -51,7 +62,7 @@ export function Dialog({ title, role = "dialog", onClose, light, foot, icon, wid
         ${icon}
         <h2 id="dialog-title" class="grow">${title}</h2>
       </div>
-      <div class="dbody">${children}</div>
+      <div class="dbody" tabindex=${scrolls ? 0 : null}>${children}</div>
       ${foot && html`<div class="df">${foot}</div>`}
     </div>
   </div>`;

@@ -370,8 +370,9 @@ export function MessageDrawer({ seq, onClose, onShow }) {
     ["eras", html`Both eras ${differences != null && html`<${Chip}>${plural(differences, "difference")}<//>`}`],
     ["headers", "Headers"],
   ];
-  return html`<section class="pane drawer wdrawer" aria-label="Message" style=${{ height: `${height}px` }}>
+  return html`<section class="pane drawer wdrawer" aria-label="The message in view" style=${{ height: `${height}px` }}>
     ${line}
+    <h2 class="vh">${found?.method || "Message"} ${found?.about}</h2>
     <${Tabs} label="Message" tabs=${tabs} value=${shown} onChange=${next => wire.set({ tab: next })} class="dtabs">
       ${
         found &&
