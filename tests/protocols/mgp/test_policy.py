@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from defserve import Server
+from defserve.auth import ApiKeys
+from defserve.client.targets import RemoteServer
 from defserve.errors import UsageError
 from defserve.protocols.mgp import policy as policies
 from defserve.protocols.mgp.policy import PolicyDecision, PolicyRequest, allow_call, refuse_call, require_confirmation
 from defserve.server.call_decision import examine_caller, explain_call
+from tests.at_address import at_address
 from tests.raw import ERAS, HANDSHAKE, raw
 from tests.rows import for_each_row
 
@@ -90,6 +94,26 @@ async def test_a_policy_sees_the_caller_its_rights_and_the_arguments_that_the_to
     assert request.is_local and request.caller.id == "local" and request.rights == frozenset()
     assert "note" not in request.arguments, "what was left out is absent"
     assert request.trace_id
+
+
+async def test_over_http_a_policy_sees_whose_key_it_is_and_what_the_key_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DEFSERVE_KEYS_PEPPER", "p" * 43)
+    keys, seen = ApiKeys(str(tmp_path / "keys.json")), list[PolicyRequest]()
+
+    def look(request: PolicyRequest) -> PolicyDecision:
+        seen.append(request)
+        return allow_call() if "refunds" in request.rights else refuse_call("no right to refunds")
+
+    server, _, run = make_shop(look, auth=keys)
+    for name, scopes, times in (("ada", ["refunds"], 1), ("bob", [], 0)):
+        run.clear()
+        token = (await keys.create(name, permissions=["ToolInvoke(*)"], scopes=scopes)).token
+        async with at_address(server) as url, RemoteServer(url, token=token).connect(timeout=10) as client:
+            result = await client.call_raw("refund", {"amount": 5})
+        assert result.get("isError", False) is (times == 0) and run == [5] * times
+        assert seen[-1].caller.id == name and seen[-1].caller.kind == "token" and not seen[-1].is_local
 
 
 BROKEN: list[tuple[str, Any]] = [

@@ -76,6 +76,8 @@ def main(argv: list[str]) -> int:
             fix="name its code: --server server.py; without the code, defserve doctor --auth "
             f"{target} says whether your token is accepted, and which scopes it has",
         )
+    if options.arguments is not None and target.endswith(".toml"):
+        raise UsageError("a kernel's file has no policy that would look at arguments", fix="leave --arguments out")
     with redirect_stdout_to_stderr():
         told = _ask_kernel(target, options) if target.endswith(".toml") else asyncio.run(_explain(target, options))
     if options.json:
