@@ -1,6 +1,6 @@
 """`python -m tests.evals.template_recordings` writes the scripted recordings of the project templates.
 
-No model is asked. The script answers as the suite of each template expects, so that a new project has something to replay.
+No model is asked. The script answers as the suite of each template expects: a new project has something to replay.
 """
 
 from __future__ import annotations

@@ -463,5 +463,16 @@ def _compare_security(was: Json, now: Json) -> Found:
         yield "confirmation-needed" if new.confirmation_required else "confirmation-dropped", "", "", ""
     hints, hint = (object_or_empty(side.get("annotations")) for side in (was, now))
     for name in sorted({*hints, *hint} - {"title"}):
-        if hints.get(name) != hint.get(name):
+        if _find_meaning(hints, name) != _find_meaning(hint, name):
             yield "hint-changed", shorten(name), _say(hints.get(name)), _say(hint.get(name))
+
+
+# What a hint means that is not given (MCP: ToolAnnotations).
+_HINT_DEFAULTS: Final = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
+
+
+def _find_meaning(hints: Json, name: str) -> Any:
+    """What a hint means to a client. A tool that only reads destroys nothing."""
+    if name == "destructiveHint" and hints.get("readOnlyHint") is True:
+        return False
+    return hints.get(name, _HINT_DEFAULTS.get(name))
