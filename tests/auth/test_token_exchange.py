@@ -222,6 +222,24 @@ async def test_a_client_is_asked_to_sign_its_user_in_again(company: Provider) ->
         assert (await call(http, token_of(company, "ann"))).status_code == 200
 
 
+async def test_a_client_with_a_session_is_asked_too(company: Provider) -> None:
+    company.wants_interaction = True
+    headers = {"authorization": f"Bearer {token_of(company, 'ann')}", "accept": "application/json, text/event-stream"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    async with client(make_server(company)) as http:
+
+        async def send(method: str, params: dict[str, Any], id: int | None) -> httpx2.Response:
+            message = {"jsonrpc": "2.0", "method": method, "params": params, **({"id": id} if id else {})}
+            return await http.post("/", json=message, headers=headers)
+
+        opened = await send("initialize", hello, 1)
+        headers |= {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+        await send("notifications/initialized", {}, None)
+        reply = await send("tools/call", {"name": "charge", "arguments": {}}, 2)
+    assert reply.status_code == 401
+    assert parse_oauth_challenge(reply.headers["www-authenticate"]).error == "interaction_required"
+
+
 async def test_where_the_transport_cannot_ask_the_tool_is_refused_clearly(company: Provider) -> None:
     company.wants_interaction = True
     server = make_server(company)
