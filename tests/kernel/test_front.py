@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from defserve.client.targets import connect_url
 from defserve.errors import DefserveError
 from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.kernel import Kernel
+from defserve.proxying.channel import BackendChannel
 from tests.at_address import at_address
 from tests.kernel.running import entry
 from tests.waiting import until
@@ -48,6 +51,28 @@ async def test_a_kernel_with_keys_serves_only_who_has_one(tmp_path: Path) -> Non
             with pytest.raises(DefserveError):
                 async with Client(await connect_url(url, token=wrong)) as stranger:
                     await stranger.call("a_add", a=1, b=2)
+
+
+async def test_without_a_key_no_call_waits_for_a_start_up_to_the_number_of_spares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mgp.toml").write_text(entry("a", more="spares = 3"))
+    kernel = Kernel(load_kernel_config(tmp_path / "mgp.toml"))
+    served, open_channel = list[int](), BackendChannel.open
+
+    async def note_process(channel: BackendChannel, link: Any, version: str | None) -> None:
+        await open_channel(channel, link, version)
+        served.append(link.pid)
+
+    async with at_address(kernel.server) as url, Client(await connect_url(url), version="stateless") as stranger:
+        backend = kernel.members["a"].backend
+        assert backend is not None
+        spares = backend.conversations.spares
+        await until(lambda: len(spares) == 3)
+        waiting = set(spares.pids)
+        monkeypatch.setattr(BackendChannel, "open", note_process)
+        await asyncio.gather(*(stranger.call("a_add", a=1, b=2) for _ in range(3)))
+    assert set(served) == waiting and len(served) == 3
 
 
 @pytest.mark.parametrize(("principal", "may"), [("ann", True), ("bob", False)])

@@ -313,7 +313,7 @@ def test_a_role_that_may_not_make_the_schema_is_told_what_to_do(
     postgres.execute("CREATE ROLE weak LOGIN")
     address = postgres.url.replace("tester@", "weak@") + "&schema=weak"
     with pytest.raises(StoreUnavailable):
-        run(open_store(address).open())
+        run(open_and_close(address))
     assert "CREATE SCHEMA … AUTHORIZATION" in caplog.text
     postgres.execute("CREATE SCHEMA weak AUTHORIZATION weak")
 
