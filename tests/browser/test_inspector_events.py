@@ -94,7 +94,7 @@ def test_events_fit_every_window_in_both_themes(browser: Browser):
     with inspector_in(browser, target_of(telling())) as inspector:
         for look in looks(browser, f"{inspector.url}#events", f"{ROWS} === 2"):
             look.fits()
-            browser.press(".t-list [role=option][id$='-1']")
+            browser.press(".t-list [role=option][id$='-0']")
             follow(browser, "Webhook")
             assert browser.page(f"{SHOWN}.includes('signature good')")
             look.is_fine()

@@ -23,8 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from defserve import Server
 from defserve.auth import ApiKeys
+from defserve.auth.principals import Principal, encode_principal
+from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.sending import make_webhook_secret
+from defserve.protocols.mcp.events.webhook_records import Subscription, WebhookRecords, make_caller_space
 from tests.faults.process import Broken
 from tests.listening import request
 from tests.raw import PREFIX, STATELESS
@@ -39,6 +43,8 @@ SLOW_LANE = LANES[0]
 SLOW_SECONDS = 0.25
 BATCH = 10
 PATIENCE = 120.0
+START_TRIES = 20
+SETTLING_SECONDS = 5.0
 MAX_SUBSCRIPTION_MB = 100.0
 
 
@@ -76,13 +82,22 @@ class ReceiverProcess:
         return f"http://127.0.0.1:{self.port}/hook"
 
     def start(self) -> None:
+        """Raises Broken if its port stays taken."""
         words = ("-m", "tests.events.receiver", str(self.port), str(self.file), self.secret, str(self.delay))
-        self._process = subprocess.Popen(
-            [sys.executable, *words], stdout=subprocess.PIPE, env=ENVIRONMENT, cwd=ROOT, text=True
-        )
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != "up\n":
-            raise Broken("a receiver did not start")
+        for _ in range(START_TRIES):
+            self._process = subprocess.Popen(
+                [sys.executable, *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=ENVIRONMENT,
+                cwd=ROOT,
+                text=True,
+            )
+            assert self._process.stdout is not None
+            if self._process.stdout.readline() == "up\n":
+                return
+            self.kill()
+        raise Broken("a receiver did not start")
 
     def kill(self) -> None:
         self._process.kill()
@@ -174,9 +189,12 @@ async def _wait_until_up(group: ServedGroup, process: subprocess.Popen[bytes]) -
 
 
 def find_free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return opened.getsockname()[1]
+    """One that no outgoing connection is given while its owner is away."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as opened, suppress(OSError):
+            opened.bind(("127.0.0.1", port))
+            return port
+    raise Broken("there is no free port")
 
 
 # -- One campaign.
@@ -321,35 +339,61 @@ async def read_log(group: ServedGroup, lane: str, cursor: str) -> list[str]:
 
 
 async def measure_subscriptions(count: int, callers: int = 100) -> tuple[float, float]:
-    """Megabytes that the server grows by with so many webhooks, and the seconds until one of them gets an event."""
+    """Megabytes that the server grows by with so many webhooks, and the seconds until one of them gets an event.
+
+    They are written into the store, where the server finds them, as after a restart.
+    """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="events")))
         redis = RedisServer().start()
         stack.callback(redis.remove)
-        group, keys = await stack.enter_async_context(serve_group(folder, redis.address, workers=1))
+        group, _ = await stack.enter_async_context(serve_group(folder, redis.address, workers=1))
         receiver = ReceiverProcess(folder, "lane 0")
         stack.callback(receiver.kill)
-        made = [await keys.create(f"caller {n}", permissions=["ToolsListAll"]) for n in range(callers)]
         await subscribe(group, receiver)
-        arguments = {"lane": "nowhere", "emitter": 0, "first": 0, "count": 1}
-        called = await group.ask("tools/call", {"name": "move", "arguments": arguments})
-        pid = int(called["content"][0]["text"])
+        pid = await _emit_one(group, "nowhere", 0)
         before = read_memory(pid)
-        for number in range(1, count):
-            key = made[number % callers]
-            delivery = {"mode": "webhook", "url": receiver.url, "secret": receiver.secret}
-            about = {"name": "moved", "arguments": {"lane": f"lane {number}"}, "delivery": delivery, "ttlMs": None}
-            await group.ask("events/subscribe", about, key.token)
-        await asyncio.sleep(3)
+        await write_subscriptions(redis.address, receiver, count, callers)
         began = time.monotonic()
-        arguments = {"lane": f"lane {count - 1}", "emitter": 1, "first": 0, "count": 1}
-        await group.ask("tools/call", {"name": "move", "arguments": arguments})
+        await _emit_one(group, f"lane {count}", 1)
         while not receiver.read_received():
             if time.monotonic() > began + PATIENCE:
                 raise Broken("an event did not come to one of many subscriptions")
             await asyncio.sleep(0.05)
-        seconds = time.monotonic() - began
-        return read_memory(pid) - before, seconds
+        await asyncio.sleep(SETTLING_SECONDS)
+        began, seen = time.monotonic(), len(receiver.read_received())
+        await _emit_one(group, f"lane {count}", 2)
+        while len(receiver.read_received()) == seen and time.monotonic() < began + PATIENCE:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        return read_memory(pid) - before, time.monotonic() - began
+
+
+async def _emit_one(group: ServedGroup, lane: str, number: int) -> int:
+    """Emit an event; the process that did."""
+    arguments = {"lane": lane, "emitter": 0, "first": number, "count": 1}
+    called = await group.ask("tools/call", {"name": "move", "arguments": arguments})
+    return int(called["content"][0]["text"])
+
+
+async def write_subscriptions(address: str, receiver: ReceiverProcess, count: int, callers: int) -> None:
+    """Webhooks of many callers, each with a lane of its own: `lane 1` and so on."""
+    server = Server("campaign", "1", store=address, experimental=["events"])
+    events = next(each for each in server.extensions if isinstance(each, Events))
+    records, start = WebhookRecords(events.store, None), await events.log.find_end("moved")
+    for number in range(1, count + 1):
+        caller = Principal(f"caller-{number % callers}")
+        wanted = Subscription(
+            id=f"sub_{number:032x}",
+            name="moved",
+            url=receiver.url,
+            arguments={"lane": f"lane {number}"},
+            caller=encode_principal(caller),
+            dialect="sep",
+            secrets=[],
+            expires=None,
+        )
+        await records.store_subscription(make_caller_space(caller), wanted, receiver.secret, start, most=count)
+    await events.store.close()
 
 
 def read_memory(pid: int) -> float:

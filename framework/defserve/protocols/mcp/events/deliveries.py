@@ -51,6 +51,8 @@ LOOK_SHARE: Final = 4
 IDLE_LOOK_SECONDS: Final = 5.0
 NEWS_LOOK_SECONDS: Final = 60.0
 """How often the log is looked at without news: those of another process may have been lost on their way."""
+MAX_STORE_CALLS: Final = 32
+"""Subscriptions that read or write their records at the same time: thousands at once would time out together."""
 MAX_UNSTORED: Final = 100
 """Events that are not for a subscription, and that it may have passed without writing down that it did."""
 LEASE_NAME: Final = "event webhooks"
@@ -78,6 +80,7 @@ class Deliveries:
         self._has_backends = has_backends
         self._changed = asyncio.Event()
         self._running: dict[str, SubscriptionDelivery] = {}
+        self.store_room = asyncio.Semaphore(MAX_STORE_CALLS)
         self._token = make_lease_token()
         self._started = asyncio.get_running_loop().time()
 
@@ -266,7 +269,8 @@ class SubscriptionDelivery:
     async def _is_alive(self) -> bool:
         """Whether the subscription has not ended. If it may have changed, it is read again."""
         if self._is_changed:
-            loaded = await self._records.load_subscription(self._space, self._id)
+            async with self._deliveries.store_room:
+                loaded = await self._records.load_subscription(self._space, self._id)
             if loaded is None:
                 return False
             self._is_changed = False
@@ -332,7 +336,8 @@ class SubscriptionDelivery:
     async def _store_progress(self, cursor: Cursor) -> None:
         self._progress.epoch, self._progress.number = cursor
         self._position = cursor
-        stored = await self._records.store_progress(self._space, self._id, self._progress, self._stored)
+        async with self._deliveries.store_room:
+            stored = await self._records.store_progress(self._space, self._id, self._progress, self._stored)
         if stored is None:
             raise _ProgressLost
         self._stored = stored
