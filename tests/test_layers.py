@@ -49,11 +49,10 @@ ALLOWED: dict[str, set[str]] = {
     "server": UNDER_SERVER | {"code_mode", "context", "openapi", "proxying"},
     "": UNDER_SERVER | {"code_mode", "context", "proxying", "server"},
     "tooling": UNDER_TOOLS,
-    "evals": UNDER_TOOLS | {"tooling"},
-    "testing": UNDER_TOOLS | {"evals", "tooling"},
+    "testing": UNDER_TOOLS | {"tooling"},
     "kernel": UNDER_TOOLS | {"proxying", "tooling"},
     "inspector": UNDER_TOOLS | {"gateway", "kernel", "tooling"},
-    "cli": UNDER_TOOLS | {"evals", "gateway", "inspector", "kernel", "testing", "tooling"},
+    "cli": UNDER_TOOLS | {"gateway", "inspector", "kernel", "testing", "tooling"},
     "__main__": {"cli"},
 }
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from defserve.evals.cases import parse_suite
-from defserve.evals.endpoint import ModelName
-from defserve.evals.judging import ToolFacts
-from defserve.evals.reports import make_report
-from defserve.evals.running import Definitions, RunOutcome, group_outcomes
+from defserve.tooling.evals.cases import parse_suite
+from defserve.tooling.evals.endpoint import ModelName
+from defserve.tooling.evals.judging import ToolFacts
+from defserve.tooling.evals.reports import make_report
+from defserve.tooling.evals.running import Definitions, RunOutcome, group_outcomes
 from tests.inspector.beds import greenhouse
 
 from .inspecting import inspector_in, looks, target_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.evals.conftest import SERVER
-from tests.evals.scripted_endpoint import Asked, Reply, ScriptedEndpoint, scripted_endpoint
+from tests.tooling.evals.conftest import SERVER
+from tests.tooling.evals.scripted_endpoint import Asked, Reply, ScriptedEndpoint, scripted_endpoint
 
 TESTS = """
 import pytest

@@ -19,11 +19,19 @@ import pytest
 from defserve.client.answers import Answers, Decline
 from defserve.client.client import Client
 from defserve.errors import DefserveError, UsageError
-from defserve.evals.cases import DEFAULT_LEAST, DEFAULT_RUNS, EvalCase, EvalSuite, ExpectedCall, check_suite, read_suite
-from defserve.evals.dialects import DIALECTS, PersonSays
-from defserve.evals.endpoint import ModelEndpoint, ModelName, parse_model, resolve_address
-from defserve.evals.judging import ModelAnswer, ModelCall, ToolFacts, find_call_problem
-from defserve.evals.recordings import (
+from defserve.tooling.evals.cases import (
+    DEFAULT_LEAST,
+    DEFAULT_RUNS,
+    EvalCase,
+    EvalSuite,
+    ExpectedCall,
+    check_suite,
+    read_suite,
+)
+from defserve.tooling.evals.dialects import DIALECTS, PersonSays
+from defserve.tooling.evals.endpoint import ModelEndpoint, ModelName, parse_model, resolve_address
+from defserve.tooling.evals.judging import ModelAnswer, ModelCall, ToolFacts, find_call_problem
+from defserve.tooling.evals.recordings import (
     RecordedAnswer,
     StaleRecording,
     compute_key,
@@ -31,8 +39,8 @@ from defserve.evals.recordings import (
     make_recording_path,
     read_recording,
 )
-from defserve.evals.running import CaseOutcome, SuiteRunner, fetch_definitions
-from defserve.evals.statistics import Tally, judge_tally
+from defserve.tooling.evals.running import CaseOutcome, SuiteRunner, fetch_definitions
+from defserve.tooling.evals.statistics import Tally, judge_tally
 from defserve.tooling.loading import load_quietly
 
 # -- Matchers, for `answer.called(…)`. In a suite they are `{contains: lem}`.

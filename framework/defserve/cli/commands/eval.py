@@ -30,9 +30,9 @@ from defserve.cli.target_listing import list_disconnected_servers
 from defserve.client.answers import Answers, Decline
 from defserve.client.client import Client
 from defserve.errors import PeerTimeout, UsageError
-from defserve.evals.cases import SUITE_SUFFIXES, EvalCase, EvalSuite, check_suite, read_suite
-from defserve.evals.dialects import DIALECTS, ModelParameters
-from defserve.evals.endpoint import (
+from defserve.tooling.evals.cases import SUITE_SUFFIXES, EvalCase, EvalSuite, check_suite, read_suite
+from defserve.tooling.evals.dialects import DIALECTS, ModelParameters
+from defserve.tooling.evals.endpoint import (
     DEFAULT_TIMEOUT_SECONDS,
     MAX_TOKENS_TOTAL,
     RANKER,
@@ -43,7 +43,7 @@ from defserve.evals.endpoint import (
     parse_model,
     resolve_address,
 )
-from defserve.evals.improving import (
+from defserve.tooling.evals.improving import (
     Suggestion,
     compare_with_baseline,
     draft_suite,
@@ -53,8 +53,8 @@ from defserve.evals.improving import (
     suggest_description,
     suggestion_to_wire,
 )
-from defserve.evals.recordings import StaleRecording, explain_stale, make_recording_path, read_recording
-from defserve.evals.reports import (
+from defserve.tooling.evals.recordings import StaleRecording, explain_stale, make_recording_path, read_recording
+from defserve.tooling.evals.reports import (
     EXIT_CODES,
     EXIT_NOTHING,
     EXIT_OK,
@@ -70,7 +70,7 @@ from defserve.evals.reports import (
     render_html,
     render_junit,
 )
-from defserve.evals.running import MANY_TOOLS, Definitions, SuiteRunner, fetch_definitions, group_outcomes
+from defserve.tooling.evals.running import MANY_TOOLS, Definitions, SuiteRunner, fetch_definitions, group_outcomes
 
 ABOUT: Final = """Measure whether models choose the right tool: put a suite of cases to one, several times each.
 

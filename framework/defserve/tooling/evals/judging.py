@@ -15,7 +15,7 @@ from unicodedata import normalize
 
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import find_nearest_names
-from defserve.evals.cases import EvalCase, Expectation, ExpectedCall, is_matcher
+from defserve.tooling.evals.cases import EvalCase, Expectation, ExpectedCall, is_matcher
 from defserve.tooling.lint.definitions import problems
 
 AnswerStop: TypeAlias = Literal["end", "length", "refused", "filtered"]

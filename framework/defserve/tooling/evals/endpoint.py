@@ -24,8 +24,8 @@ from defserve.client.links.http_client import HttpClient, ProxiedClient, Request
 from defserve.client.links.http_connection import BrokenHttpConnection
 from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.errors import DefserveError, UsageError, did_you_mean
-from defserve.evals.dialects import DIALECTS, Dialect, ModelRequest
-from defserve.evals.judging import ModelAnswer
+from defserve.tooling.evals.dialects import DIALECTS, Dialect, ModelRequest
+from defserve.tooling.evals.judging import ModelAnswer
 
 MAX_ANSWER_BYTES: Final = 10 * 1024 * 1024
 MAX_ANSWER_DEPTH, MAX_ANSWER_KEYS = 64, 10_000

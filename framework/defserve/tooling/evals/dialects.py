@@ -22,7 +22,7 @@ from unicodedata import normalize
 from defserve.base.redaction import REDACTION_MASK, redact_text
 from defserve.client.replies import object_or_empty
 from defserve.core.json_values import is_array, is_object
-from defserve.evals.judging import AnswerStop, ModelAnswer, ModelCall, TokenUsage
+from defserve.tooling.evals.judging import AnswerStop, ModelAnswer, ModelCall, TokenUsage
 from defserve.tooling.vendor_shapes import shape_tools
 
 Json: TypeAlias = dict[str, Any]

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from defserve.evals.improving import is_held
-from tests.evals.conftest import Shelf
-from tests.evals.scripted_endpoint import Asked, Reply, scripted_endpoint
+from defserve.tooling.evals.improving import is_held
+from tests.tooling.evals.conftest import Shelf
+from tests.tooling.evals.scripted_endpoint import Asked, Reply, scripted_endpoint
 
 WORDS = ("shelf.eval.yaml", "--model", "chat:m")
 RETURN = "I have read Solaris, here it is."

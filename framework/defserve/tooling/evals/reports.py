@@ -13,11 +13,12 @@ from xml.sax.saxutils import quoteattr
 
 from defserve.base.html_pages import render_html_page
 from defserve.base.redaction import escape_unprintable
-from defserve.evals.cases import EvalSuite
-from defserve.evals.endpoint import RANKER, ModelName, estimate_request_tokens
-from defserve.evals.judging import SPECIAL_LABELS
-from defserve.evals.running import CaseOutcome, Definitions
-from defserve.evals.statistics import (
+from defserve.search.entries import STOP_WORDS, split_words, stem_word
+from defserve.tooling.evals.cases import EvalSuite
+from defserve.tooling.evals.endpoint import RANKER, ModelName, estimate_request_tokens
+from defserve.tooling.evals.judging import SPECIAL_LABELS
+from defserve.tooling.evals.running import CaseOutcome, Definitions
+from defserve.tooling.evals.statistics import (
     GateResult,
     Interval,
     Tally,
@@ -29,7 +30,6 @@ from defserve.evals.statistics import (
     compute_wilson_interval,
     judge_tally,
 )
-from defserve.search.entries import STOP_WORDS, split_words, stem_word
 
 Json: TypeAlias = dict[str, Any]
 REPORT_FORMAT: Final = 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from defserve.tooling.project_template import create_project, load_template_questions
-from tests.evals.template_recordings import RECORDING, ROOT
+from tests.tooling.evals.template_recordings import RECORDING, ROOT
 
 BODIES = tuple(load_template_questions().choices("body"))
 
@@ -29,7 +29,9 @@ def test_a_new_project_replays_its_suite(body: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, f"{done.stdout}\npython -m tests.evals.template_recordings writes the recordings"
+    assert done.returncode == 0, (
+        f"{done.stdout}\npython -m tests.tooling.evals.template_recordings writes the recordings"
+    )
 
 
 @pytest.mark.parametrize("body", BODIES)

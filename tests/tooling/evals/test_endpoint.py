@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.evals.dialects import DIALECTS, ModelRequest, PersonSays, make_name_map
-from defserve.evals.endpoint import (
+from defserve.tooling.evals.dialects import DIALECTS, ModelRequest, PersonSays, make_name_map
+from defserve.tooling.evals.endpoint import (
     EndpointFailure,
     EndpointRefusal,
     ModelAddress,
@@ -22,9 +22,9 @@ from defserve.evals.endpoint import (
     parse_retry_seconds,
     resolve_address,
 )
-from defserve.evals.judging import ModelAnswer
-from tests.evals.conftest import Shelf
-from tests.evals.scripted_endpoint import Asked, Reply, scripted_endpoint
+from defserve.tooling.evals.judging import ModelAnswer
+from tests.tooling.evals.conftest import Shelf
+from tests.tooling.evals.scripted_endpoint import Asked, Reply, scripted_endpoint
 
 ONE = """
 runs: 4

@@ -23,9 +23,9 @@ from typing import Any, Final, NamedTuple, TextIO, TypeAlias
 from defserve.client.replies import object_or_empty
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, UsageError
-from defserve.evals.dialects import ModelRequest, ToolReply
-from defserve.evals.endpoint import MIN_KEY_LENGTH, ModelName
-from defserve.evals.judging import AnswerStop, ModelAnswer, ModelCall, TokenUsage
+from defserve.tooling.evals.dialects import ModelRequest, ToolReply
+from defserve.tooling.evals.endpoint import MIN_KEY_LENGTH, ModelName
+from defserve.tooling.evals.judging import AnswerStop, ModelAnswer, ModelCall, TokenUsage
 
 Json: TypeAlias = dict[str, Any]
 

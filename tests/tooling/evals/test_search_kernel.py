@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from defserve.cli import main
-from tests.evals.scripted_endpoint import Asked, Reply, scripted_endpoint
+from tests.tooling.evals.scripted_endpoint import Asked, Reply, scripted_endpoint
 
 SERVER = """
 from defserve import Server, safe

@@ -1,6 +1,6 @@
-"""`python -m tests.evals.template_recordings` writes the scripted recordings of the project templates.
+"""`python -m tests.tooling.evals.template_recordings` writes the scripted recordings of the project templates.
 
-No model is asked. The script answers as the suite of each template expects: a new project has something to replay.
+No model is asked. The script answers as the suite of each template expects, so that a new project can replay one.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from defserve.tooling.project_template import create_project, load_template_questions
-from tests.evals.scripted_endpoint import Asked, Reply, scripted_endpoint
+from tests.tooling.evals.scripted_endpoint import Asked, Reply, scripted_endpoint
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RECORDING = "tools.scripted.jsonl"
 
 # What a person says → the call.

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from defserve.evals.statistics import (
+from defserve.tooling.evals.statistics import (
     FRESH_RUNS,
     FreshTallies,
     Tally,

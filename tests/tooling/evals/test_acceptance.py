@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.evals.conftest import Shelf
-from tests.evals.scripted_endpoint import PATHS, Asked, Reply, ScriptedEndpoint, scripted_endpoint
+from tests.tooling.evals.conftest import Shelf
+from tests.tooling.evals.scripted_endpoint import PATHS, Asked, Reply, ScriptedEndpoint, scripted_endpoint
 
 DIALECTS = tuple(PATHS.values())
 GOLDEN = Path(__file__).with_name("golden")
@@ -270,6 +270,6 @@ def test_a_server_that_runs_imports_nothing_of_it(shelf: Shelf) -> None:
         "    async with shelf_server.server.connect() as client:\n"
         "        await client.call('find_books', text='lem')\n"
         "asyncio.run(use())\n"
-        "assert not [name for name in sys.modules if name.startswith('defserve.evals')]\n"
+        "assert not [name for name in sys.modules if name.startswith('defserve.tooling.evals')]\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=shelf.folder, check=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.evals.cases import check_suite, parse_suite
-from defserve.evals.judging import (
+from defserve.tooling.evals.cases import check_suite, parse_suite
+from defserve.tooling.evals.judging import (
     MISSING,
     Judgement,
     ModelAnswer,

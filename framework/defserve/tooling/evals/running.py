@@ -23,8 +23,9 @@ from defserve.client.mgp.server_claims import parse_tool_security
 from defserve.client.replies import object_or_empty
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, MethodNotFound, PeerError
-from defserve.evals.cases import EvalCase, EvalTurn
-from defserve.evals.dialects import (
+from defserve.protocols.mgp.tool_catalogue import CALL_TOOL, DISCOVER_TOOL, EVICT_TOOL, REQUEST_TOOL, SESSION_TOOL
+from defserve.tooling.evals.cases import EvalCase, EvalTurn
+from defserve.tooling.evals.dialects import (
     DIALECTS,
     NO_PARAMETERS,
     Message,
@@ -37,11 +38,10 @@ from defserve.evals.dialects import (
     clean_text,
     make_name_map,
 )
-from defserve.evals.endpoint import BudgetSpent, EndpointFailure, EndpointRefusal, ModelName
-from defserve.evals.judging import Judgement, ModelAnswer, ModelCall, ToolFacts, judge_turn
-from defserve.evals.recordings import RecordedAnswer, Recording, RecordingHead, StaleRecording, compute_key
-from defserve.evals.statistics import Tally
-from defserve.protocols.mgp.tool_catalogue import CALL_TOOL, DISCOVER_TOOL, EVICT_TOOL, REQUEST_TOOL, SESSION_TOOL
+from defserve.tooling.evals.endpoint import BudgetSpent, EndpointFailure, EndpointRefusal, ModelName
+from defserve.tooling.evals.judging import Judgement, ModelAnswer, ModelCall, ToolFacts, judge_turn
+from defserve.tooling.evals.recordings import RecordedAnswer, Recording, RecordingHead, StaleRecording, compute_key
+from defserve.tooling.evals.statistics import Tally
 from defserve.tooling.listing import check_items
 
 Json: TypeAlias = dict[str, Any]

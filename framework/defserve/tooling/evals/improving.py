@@ -15,13 +15,24 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from defserve.core.json_values import is_array
 from defserve.errors import UsageError
-from defserve.evals.cases import EvalCase, Expectation, ExpectedCall
-from defserve.evals.dialects import ModelRequest, PersonSays
-from defserve.evals.judging import ModelAnswer, ModelCall, ToolFacts
-from defserve.evals.recordings import Recording, StaleRecording
-from defserve.evals.reports import find_lost_pairs
-from defserve.evals.running import CaseOutcome, Definitions, RunOutcome, SuiteRunner, group_outcomes, judge_recorded
-from defserve.evals.statistics import (
+from defserve.search.entries import make_listed_entry
+from defserve.search.ranking import NO_FILTER as NO_ENTRY_FILTER
+from defserve.search.ranking import ClosePair, ToolIndex, find_close_pairs
+from defserve.search.scores import weigh_stems
+from defserve.tooling.evals.cases import EvalCase, Expectation, ExpectedCall
+from defserve.tooling.evals.dialects import ModelRequest, PersonSays
+from defserve.tooling.evals.judging import ModelAnswer, ModelCall, ToolFacts
+from defserve.tooling.evals.recordings import Recording, StaleRecording
+from defserve.tooling.evals.reports import find_lost_pairs
+from defserve.tooling.evals.running import (
+    CaseOutcome,
+    Definitions,
+    RunOutcome,
+    SuiteRunner,
+    group_outcomes,
+    judge_recorded,
+)
+from defserve.tooling.evals.statistics import (
     FRESH_RUNS,
     FreshTallies,
     GateResult,
@@ -29,10 +40,6 @@ from defserve.evals.statistics import (
     compute_sign_flip_p,
     judge_change,
 )
-from defserve.search.entries import make_listed_entry
-from defserve.search.ranking import NO_FILTER as NO_ENTRY_FILTER
-from defserve.search.ranking import ClosePair, ToolIndex, find_close_pairs
-from defserve.search.scores import weigh_stems
 from defserve.tooling.lint.definitions import ItemDefinition, ServerDefinitions
 from defserve.tooling.lint.wording_rules import find_hidden_text, find_prompt_injections, long_descriptions
 
