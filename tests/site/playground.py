@@ -188,9 +188,9 @@ def main() -> None:
             found = asyncio.run(record(process.stdout.readline().strip()))
         finally:
             process.terminate()
-    SESSION.write_text(
-        json.dumps(found, ensure_ascii=False, separators=(",", ":"), sort_keys=True) + "\n", encoding="utf-8"
-    )
+    # In the order in which the host said it: columns of a table have theirs.
+    text = json.dumps(dict(sorted(found.items())), ensure_ascii=False, separators=(",", ":"))
+    SESSION.write_text(f"{text}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

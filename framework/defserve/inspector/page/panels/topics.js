@@ -242,7 +242,7 @@ function Said({ told }) {
       setError(null);
     }, setError);
   };
-  return html`<div class="body tsaid" tabindex="0" role="region" aria-label="Chat">
+  return html`<div class="body tsaid" tabindex="0" role="region" aria-label="What was said">
       ${told.said.map(
         (line, at) =>
           html`<p key=${at} class=${line.kind === "chat" ? "" : line.kind === "problem" ? "bad" : "dim"}>
