@@ -48,6 +48,8 @@ CACHES: dict[str, tuple[str, str]] = {
         "frames that come too fast",
         "what was read before reading stops: a frame and 256 KB",
     ),
+    "inspector/followed_events.py:_deliveries": ("events of a server", "16 MB, the newest"),
+    "protocols/mcp/events/streams.py:_pages": ("cursors", "64 pages of the log, for half a second"),
     "server/rest.py:_made": (OURS, "MAX_CACHE_BYTES of documents"),
     "auth/api_keys.py:_known": (OURS, "the keys in a file"),
     "base/hidden_characters.py:_any_pattern": (OURS, "one pattern"),

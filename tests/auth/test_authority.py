@@ -105,6 +105,7 @@ MAY_ASK: dict[str, set[str]] = {
         "client/signin/authorizer.py", "client/signin/issuer.py",  # a client: which addresses it follows
         "client/signin/fetching.py", "inspector/app_views.py",  # which addresses a view may reach
         "protocols/mcp/events/sending.py",  # which addresses webhooks go to, in tests
+        "tooling/evals/endpoint.py",  # a client: whether a key goes out in plain text
         "server/web.py",  # the address that is served: whether other machines reach it
     },
     "kind": {

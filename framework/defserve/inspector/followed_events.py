@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
+from defserve.base.peer_bounds import RecentItems
 from defserve.client.client import Client
 from defserve.client.replies import object_or_empty, string_or_none
 from defserve.core.json_values import is_object
@@ -86,14 +86,14 @@ class FollowedEvents:
 
 
 class FollowedEvent:
-    """One event that is followed. `deliveries` has what came, the newest first."""
+    """One event that is followed. `deliveries` has what came last, in order."""
 
     def __init__(
         self, number: int, era: str, event: str, arguments: Json, way: str, tell: Callable[[], object]
     ) -> None:
         self.number, self.era, self._event, self._arguments, self._way = number, era, event, arguments, way
         self._tell, self._count = tell, 0
-        self._deliveries: deque[Json] = deque(maxlen=MAX_DELIVERIES)
+        self._deliveries: RecentItems[Json] = RecentItems(MAX_DELIVERIES)
         self._error: Json | None = None
         self._about: Json = {}
         self._stack = AsyncExitStack()
@@ -141,7 +141,7 @@ class FollowedEvent:
             "error": self._error,
             "about": self._about,
             "count": self._count,
-            "deliveries": list(self._deliveries),
+            "deliveries": list(reversed(self._deliveries)),
         }
 
     async def _read(self, events: AsyncIterator[ServerOccurrence]) -> None:
@@ -158,7 +158,7 @@ class FollowedEvent:
 
     def _add(self, delivery: Json) -> None:
         self._count += 1
-        self._deliveries.appendleft({"number": self._count, "at": time.time(), **delivery})
+        self._deliveries.append({"number": self._count, "at": time.time(), **delivery})
         self._tell()
 
     # -- a webhook, of which the inspector is the receiver -------------------------------------------------

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 0.5
 SHARED_PAGE_SECONDS: Final = 0.5
+MAX_SHARED_PAGES: Final = 64
+"""Those who read at other places of the log read for themselves."""
 MAX_UNSENT: Final = 16
 """Messages of a stream that wait for their reader. Then the log is read no further for it."""
 UNSENT_LOOK_SECONDS: Final = 0.02
@@ -122,6 +124,8 @@ class EventHub:
         known = self._pages.get(key)
         if known is None or known.mark != mark or known.until < now:
             self._pages = {each: page for each, page in self._pages.items() if page.until >= now}
+            if len(self._pages) >= MAX_SHARED_PAGES:
+                return await self.log.read_page(name, cursor)
             reading = asyncio.create_task(self.log.read_page(name, cursor))
             known = self._pages[key] = SharedPage(mark, now + SHARED_PAGE_SECONDS, reading)
         return await asyncio.shield(known.reading)
