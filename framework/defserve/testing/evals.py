@@ -267,7 +267,7 @@ class EvalItem(pytest.Item):
             try:
                 outcomes = loop.run(runner.run_suite([self.case]))
             except StaleRecording as stale:
-                pytest.fail(_describe_stale(runner, stale.cases), pytrace=False)
+                raise UsageError(_describe_stale(runner, stale.cases)) from None
         done = CaseOutcome(self.case, tuple(outcomes))
         reasons = [run.reason for run in outcomes if run.status != "passed"]
         _report(done.tally, self.case.least, reasons, done.missing)
