@@ -45,9 +45,10 @@ export async function load(era) {
 
 export const schemaOf = tool => tool?.schema ?? {};
 export const startOf = tool => initial(resolve(schemaOf(tool), schemaOf(tool)), schemaOf(tool)) ?? {};
-// What was typed; else what the tool was called with last, also by this page before it was loaded anew.
-export const valueOf = ({ values, calls }, tool) =>
-  tool ? (values[tool.name] ?? calls.find(each => each.tool === tool.name)?.arguments ?? startOf(tool)) : {};
+// What was typed. A saved session has nobody to call: its forms show what the tool was called with.
+const savedOf = ({ calls }, { name }) => app.get().target?.saved && calls.find(each => each.tool === name)?.arguments;
+export const valueOf = (state, tool) =>
+  tool ? (state.values[tool.name] ?? (savedOf(state, tool) || startOf(tool))) : {};
 export const setValue = (name, value) => store.set(state => ({ values: { ...state.values, [name]: value } }));
 
 const change = (n, how) =>
