@@ -462,6 +462,9 @@ def _compare_security(was: Json, now: Json) -> Found:
     if bool(old.confirmation_required) != bool(new.confirmation_required):
         yield "confirmation-needed" if new.confirmation_required else "confirmation-dropped", "", "", ""
     hints, hint = (object_or_empty(side.get("annotations")) for side in (was, now))
-    for name in sorted({*hints, *hint} - {"title"}):
+    sides = (hints, hint)
+    # What only reads destroys nothing, whether it says so or not.
+    is_harmless = all(side.get("readOnlyHint") is True and side.get("destructiveHint") is not True for side in sides)
+    for name in sorted({*hints, *hint} - {"title", "destructiveHint" if is_harmless else "title"}):
         if hints.get(name) != hint.get(name):
             yield "hint-changed", shorten(name), _say(hints.get(name)), _say(hint.get(name))
