@@ -327,8 +327,7 @@ def simplify_choices(schema: JsonSchema) -> JsonSchema:
     values: list[Any] = schema["enum"]
     by_kind: dict[str, list[Any]] = {}
     for value in values:
-        kind: type[Any] = type(value)
-        by_kind.setdefault(_JSON_TYPE_NAMES.get(kind, ""), []).append(value)
+        by_kind.setdefault(_JSON_TYPE_NAMES.get(value.__class__, ""), []).append(value)
     if "number" in by_kind and "integer" in by_kind:
         by_kind["number"] = [value for value in values if type(value) in (int, float)]
         del by_kind["integer"]
