@@ -1,4 +1,5 @@
 """A shop whose refunds are decided by policies in Cedar: the rules stand apart from the tools."""
+# pyright: basic
 
 import json
 from pathlib import Path

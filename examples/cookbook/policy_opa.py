@@ -1,7 +1,8 @@
 """A shop whose refunds are decided by a policy in Rego, the language of Open Policy Agent, in the same process."""
+# pyright: basic
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from regopy import Interpreter
 
@@ -13,13 +14,12 @@ rego.add_module("shop", Path(__file__).with_suffix(".rego").read_text())
 
 
 def decide(request: PolicyRequest) -> PolicyDecision:
-    rego.set_input(
-        {
-            "caller": {"id": request.caller.id, "kind": request.caller.kind, "rights": sorted(request.rights)},
-            "tool": request.tool,
-            "arguments": dict(request.arguments),
-        }
-    )
+    question: Any = {
+        "caller": {"id": request.caller.id, "kind": request.caller.kind, "rights": sorted(request.rights)},
+        "tool": request.tool,
+        "arguments": dict(request.arguments),
+    }
+    rego.set_input(question)
     answer = rego.query("data.shop.decision")
     if not answer.ok():
         raise RuntimeError(str(answer))  # refuses the call
