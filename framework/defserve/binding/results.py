@@ -63,12 +63,13 @@ class ResultPacker:
         if self._fragment is None or self._is_scalar:
             return None
         if self._published is None:
-            self._published = self._wrap_schema(self._list_yielded(self._fragment.portable_output))
+            self._published = self.wrap_schema(move_root_combiners(self._list_yielded(self._fragment.portable_output)))
         return self._published if dialect is None else narrow_schema(self._published, dialect)
 
-    def _wrap_schema(self, schema: JsonSchema) -> JsonSchema:
+    def wrap_schema(self, schema: JsonSchema) -> JsonSchema:
+        """The schema of what is sent for this one: wrapped where the content is."""
         if not self.wraps:
-            return move_root_combiners(_root(schema))
+            return _root(schema)
         inner = {key: value for key, value in schema.items() if key != "$defs"}
         wrapped: JsonSchema = {
             "type": "object",

@@ -103,6 +103,10 @@ class ApiResultSchema(ResultPacker):
             self.wraps = self._known is not None and self._known["type"] == "array"
         return self._known
 
+    def publish_schema(self, dialect: str | None = None) -> JsonSchema | None:
+        """As the document has it, whatever the dialect."""
+        return None if (schema := self.schema) is None else self.wrap_schema(schema)
+
     def drop_schema(self) -> None:
         """The API does not keep to its document: promise nothing."""
         self._made, self._known, self.wraps = True, None, False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from defserve.binding.arguments import ArgumentsSchema
 from defserve.binding.explicit_schema import MAX_UNIQUE_ITEMS, ExplicitArgumentsSchema, is_valid_instance
-from defserve.binding.json_schemas import rebuild_schema, walk_schema
+from defserve.binding.json_schemas import ensure_properties, rebuild_schema, walk_schema
 from defserve.binding.patterns import find_json_pattern_problem
 from defserve.binding.results import NO_STRUCTURED_CONTENT, PackedResult
 from defserve.binding.signature import ParsedDocstring, Signature
@@ -81,6 +81,10 @@ class OperationArguments(ArgumentsSchema):
     @property
     def schema(self) -> JsonSchema:
         return self.plan.schema
+
+    def publish_schema(self, dialect: str | None = None) -> JsonSchema:
+        """As the document has it, whatever the dialect."""
+        return ensure_properties(self.schema)
 
     @property
     def may_annotate(self) -> bool:
