@@ -53,7 +53,6 @@ INSPECTOR = _npm("@modelcontextprotocol/inspector", "2.12.0")
 CLAUDE_CODE = _npm("@anthropic-ai/claude-code", "2.1.325")
 # Its adapter does not know version 2 of the SDK.
 SMOLAGENTS = _pip("smolagents[mcp]", "1.26.0", "mcp==1.30.0")
-LLAMA_INDEX, DSPY = _pip("llama-index-tools-mcp", "0.6.0"), _pip("dspy", "3.4.1", "mcp==1.30.0")
 MASTRA = _npm("@mastra/mcp", "2.0.0")
 LANGCHAIN = _pip("langchain-mcp-adapters", "0.3.2")
 
@@ -74,9 +73,7 @@ HOSTS = (
     Peer(
         "mcp-use", "host", _pip("mcp-use", "1.7.1"), "mcp_use_client.py", ANY_WAYS, (*HOST, "elicitation", "sampling")
     ),
-    Peer("smolagents", "host", SMOLAGENTS, "smolagents_client.py", ANY_WAYS, (*TOOLS_ONLY, "recursive")),
-    Peer("LlamaIndex", "host", LLAMA_INDEX, "llama_index_tools.py", ANY_WAYS, (*TOOLS_ONLY, "recursive")),
-    Peer("dspy", "host", DSPY, "dspy_tools.py", ANY_WAYS, (*TOOLS_ONLY, "recursive")),
+    Peer("smolagents", "host", SMOLAGENTS, "smolagents_client.py", ANY_WAYS, TOOLS_ONLY),
     # Its second version has no SSE.
     Peer("Mastra", "host", MASTRA, "mastra.cjs", (STDIO_ANY, HTTP_ANY), (*TOOLS_ONLY, "recursive", "structured list")),
 )
