@@ -184,12 +184,11 @@ def make_text_writer(tool: Tool) -> Callable[[Any, Any], list[Params]]:
         return lambda value, structured: []
     if callable(text):
         return lambda value, structured: [{"type": "text", "text": _require_text(text(value), tool.name)}]
-    known = tool.returns.publish_schema() or {}
+    members: Params = (tool.returns.publish_schema() or {}).get("properties", {})
     for name in _find_template_names(text, wrong):
-        if name not in known.get("properties", {}):
+        if members and name not in members:  # a dict may have any
             raise wrong(
-                f"its text has {{{name}}}, which its output schema does not have",
-                f"use some of {', '.join(known.get('properties', {})) or 'its members'}",
+                f"its text has {{{name}}}, which its output schema does not have", f"use some of {', '.join(members)}"
             )
 
     def fill_template(value: Any, structured: Any) -> list[Params]:

@@ -150,3 +150,14 @@ def test_content_emitted_beside_data_is_reported_with_its_line():
 def test_a_text_of_the_data_alone_is_fine(option: Any):
     server = make_server() if option is None else make_server(text=option)
     assert only(read(server), "text-beside-data") == []
+
+
+async def test_a_template_may_name_any_member_of_a_dict():
+    server = Server("shop", "1")
+
+    @server.tool(text="{name} costs {price}")
+    def find() -> dict[str, str]:
+        """Find."""
+        return {"name": "tea", "price": "3"}
+
+    assert await ask(server) == (["tea costs 3"], {"name": "tea", "price": "3"})
