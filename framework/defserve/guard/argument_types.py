@@ -6,7 +6,7 @@ error, because pydantic would then try the next branch of a union. It ends the c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from os import PathLike
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import CoreSchema, core_schema
 
-from defserve.errors import explain_arguments
+from defserve.errors import UsageError, explain_arguments
 from defserve.guard.verdict import require_allowed
 
 if TYPE_CHECKING:
     from defserve.guard.code.allowed_names import CodeLevel
+    from defserve.guard.egress import Egress
     from defserve.guard.shell.judgement import ShellMode
+    from defserve.guard.uploads import InlineFile, RemoteFile
 
 
 class ShellCommand:
@@ -211,5 +213,122 @@ class Code:
         return text
 
 
-ARGUMENT_GUARDS: tuple[type[Any], ...] = (Shell, Url, Within, Code)
-GUARDED_TYPES: Mapping[type[Any], type[Any]] = {ShellCommand: Shell, PublicUrl: Url}
+class Upload:
+    """A file that the caller sends: `Annotated[Upload, Accept("image/*", max_size=5_000_000)]`.
+
+    It comes as base64, as a `data:` URI, or as a link that is fetched while you read. Nothing is written to the disk.
+    `await upload.read()` gives all bytes; `async for chunk in upload` gives them piece by piece.
+    """
+
+    __slots__ = ("name", "media_type", "size", "_source", "_accept", "_egress")
+
+    name: str
+    """A safe file name without directories; "upload" if the caller said none."""
+    media_type: str
+    """Found in the first bytes, or else declared. Of a link the bytes are seen when you begin to read."""
+    size: int | None
+    """In bytes. Of a link it is known when you begin to read, if the server tells."""
+
+    def __init__(self, source: InlineFile | RemoteFile, accept: Accept, name: str, media_type: str) -> None:
+        self._source, self._accept, self.name, self.media_type = source, accept, name, media_type
+        self.size = source.size
+        self._egress: Egress | None = None
+
+    async def read(self, max_size: int | None = None) -> bytes:
+        """All bytes. Raises Rejected if there are more than `max_size`, or than `Accept` allows."""
+        from defserve.guard.uploads import make_size_refusal
+
+        limit = self._accept.max_size if max_size is None else min(max_size, self._accept.max_size)
+        content = bytearray()
+        async for chunk in self:
+            if len(content) + len(chunk) > limit:
+                raise make_size_refusal(limit)
+            content += chunk
+        return bytes(content)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The bytes in pieces of at most 64 KiB. A link is fetched anew each time."""
+        from defserve.guard.uploads import iter_chunks
+
+        async for chunk in iter_chunks(self, self._source, self._accept, self._egress):
+            yield chunk
+
+    async def prepare(self, egress: Egress | None) -> None:
+        """Judge a link before the call; later it is fetched by the rules of `egress`. Raises Rejected."""
+        from defserve.guard.uploads import judge_source
+
+        self._egress = egress
+        await judge_source(self._source, self._accept, egress)
+
+    def __repr__(self) -> str:
+        return f"Upload({self.name!r}, {self.media_type!r}, size={self.size})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+        return Accept().__get_pydantic_core_schema__(source, handler)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+        return Accept().__get_pydantic_json_schema__(core, handler)
+
+
+class Accept:
+    """Which files an `Upload` may be: media types such as "application/pdf" or "image/*", and the size in bytes.
+
+    Without media types, any file is accepted.
+    """
+
+    __slots__ = ("kinds", "max_size")
+
+    kinds: tuple[str, ...]
+    max_size: int
+
+    validator: ClassVar[None] = None
+
+    def __init__(self, *kinds: str, max_size: int = 10_000_000) -> None:
+        from defserve.guard.uploads import is_media_range
+
+        for kind in kinds:
+            if not is_media_range(kind):
+                raise UsageError(f"Accept: {kind!r} is no media type", fix='write Accept("image/png", "text/*")')
+        if max_size < 1:
+            raise UsageError(f"Accept(max_size={max_size!r}) must be at least 1", fix="write max_size=10_000_000")
+        self.kinds, self.max_size = tuple(kind.lower() for kind in kinds), max_size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Accept) and (self.kinds, self.max_size) == (other.kinds, other.max_size)
+
+    def __hash__(self) -> int:
+        return hash((self.kinds, self.max_size))
+
+    def __repr__(self) -> str:
+        return f"Accept({', '.join(map(repr, self.kinds))}{', ' if self.kinds else ''}max_size={self.max_size})"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(
+            self.upload,
+            core_schema.any_schema(),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda upload: upload.name),
+        )
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        from defserve.guard.uploads import make_upload_schema
+
+        return make_upload_schema(self)
+
+    def upload(self, value: Any) -> Upload:
+        """The file in an argument. Raises Rejected for one that is not accepted, ValueError for what is no file."""
+        from defserve.guard.uploads import parse_upload
+
+        upload = parse_upload(value, self)
+        if (seen := VALIDATED_UPLOADS.get()) is not None:
+            seen.append(upload)
+        return upload
+
+
+VALIDATED_UPLOADS: ContextVar[list[Upload] | None] = ContextVar("defserve_uploads", default=None)
+"""Where the uploads of a call are noted while its arguments are validated, as the URLs are in `VALIDATED_URLS`."""
+
+
+ARGUMENT_GUARDS: tuple[type[Any], ...] = (Shell, Url, Within, Code, Accept)
+GUARDED_TYPES: Mapping[type[Any], type[Any]] = {ShellCommand: Shell, PublicUrl: Url, Upload: Accept}

@@ -133,6 +133,24 @@ def find_param_headers(schema: dict[str, Any]) -> dict[Path, str]:
     return found
 
 
+FILE_ANNOTATION = "x-mcp-file"
+FILE_PARAMS_META_KEY = "openai/fileParams"
+
+
+def find_file_params(schema: dict[str, Any]) -> list[str]:
+    """The arguments that take a file, or a list of files. ChatGPT sends files only for those it is told of."""
+    properties: Any = schema.get("properties")
+    return [name for name, one in properties.items() if _takes_file(one)] if is_object(properties) else []
+
+
+def _takes_file(schema: Any) -> bool:
+    if not is_object(schema):
+        return False
+    choices: Any = schema.get("anyOf")
+    inner = [schema.get("items"), *(choices if is_array(choices) else ())]
+    return FILE_ANNOTATION in schema or any(map(_takes_file, inner))
+
+
 def _token(where: str, position: dict[str, Any]) -> str:
     token, kind = position[ANNOTATION], position.get("type")
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):

@@ -190,6 +190,11 @@ class Tool(Item[ToolOptions]):
             described["annotations"] = dict(options.annotations)
         if options.tags:
             vendor[TAGS_META_KEY] = list(options.tags)
+        if self.may_annotate:
+            from defserve.protocols.mcp.tool_options import FILE_PARAMS_META_KEY, find_file_params
+
+            if files := find_file_params(described["inputSchema"]):
+                vendor[FILE_PARAMS_META_KEY] = files
         return described | self.metadata(dialect, vendor)
 
     def result(self, call: Call, value: Any) -> Params:

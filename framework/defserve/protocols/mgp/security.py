@@ -17,7 +17,16 @@ from defserve.binding.signature import find_source_location, format_source_locat
 from defserve.core.json_values import is_array, is_mapping
 from defserve.core.messages import Params
 from defserve.errors import Rejected, UsageError
-from defserve.guard.argument_types import VALIDATED_URLS, Code, PublicUrl, Shell, ShellCommand, Url
+from defserve.guard.argument_types import (
+    VALIDATED_UPLOADS,
+    VALIDATED_URLS,
+    Accept,
+    Code,
+    PublicUrl,
+    Shell,
+    ShellCommand,
+    Url,
+)
 from defserve.guard.verdict import Verdict, log_author_note, require_allowed
 from defserve.protocols.mgp.guarded_types import ArgumentGuard, can_be_plain_text, find_tool_guards
 from defserve.protocols.mgp.vocabulary import (
@@ -299,11 +308,11 @@ class ToolSecurity:
     Without `is_enforced` it is only shown in lists, and calls pass as those of a tool without one.
     """
 
-    __slots__ = ("security", "_checks", "notes_urls", "is_enforced")
+    __slots__ = ("security", "_checks", "notes_urls", "notes_uploads", "is_enforced")
 
     def __init__(self, security: Security, checks: tuple[ArgumentCheck, ...], *, is_enforced: bool = True) -> None:
         self.security, self._checks, self.is_enforced = security, checks, is_enforced
-        self.notes_urls = check_noted_urls in checks
+        self.notes_urls, self.notes_uploads = check_noted_urls in checks, prepare_noted_uploads in checks
 
     @classmethod
     def from_tool(cls, tool: Tool) -> ToolSecurity | None:
@@ -327,13 +336,17 @@ class ToolSecurity:
         if declared is None and not found:
             return None
         security = _in_effect(tool, declared, found)
-        tool.options = replace(tool.options, annotations=_annotations(tool, security))
+        # That a tool takes files tells nothing about what it does with them.
+        if declared is not None or any(not isinstance(guard, Accept) for guards in found.values() for guard in guards):
+            tool.options = replace(tool.options, annotations=_annotations(tool, security))
         return cls(security, argument_checks(tool, declared, security, found))
 
     def start_url_tracking(self) -> None:
         """The arguments of a call are going to be validated."""
         if self.notes_urls:
             VALIDATED_URLS.set([])
+        if self.notes_uploads:
+            VALIDATED_UPLOADS.set([])
 
     async def judge_arguments(self, egress: Egress | None, arguments: dict[str, Any]) -> None:
         """Run every check on the validated arguments. `egress` is the server's. Raises Rejected."""
@@ -419,8 +432,18 @@ def argument_checks(
         elif one != "none" and (one not in covered or one in named):
             meant = _meant(tool, one, found, others=one not in covered)
             made += [_standard_check(one, meant)] if meant else []
-    has_urls = any(isinstance(guard, Url) for guards in found.values() for guard in guards)
-    return (*made, check_noted_urls) if has_urls else tuple(made)
+    guards = [guard for several in found.values() for guard in several]
+    if any(isinstance(guard, Url) for guard in guards):
+        made.append(check_noted_urls)
+    if any(isinstance(guard, Accept) for guard in guards):
+        if tool.function.signature.flow in ("sync", "generator"):
+            raise UsageError(
+                f"tool {tool.name!r} takes an Upload, which only async code can read",
+                where=tool.where,
+                fix=f"write async def {tool.name}",
+            )
+        made.append(prepare_noted_uploads)
+    return tuple(made)
 
 
 def _own_check(tool: Tool, validator: Validator) -> ArgumentCheck:
@@ -475,6 +498,12 @@ async def check_noted_urls(egress: Egress | None, arguments: dict[str, Any]) -> 
     """Look at the URLs that were noted while the arguments were validated. Raises Rejected."""
     for url, guard in dict.fromkeys(VALIDATED_URLS.get() or ()):
         await _check_addresses(egress, url, guard)
+
+
+async def prepare_noted_uploads(egress: Egress | None, arguments: dict[str, Any]) -> None:
+    """Judge the links of the files that were noted while the arguments were validated. Raises Rejected."""
+    for upload in VALIDATED_UPLOADS.get() or ():
+        await upload.prepare(egress)
 
 
 async def _check_addresses(egress: Egress | None, url: PublicUrl, guard: Url) -> None:
