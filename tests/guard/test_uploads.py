@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -65,7 +65,7 @@ class Place:
 
 
 @asynccontextmanager
-async def place(send: Callable[[asyncio.StreamWriter], Any]) -> AsyncIterator[Place]:
+async def place(send: Callable[[asyncio.StreamWriter], Any]) -> AsyncGenerator[Place]:
     there = Place(send)
     listening = await asyncio.start_server(there.serve, "127.0.0.1", 0)
     there.authority = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"

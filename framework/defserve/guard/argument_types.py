@@ -318,9 +318,12 @@ class Accept:
 
     def upload(self, value: Any) -> Upload:
         """The file in an argument. Raises Rejected for one that is not accepted, ValueError for what is no file."""
-        from defserve.guard.uploads import parse_upload
+        from defserve.guard.uploads import parse_file
 
-        upload = parse_upload(value, self)
+        if isinstance(value, Upload):
+            return value
+        source, name, media_type = parse_file(value, self)
+        upload = Upload(source, self, name, media_type)
         if (seen := VALIDATED_UPLOADS.get()) is not None:
             seen.append(upload)
         return upload

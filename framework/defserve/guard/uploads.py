@@ -14,14 +14,13 @@ from binascii import a2b_base64
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import unquote
 
 from defserve.errors import LimitExceeded, Rejected
-from defserve.guard.argument_types import Upload
 
 if TYPE_CHECKING:
-    from defserve.guard.argument_types import Accept
+    from defserve.guard.argument_types import Accept, Upload
     from defserve.guard.egress import Egress
 
 CHUNK_BYTES: Final = 48 * 1024
@@ -60,6 +59,14 @@ class RemoteFile:
     size: None = None
 
 
+class ParsedFile(NamedTuple):
+    """What an argument says of a file."""
+
+    source: InlineFile | RemoteFile
+    name: str
+    media_type: str
+
+
 def make_upload_schema(accept: Accept) -> dict[str, Any]:
     """One schema that all clients can read: base64 for Copilot, an object for ChatGPT, `x-mcp-file` for the rest."""
     kinds = ", ".join(accept.kinds) or "any type"
@@ -75,10 +82,8 @@ def make_upload_schema(accept: Accept) -> dict[str, Any]:
     }
 
 
-def parse_upload(value: Any, accept: Accept) -> Upload:
+def parse_file(value: Any, accept: Accept) -> ParsedFile:
     """The file in an argument. Raises Rejected for one that is not accepted, ValueError for what is no file."""
-    if isinstance(value, Upload):
-        return value
     if isinstance(value, str):
         return _parse_data_uri(value, accept) if value[:5].lower() == "data:" else _parse_base64(value, 0, accept)
     if isinstance(value, Mapping):
@@ -86,7 +91,7 @@ def parse_upload(value: Any, accept: Accept) -> Upload:
     raise ValueError(f"is not a file: write {_FORM}")
 
 
-def _parse_data_uri(text: str, accept: Accept) -> Upload:
+def _parse_data_uri(text: str, accept: Accept) -> ParsedFile:
     comma = text.find(",", 0, MAX_HEADER_LENGTH)
     if comma < 0:
         raise ValueError("is no data: URI: it has no comma after its media type")
@@ -99,7 +104,7 @@ def _parse_data_uri(text: str, accept: Accept) -> Upload:
 
 def _parse_base64(
     text: str, start: int, accept: Accept, declared: str | None = None, name: str | None = None
-) -> Upload:
+) -> ParsedFile:
     length = len(text) - start
     padding = 2 if text.endswith("==") else int(text.endswith("="))
     size = length // 4 * 3 - padding
@@ -114,10 +119,10 @@ def _parse_base64(
     first = a2b_base64(text[start : start + SNIFFED_BYTES // 3 * 4 + 4])
     name = sanitize_name(name)
     media_type = _require_accepted(accept, declared, name, first)
-    return Upload(InlineFile(text, start, size), accept, name, media_type)
+    return ParsedFile(InlineFile(text, start, size), name, media_type)
 
 
-def _parse_link(value: Mapping[Any, Any], accept: Accept) -> Upload:
+def _parse_link(value: Mapping[Any, Any], accept: Accept) -> ParsedFile:
     texts: dict[str, str | None] = {}
     for key, limit in _LINK_KEYS.items():
         text = value.get(key)
@@ -131,7 +136,7 @@ def _parse_link(value: Mapping[Any, Any], accept: Accept) -> Upload:
     if declared is not None and not _is_accepted(accept, declared):
         raise _refuse_type(accept, declared)
     media_type = declared or _guess_type(name) or UNKNOWN_TYPE
-    return Upload(RemoteFile(texts["download_url"] or "", declared), accept, name, media_type)
+    return ParsedFile(RemoteFile(texts["download_url"] or "", declared), name, media_type)
 
 
 # -- The bytes of a file, in pieces.
