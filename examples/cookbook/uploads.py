@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 from defserve import Server, ToolError, safe
-from defserve.guard import Accept, Upload
+from defserve.guard import FileTypes, Upload
 
 server = Server("tables", "1.0.0")
 
@@ -27,7 +27,9 @@ async def read_rows(table: Upload) -> AsyncIterator[list[str]]:
 
 @server.tool
 @safe
-async def add_up(table: Annotated[Upload, Accept("text/csv", "text/plain", max_size=100_000_000)], column: str) -> str:
+async def add_up(
+    table: Annotated[Upload, FileTypes("text/csv", "text/plain", max_size=100_000_000)], column: str
+) -> str:
     """Add up a column of a table.
 
     Args:

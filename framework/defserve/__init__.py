@@ -56,7 +56,7 @@ else:
                 "Argument Extension NumberedErrors Prompt PromptOptions Resource ResourceOptions Tool ToolOptions "
                 "Transform"
             ),
-            "defserve.guard": "Accept Egress Upload Verdict",
+            "defserve.guard": "Egress FileTypes Upload Verdict",
             "defserve.kernel": "Kernel",
             "defserve.live": "Channel Event FeatureDisabled Inference Injection Rewrite Scope Turn everyone",
             "defserve.search": "Search ToolBudget",

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from defserve import Server, ToolError, UsageError
 from defserve.errors import Rejected
-from defserve.guard import Accept, Egress, Upload
+from defserve.guard import Egress, FileTypes, Upload
 from defserve.guard.uploads import MAX_CHUNK_BYTES, sanitize_name
 from tests.rows import for_each_row
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 GIF = b"GIF89a" + bytes(20)
 PDF = b"%PDF-1.7\n" + b"x" * 100
-Picture = Annotated[Upload, Accept("image/*", max_size=1_000)]
+Picture = Annotated[Upload, FileTypes("image/*", max_size=1_000)]
 
 
 def encode(data: bytes) -> str:
@@ -152,7 +152,7 @@ async def test_a_list_of_files_and_a_file_that_may_be_left_out() -> None:
     server = Server("pictures")
 
     @server.tool
-    async def sizes(pictures: list[Picture], notes: Annotated[Upload, Accept("text/*")] | None = None) -> str:
+    async def sizes(pictures: list[Picture], notes: Annotated[Upload, FileTypes("text/*")] | None = None) -> str:
         """Tell sizes."""
         read = [len(await one.read()) for one in pictures]
         return f"{read} {notes.media_type if notes else None}"
@@ -179,7 +179,7 @@ def test_the_media_type_is_what_the_bytes_say(
     kind: str, declared: str | None, name: str, data: bytes, media_type: str
 ) -> None:
     uri = data_uri(data, declared or "", *([f"name={name}"] if name else []))
-    assert validated(uri, Annotated[Upload, Accept(kind)]).media_type == media_type
+    assert validated(uri, Annotated[Upload, FileTypes(kind)]).media_type == media_type
 
 
 async def test_a_large_file_in_an_argument_comes_in_pieces() -> None:
@@ -352,7 +352,7 @@ def test_a_tool_without_async_cannot_take_a_file() -> None:
 @for_each_row("kind", ["png", "image/", "*/png", "image/png; q=1", ".png"])
 def test_what_is_no_media_type_cannot_be_accepted(kind: str) -> None:
     with pytest.raises(UsageError, match="is no media type"):
-        Accept(kind)
+        FileTypes(kind)
 
 
 # -- memory
@@ -374,7 +374,7 @@ async def test_memory_stays_flat_while_a_file_of_100_mb_is_streamed() -> None:
         server = Server("films", egress=Egress(private=[there.authority], timeout=300))
 
         @server.tool
-        async def count(film: Annotated[Upload, Accept(max_size=200_000_000)]) -> int:
+        async def count(film: Annotated[Upload, FileTypes(max_size=200_000_000)]) -> int:
             """Count bytes."""
             total = 0
             async for chunk in film:

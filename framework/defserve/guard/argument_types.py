@@ -214,13 +214,13 @@ class Code:
 
 
 class Upload:
-    """A file that the caller sends: `Annotated[Upload, Accept("image/*", max_size=5_000_000)]`.
+    """A file that the caller sends: `Annotated[Upload, FileTypes("image/*", max_size=5_000_000)]`.
 
     It comes as base64, as a `data:` URI, or as a link that is fetched while you read. Nothing is written to the disk.
     `await upload.read()` gives all bytes; `async for chunk in upload` gives them piece by piece.
     """
 
-    __slots__ = ("name", "media_type", "size", "_source", "_accept", "_egress")
+    __slots__ = ("name", "media_type", "size", "_source", "_types", "_egress")
 
     name: str
     """A safe file name without directories; "upload" if the caller said none."""
@@ -229,16 +229,16 @@ class Upload:
     size: int | None
     """In bytes. Of a link it is known when you begin to read, if the server tells."""
 
-    def __init__(self, source: InlineFile | RemoteFile, accept: Accept, name: str, media_type: str) -> None:
-        self._source, self._accept, self.name, self.media_type = source, accept, name, media_type
+    def __init__(self, source: InlineFile | RemoteFile, types: FileTypes, name: str, media_type: str) -> None:
+        self._source, self._types, self.name, self.media_type = source, types, name, media_type
         self.size = source.size
         self._egress: Egress | None = None
 
     async def read(self, max_size: int | None = None) -> bytes:
-        """All bytes. Raises Rejected if there are more than `max_size`, or than `Accept` allows."""
+        """All bytes. Raises Rejected if there are more than `max_size`, or than `FileTypes` allows."""
         from defserve.guard.uploads import make_size_refusal
 
-        limit = self._accept.max_size if max_size is None else min(max_size, self._accept.max_size)
+        limit = self._types.max_size if max_size is None else min(max_size, self._types.max_size)
         content = bytearray()
         async for chunk in self:
             if len(content) + len(chunk) > limit:
@@ -250,29 +250,29 @@ class Upload:
         """The bytes in pieces of at most 64 KiB. A link is fetched anew each time."""
         from defserve.guard.uploads import iter_chunks
 
-        async for chunk in iter_chunks(self, self._source, self._accept, self._egress):
+        async for chunk in iter_chunks(self, self._source, self._types, self._egress):
             yield chunk
 
-    async def prepare(self, egress: Egress | None) -> None:
+    async def judge_link(self, egress: Egress | None) -> None:
         """Judge a link before the call; later it is fetched by the rules of `egress`. Raises Rejected."""
         from defserve.guard.uploads import judge_source
 
         self._egress = egress
-        await judge_source(self._source, self._accept, egress)
+        await judge_source(self._source, self._types, egress)
 
     def __repr__(self) -> str:
         return f"Upload({self.name!r}, {self.media_type!r}, size={self.size})"
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
-        return Accept().__get_pydantic_core_schema__(source, handler)
+        return FileTypes().__get_pydantic_core_schema__(source, handler)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
-        return Accept().__get_pydantic_json_schema__(core, handler)
+        return FileTypes().__get_pydantic_json_schema__(core, handler)
 
 
-class Accept:
+class FileTypes:
     """Which files an `Upload` may be: media types such as "application/pdf" or "image/*", and the size in bytes.
 
     Without media types, any file is accepted.
@@ -290,19 +290,19 @@ class Accept:
 
         for kind in kinds:
             if not is_media_range(kind):
-                raise UsageError(f"Accept: {kind!r} is no media type", fix='write Accept("image/png", "text/*")')
+                raise UsageError(f"FileTypes: {kind!r} is no media type", fix='write FileTypes("image/png", "text/*")')
         if max_size < 1:
-            raise UsageError(f"Accept(max_size={max_size!r}) must be at least 1", fix="write max_size=10_000_000")
+            raise UsageError(f"FileTypes(max_size={max_size!r}) must be at least 1", fix="write max_size=10_000_000")
         self.kinds, self.max_size = tuple(kind.lower() for kind in kinds), max_size
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Accept) and (self.kinds, self.max_size) == (other.kinds, other.max_size)
+        return isinstance(other, FileTypes) and (self.kinds, self.max_size) == (other.kinds, other.max_size)
 
     def __hash__(self) -> int:
         return hash((self.kinds, self.max_size))
 
     def __repr__(self) -> str:
-        return f"Accept({', '.join(map(repr, self.kinds))}{', ' if self.kinds else ''}max_size={self.max_size})"
+        return f"FileTypes({', '.join(map(repr, self.kinds))}{', ' if self.kinds else ''}max_size={self.max_size})"
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.no_info_after_validator_function(
@@ -333,5 +333,5 @@ VALIDATED_UPLOADS: ContextVar[list[Upload] | None] = ContextVar("defserve_upload
 """Where the uploads of a call are noted while its arguments are validated, as the URLs are in `VALIDATED_URLS`."""
 
 
-ARGUMENT_GUARDS: tuple[type[Any], ...] = (Shell, Url, Within, Code, Accept)
-GUARDED_TYPES: Mapping[type[Any], type[Any]] = {ShellCommand: Shell, PublicUrl: Url, Upload: Accept}
+ARGUMENT_GUARDS: tuple[type[Any], ...] = (Shell, Url, Within, Code, FileTypes)
+GUARDED_TYPES: Mapping[type[Any], type[Any]] = {ShellCommand: Shell, PublicUrl: Url, Upload: FileTypes}

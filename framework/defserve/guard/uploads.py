@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from defserve.errors import LimitExceeded, Rejected
 
 if TYPE_CHECKING:
-    from defserve.guard.argument_types import Accept, Upload
+    from defserve.guard.argument_types import FileTypes, Upload
     from defserve.guard.egress import Egress
 
 CHUNK_BYTES: Final = 48 * 1024
@@ -67,31 +67,31 @@ class ParsedFile(NamedTuple):
     media_type: str
 
 
-def make_upload_schema(accept: Accept) -> dict[str, Any]:
+def make_upload_schema(types: FileTypes) -> dict[str, Any]:
     """One schema that all clients can read: base64 for Copilot, an object for ChatGPT, `x-mcp-file` for the rest."""
-    kinds = ", ".join(accept.kinds) or "any type"
+    kinds = ", ".join(types.kinds) or "any type"
     texts = {name: {"type": "string"} for name in _LINK_KEYS}
-    limits: dict[str, Any] = {"accept": list(accept.kinds)} if accept.kinds else {}
+    limits: dict[str, Any] = {"accept": list(types.kinds)} if types.kinds else {}
     return {
         "anyOf": [
             {"type": "string", "contentEncoding": "base64"},
             {"type": "object", "properties": texts, "required": ["download_url", "file_id"]},
         ],
-        "description": f"A file ({kinds}; at most {accept.max_size} bytes): base64, a data: URI, or a link to download",
-        "x-mcp-file": {**limits, "maxSize": accept.max_size},
+        "description": f"A file ({kinds}; at most {types.max_size} bytes): base64, a data: URI, or a link to download",
+        "x-mcp-file": {**limits, "maxSize": types.max_size},
     }
 
 
-def parse_file(value: Any, accept: Accept) -> ParsedFile:
+def parse_file(value: Any, types: FileTypes) -> ParsedFile:
     """The file in an argument. Raises Rejected for one that is not accepted, ValueError for what is no file."""
     if isinstance(value, str):
-        return _parse_data_uri(value, accept) if value[:5].lower() == "data:" else _parse_base64(value, 0, accept)
+        return _parse_data_uri(value, types) if value[:5].lower() == "data:" else _parse_base64(value, 0, types)
     if isinstance(value, Mapping):
-        return _parse_link(cast("Mapping[Any, Any]", value), accept)
+        return _parse_link(cast("Mapping[Any, Any]", value), types)
     raise ValueError(f"is not a file: write {_FORM}")
 
 
-def _parse_data_uri(text: str, accept: Accept) -> ParsedFile:
+def _parse_data_uri(text: str, types: FileTypes) -> ParsedFile:
     comma = text.find(",", 0, MAX_HEADER_LENGTH)
     if comma < 0:
         raise ValueError("is no data: URI: it has no comma after its media type")
@@ -99,18 +99,18 @@ def _parse_data_uri(text: str, accept: Accept) -> ParsedFile:
     if not parameters or parameters[-1].strip().lower() != "base64":
         raise ValueError("is a data: URI without base64: write data:<media type>;base64,<base64>")
     names = [one.partition("=")[2] for one in parameters if one.strip().lower().startswith(("name=", "filename="))]
-    return _parse_base64(text, comma + 1, accept, declared or None, unquote(names[0]) if names else None)
+    return _parse_base64(text, comma + 1, types, declared or None, unquote(names[0]) if names else None)
 
 
 def _parse_base64(
-    text: str, start: int, accept: Accept, declared: str | None = None, name: str | None = None
+    text: str, start: int, types: FileTypes, declared: str | None = None, name: str | None = None
 ) -> ParsedFile:
     length = len(text) - start
     padding = 2 if text.endswith("==") else int(text.endswith("="))
     size = length // 4 * 3 - padding
     # Its size is looked at first: it costs nothing.
-    if size > accept.max_size:
-        raise make_size_refusal(accept.max_size)
+    if size > types.max_size:
+        raise make_size_refusal(types.max_size)
     if length == 0:
         raise _refuse("it is empty")
     if length % 4 or not _BASE64.fullmatch(text, start):
@@ -118,11 +118,11 @@ def _parse_base64(
     declared = _read_media_type(declared)
     first = a2b_base64(text[start : start + SNIFFED_BYTES // 3 * 4 + 4])
     name = sanitize_name(name)
-    media_type = _require_accepted(accept, declared, name, first)
+    media_type = _require_accepted(types, declared, name, first)
     return ParsedFile(InlineFile(text, start, size), name, media_type)
 
 
-def _parse_link(value: Mapping[Any, Any], accept: Accept) -> ParsedFile:
+def _parse_link(value: Mapping[Any, Any], types: FileTypes) -> ParsedFile:
     texts: dict[str, str | None] = {}
     for key, limit in _LINK_KEYS.items():
         text = value.get(key)
@@ -133,8 +133,8 @@ def _parse_link(value: Mapping[Any, Any], accept: Accept) -> ParsedFile:
         else:
             texts[key] = text
     declared, name = _read_media_type(texts["mime_type"]), sanitize_name(texts["file_name"])
-    if declared is not None and not _is_accepted(accept, declared):
-        raise _refuse_type(accept, declared)
+    if declared is not None and not _is_accepted(types, declared):
+        raise _refuse_type(types, declared)
     media_type = declared or _guess_type(name) or UNKNOWN_TYPE
     return ParsedFile(RemoteFile(texts["download_url"] or "", declared), name, media_type)
 
@@ -142,18 +142,18 @@ def _parse_link(value: Mapping[Any, Any], accept: Accept) -> ParsedFile:
 # -- The bytes of a file, in pieces.
 
 
-async def judge_source(source: InlineFile | RemoteFile, accept: Accept, egress: Egress | None) -> None:
+async def judge_source(source: InlineFile | RemoteFile, types: FileTypes, egress: Egress | None) -> None:
     """Judge a link by its text and by the addresses of its host. Raises Rejected."""
     if isinstance(source, RemoteFile):
         from defserve.guard.egress import judge_url_and_addresses, make_refusal
 
-        verdict = await judge_url_and_addresses(source.url, _narrow_egress(source.url, accept, egress))
+        verdict = await judge_url_and_addresses(source.url, _narrow_egress(source.url, types, egress))
         if not verdict:
             raise make_refusal(verdict, "File refused")
 
 
 async def iter_chunks(
-    upload: Upload, source: InlineFile | RemoteFile, accept: Accept, egress: Egress | None
+    upload: Upload, source: InlineFile | RemoteFile, types: FileTypes, egress: Egress | None
 ) -> AsyncGenerator[bytes]:
     """The bytes. Of a link, the first ones are judged before any is given away."""
     if isinstance(source, InlineFile):
@@ -163,32 +163,32 @@ async def iter_chunks(
         return
     first = bytearray()
     is_judged = False
-    async with aclosing(_fetch_chunks(upload, source, accept, egress)) as chunks:
+    async with aclosing(_fetch_chunks(upload, source, types, egress)) as chunks:
         async for chunk in chunks:
             if is_judged:
                 yield chunk
                 continue
             first += chunk
             if len(first) >= SNIFFED_BYTES:
-                upload.media_type = _require_accepted(accept, source.declared, upload.name, bytes(first))
+                upload.media_type = _require_accepted(types, source.declared, upload.name, bytes(first))
                 is_judged = True
                 yield bytes(first)
     if not is_judged:
         if not first:
             raise _refuse("it is empty")
-        upload.media_type = _require_accepted(accept, source.declared, upload.name, bytes(first))
+        upload.media_type = _require_accepted(types, source.declared, upload.name, bytes(first))
         yield bytes(first)
 
 
 async def _fetch_chunks(
-    upload: Upload, source: RemoteFile, accept: Accept, egress: Egress | None
+    upload: Upload, source: RemoteFile, types: FileTypes, egress: Egress | None
 ) -> AsyncGenerator[bytes]:
     from defserve.guard.http_client import GuardedClient, load_httpx
 
     httpx = load_httpx("an Upload that comes as a link")
     try:
         async with (
-            GuardedClient(_narrow_egress(source.url, accept, egress)) as client,
+            GuardedClient(_narrow_egress(source.url, types, egress)) as client,
             client.stream("GET", source.url) as response,
         ):
             if response.status_code != 200:
@@ -201,20 +201,20 @@ async def _fetch_chunks(
                 yield chunk
     except LimitExceeded as error:
         if error.data.get("limit") == "max_bytes":
-            raise make_size_refusal(accept.max_size) from None
+            raise make_size_refusal(types.max_size) from None
         raise _refuse("it was not downloaded in time", "a link that answers faster, or a smaller file") from None
     except httpx.HTTPError as error:
         raise _refuse(f"its link cannot be read ({type(error).__name__})", "a link that is still valid") from None
 
 
-def _narrow_egress(url: str, accept: Accept, egress: Egress | None) -> Egress:
+def _narrow_egress(url: str, types: FileTypes, egress: Egress | None) -> Egress:
     """The server's rules, for one file. Only a host that it lists as private may be asked without TLS."""
     from defserve.guard.egress import Egress
 
     egress = egress or Egress()
     is_private = any(url.lower().startswith(f"http://{host}/") for host in egress.private)
     schemes = ("http",) if is_private else ("https",)
-    return replace(egress, schemes=schemes, max_bytes=accept.max_size, redirects=0)
+    return replace(egress, schemes=schemes, max_bytes=types.max_size, redirects=0)
 
 
 # -- Media types: what is accepted, what was declared, and what the first bytes say.
@@ -273,20 +273,20 @@ def is_media_range(text: str) -> bool:
     return len(text) <= MAX_MEDIA_TYPE_LENGTH and _MEDIA_RANGE.fullmatch(text) is not None
 
 
-def _is_accepted(accept: Accept, media_type: str) -> bool:
+def _is_accepted(types: FileTypes, media_type: str) -> bool:
     family = media_type.partition("/")[0] + "/*"
-    return not accept.kinds or any(kind in ("*/*", family, media_type) for kind in accept.kinds)
+    return not types.kinds or any(kind in ("*/*", family, media_type) for kind in types.kinds)
 
 
-def _require_accepted(accept: Accept, declared: str | None, name: str, first: bytes) -> str:
+def _require_accepted(types: FileTypes, declared: str | None, name: str, first: bytes) -> str:
     """The media type of a file with these first bytes. Raises Rejected if it is not accepted, or not what it says."""
     found = _sniff_type(first)
     if found is None:
         if declared in _SNIFFED_TYPES:
-            raise _refuse(f"it says {declared}, but its bytes are something else", _format_accepted(accept))
+            raise _refuse(f"it says {declared}, but its bytes are something else", _format_accepted(types))
         is_text = _is_text(first)
         if declared is not None and _TEXTS.fullmatch(declared) and not is_text:
-            raise _refuse(f"it says {declared}, but its bytes are no text", _format_accepted(accept))
+            raise _refuse(f"it says {declared}, but its bytes are no text", _format_accepted(types))
         guessed = _guess_type(name) if is_text else None
         usual = guessed if guessed not in _SNIFFED_TYPES else None
         media_type = declared or usual or ("text/plain" if is_text else UNKNOWN_TYPE)
@@ -294,8 +294,8 @@ def _require_accepted(accept: Accept, declared: str | None, name: str, first: by
         media_type = declared
     else:
         media_type = found
-    if not _is_accepted(accept, media_type):
-        raise _refuse_type(accept, media_type)
+    if not _is_accepted(types, media_type):
+        raise _refuse_type(types, media_type)
     return media_type
 
 
@@ -360,12 +360,12 @@ def make_size_refusal(limit: int) -> Rejected:
     return _refuse(f"it is larger than {limit} bytes", f"a file of at most {limit} bytes")
 
 
-def _refuse_type(accept: Accept, media_type: str) -> Rejected:
-    return _refuse(f"it is {media_type}", _format_accepted(accept))
+def _refuse_type(types: FileTypes, media_type: str) -> Rejected:
+    return _refuse(f"it is {media_type}", _format_accepted(types))
 
 
-def _format_accepted(accept: Accept) -> str:
-    return f"a file of the type {' or '.join(accept.kinds)}" if accept.kinds else "a file with its true type"
+def _format_accepted(types: FileTypes) -> str:
+    return f"a file of the type {' or '.join(types.kinds)}" if types.kinds else "a file with its true type"
 
 
 def _refuse(problem: str, fix: str = "a file with content") -> Rejected:

@@ -12,7 +12,7 @@ from defserve.binding.arguments import ArgumentsSchema, require_annotation_schem
 from defserve.binding.json_schemas import walk_graph
 from defserve.core.json_values import is_array, is_mapping
 from defserve.errors import UsageError
-from defserve.guard.argument_types import ARGUMENT_GUARDS, GUARDED_TYPES, Accept, Code, Shell, Url, Within
+from defserve.guard.argument_types import ARGUMENT_GUARDS, GUARDED_TYPES, Code, FileTypes, Shell, Url, Within
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.items import Item
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.tools import Tool
 
 
-ArgumentGuard: TypeAlias = Shell | Url | Within | Code | Accept
+ArgumentGuard: TypeAlias = Shell | Url | Within | Code | FileTypes
 
 _HAVE_FIELDS = ("__dataclass_fields__", "__total__", "_fields")
 

@@ -20,8 +20,8 @@ from defserve.errors import Rejected, UsageError
 from defserve.guard.argument_types import (
     VALIDATED_UPLOADS,
     VALIDATED_URLS,
-    Accept,
     Code,
+    FileTypes,
     PublicUrl,
     Shell,
     ShellCommand,
@@ -312,7 +312,7 @@ class ToolSecurity:
 
     def __init__(self, security: Security, checks: tuple[ArgumentCheck, ...], *, is_enforced: bool = True) -> None:
         self.security, self._checks, self.is_enforced = security, checks, is_enforced
-        self.notes_urls, self.notes_uploads = check_noted_urls in checks, prepare_noted_uploads in checks
+        self.notes_urls, self.notes_uploads = check_noted_urls in checks, check_noted_uploads in checks
 
     @classmethod
     def from_tool(cls, tool: Tool) -> ToolSecurity | None:
@@ -337,7 +337,9 @@ class ToolSecurity:
             return None
         security = _in_effect(tool, declared, found)
         # That a tool takes files tells nothing about what it does with them.
-        if declared is not None or any(not isinstance(guard, Accept) for guards in found.values() for guard in guards):
+        if declared is not None or any(
+            not isinstance(guard, FileTypes) for guards in found.values() for guard in guards
+        ):
             tool.options = replace(tool.options, annotations=_annotations(tool, security))
         return cls(security, argument_checks(tool, declared, security, found))
 
@@ -435,14 +437,14 @@ def argument_checks(
     guards = [guard for several in found.values() for guard in several]
     if any(isinstance(guard, Url) for guard in guards):
         made.append(check_noted_urls)
-    if any(isinstance(guard, Accept) for guard in guards):
+    if any(isinstance(guard, FileTypes) for guard in guards):
         if tool.function.signature.flow in ("sync", "generator"):
             raise UsageError(
                 f"tool {tool.name!r} takes an Upload, which only async code can read",
                 where=tool.where,
                 fix=f"write async def {tool.name}",
             )
-        made.append(prepare_noted_uploads)
+        made.append(check_noted_uploads)
     return tuple(made)
 
 
@@ -500,10 +502,10 @@ async def check_noted_urls(egress: Egress | None, arguments: dict[str, Any]) -> 
         await _check_addresses(egress, url, guard)
 
 
-async def prepare_noted_uploads(egress: Egress | None, arguments: dict[str, Any]) -> None:
+async def check_noted_uploads(egress: Egress | None, arguments: dict[str, Any]) -> None:
     """Judge the links of the files that were noted while the arguments were validated. Raises Rejected."""
     for upload in VALIDATED_UPLOADS.get() or ():
-        await upload.prepare(egress)
+        await upload.judge_link(egress)
 
 
 async def _check_addresses(egress: Egress | None, url: PublicUrl, guard: Url) -> None:
