@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from defserve import Server, ToolError, UsageError
+from defserve import Server, ToolError, UsageError, dangerous
 from defserve.errors import Rejected
 from defserve.guard import Egress, FileTypes, Upload
 from defserve.guard.uploads import MAX_CHUNK_BYTES, sanitize_name
+from defserve.testing import SyncClient
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio
@@ -160,6 +161,20 @@ async def test_a_list_of_files_and_a_file_that_may_be_left_out() -> None:
     async with server.connect() as client:
         assert await client.call("sizes", pictures=[encode(PNG), encode(GIF)]) == "[108, 26] None"
         assert await client.call("sizes", pictures=[], notes=encode(b"hello")) == "[] text/plain"
+
+
+async def test_a_call_has_a_hundred_files_at_most() -> None:
+    server = Server("pictures")
+
+    @server.tool
+    async def count(pictures: list[Picture]) -> int:
+        """Count pictures."""
+        return len(pictures)
+
+    async with server.connect() as client:
+        assert await client.call("count", pictures=[encode(GIF)] * 100) == 100
+        with pytest.raises(ToolError, match="more than 100 in one call"):
+            await client.call("count", pictures=[encode(GIF)] * 101)
 
 
 @for_each_row(
@@ -355,6 +370,28 @@ def test_what_is_no_media_type_cannot_be_accepted(kind: str) -> None:
         FileTypes(kind)
 
 
+def test_a_person_who_is_asked_sees_the_name_and_not_the_bytes() -> None:
+    server = Server("pictures", confirm="always")
+
+    @server.tool
+    @dangerous
+    async def replace_logo(picture: Picture) -> str:  # pyright: ignore[reportUnusedFunction]
+        """Replace the logo."""
+        return picture.name
+
+    asked: list[str] = []
+
+    def answer(message: str, *_: Any) -> bool:
+        asked.append(message)
+        return True
+
+    with SyncClient(server) as client:
+        client.will_answer(answer)
+        assert client.call("replace_logo", picture=data_uri(PNG, "image/png", "name=logo.png")) == "logo.png"
+    assert "logo.png" in asked[0]
+    assert encode(PNG)[:20] not in asked[0]
+
+
 # -- memory
 
 
@@ -385,7 +422,7 @@ async def test_memory_stays_flat_while_a_file_of_100_mb_is_streamed() -> None:
         async with server.connect() as client:
             tracemalloc.start()
             try:
-                assert int(await client.call("count", film=there.link())) == pieces * len(piece)
+                assert await client.call("count", film=there.link()) == pieces * len(piece)
                 assert tracemalloc.get_traced_memory()[1] < 10_000_000
             finally:
                 tracemalloc.stop()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_core import CoreSchema, core_schema
 
-from defserve.errors import UsageError, explain_arguments
+from defserve.errors import Rejected, UsageError, explain_arguments
 from defserve.guard.verdict import require_allowed
 
 if TYPE_CHECKING:
@@ -325,9 +325,15 @@ class FileTypes:
         source, name, media_type = parse_file(value, self)
         upload = Upload(source, self, name, media_type)
         if (seen := VALIDATED_UPLOADS.get()) is not None:
+            if len(seen) >= MAX_UPLOADS:
+                # Every link costs a look at its addresses.
+                raise Rejected("Files refused", [f"there are more than {MAX_UPLOADS} in one call"], guard="upload")
             seen.append(upload)
         return upload
 
+
+MAX_UPLOADS = 100
+"""The files of one call."""
 
 VALIDATED_UPLOADS: ContextVar[list[Upload] | None] = ContextVar("defserve_uploads", default=None)
 """Where the uploads of a call are noted while its arguments are validated, as the URLs are in `VALIDATED_URLS`."""
