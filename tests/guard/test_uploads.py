@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from defserve import Server, ToolError, UsageError, dangerous
 from defserve.errors import Rejected
-from defserve.guard import Egress, FileTypes, Upload
+from defserve.guard import Egress, FileTypes, Upload, egress
 from defserve.guard.uploads import MAX_CHUNK_BYTES, sanitize_name
 from defserve.testing import SyncClient
 from tests.rows import for_each_row
@@ -275,6 +275,20 @@ async def test_a_hostile_link_is_refused_while_it_is_read(send: Callable[..., An
         server, _ = make_server(there.authority)
         assert told in await refusal(server, there.link(mime_type="image/png"))
         assert there.asked == 1
+
+
+@pytest.mark.parametrize(("answers", "begins"), [(["10.0.0.7"], 0), (["8.8.8.8", "10.0.0.7"], 1)])
+async def test_a_name_that_leads_to_a_private_address_is_refused_at_each_look(
+    monkeypatch: pytest.MonkeyPatch, answers: list[str], begins: int
+) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return [answers.pop(0)]
+
+    monkeypatch.setattr(egress, "resolve_with_system", resolve)
+    server, begun = make_server()
+    told = await refusal(server, {"download_url": "https://files.example.com/1", "file_id": "1"})
+    assert "Blocked address: '10.0.0.7'" in told
+    assert (answers, len(begun)) == ([], begins)
 
 
 async def test_a_link_that_never_ends_is_given_up() -> None:
