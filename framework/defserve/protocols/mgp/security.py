@@ -336,10 +336,8 @@ class ToolSecurity:
         if declared is None and not found:
             return None
         security = _in_effect(tool, declared, found)
-        # That a tool takes files tells nothing about what it does with them.
-        if declared is not None or any(
-            not isinstance(guard, FileTypes) for guards in found.values() for guard in guards
-        ):
+        # A guard says what a tool takes, and nothing of what it does with that: only a mark becomes hints.
+        if declared is not None:
             tool.options = replace(tool.options, annotations=_annotations(tool, security))
         return cls(security, argument_checks(tool, declared, security, found))
 

@@ -210,3 +210,16 @@ def test_a_type_without_a_json_form_may_stand_beside_a_schema_of_ones_own():
     f.__annotations__["given"] = ModuleType
     schema: dict[str, Any] = {"type": "object", "properties": {"given": {}}, "required": ["given"]}
     assert find_tool_guards(Tool.of(f, ToolOptions(schema=schema), find_provider=lambda _: None, owner=None)) == {}
+
+
+async def test_a_guard_alone_makes_no_hint_of_what_its_tool_does():
+    server = Server("files", "1")
+
+    @server.tool
+    def write(path: Annotated[str, Within("/srv")]) -> str:
+        """Write a file."""
+        return path
+
+    async with server.connect() as client:
+        (tool,) = await client.tools()
+    assert "annotations" not in tool
