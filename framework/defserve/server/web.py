@@ -182,8 +182,12 @@ def make_public_documents(mcp: MCP, options: WebFields) -> dict[str, PublicDocum
                 "the OpenAI domain challenge is not a token: it has spaces or other characters, or is too long",
                 fix=f"copy the token from the portal as it is: --openai-challenge TOKEN, or {CHALLENGE_VARIABLE}",
             )
-        documents[CHALLENGE_PATH] = PublicDocument("text/plain", lambda _: token.encode(), "no-store")
+        documents[CHALLENGE_PATH] = PublicDocument("text/plain", partial(_encode_token, token), "no-store")
     return documents
+
+
+def _encode_token(token: str, address: str) -> bytes:
+    return token.encode()
 
 
 def _make_card(mcp: MCP, address: str) -> bytes | None:
