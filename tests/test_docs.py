@@ -24,6 +24,7 @@ from defserve.server.command_line import add_serving_options, add_workers_option
 from defserve.server.decorators import WebFields
 from defserve.server.metrics import Metrics
 from defserve.server.options import ServerFields
+from defserve.server.web import CHALLENGE_VARIABLE
 from defserve.server.workers.supervisor import RESTARTS, UP
 from defserve.stores import identity
 from defserve.stores.audit import log_file
@@ -194,6 +195,7 @@ def test_the_deployment_page_has_every_variable_and_no_metric_that_is_none():
         log_file.AUDIT_KEY_VARIABLE,
         server_secret.SECRET_VARIABLE,
         identity.NAMESPACE_VARIABLE,
+        CHALLENGE_VARIABLE,
     }
     assert set(re.findall(r"DEFSERVE_\w+", page)) == variables
     shown = Metrics().text(Server("shelf").composition)

@@ -273,6 +273,10 @@ MCP-AUTH-10 S | an assertion is taken once; scopes are the intersection; there i
 MCP-AUTH-11 S | the metadata names the grant profile, and never who is trusted
 MCP-AUTH-12 S | client credentials by a secret or private_key_jwt, without dynamic registration
 MCP-AUTH-13 C | a company's provider gives an assertion for the issuer and the resource, which is exchanged for a token
+MCP-CARD-1 S | the server card has the required members in their lengths and patterns, and no primitives
+MCP-CARD-2 S | the card does not contradict server/discover
+MCP-CARD-3 S | card and catalog are public, below the endpoint and at the well-known path, and tell no secrets
+MCP-CARD-4 S | their media types, CORS headers, ETag, 304 and an hour of caching
 MCP-9.2 C | annotations are not trusted
 MCP-9.4 S | arguments that do not fit are a tool error
 MCP-10.2 S | Python types map to their JSON Schema

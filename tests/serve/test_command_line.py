@@ -66,6 +66,8 @@ def test_only_what_was_given_is_passed_on():
     }
     assert parsed("--page") == {"on": "stdio:", "page": True}
     assert parsed("--no-page") == {"on": "stdio:", "page": False}
+    assert parsed("--no-card") == {"on": "stdio:", "card": False}
+    assert parsed("--openai-challenge", "tok") == {"on": "stdio:", "openai_challenge": "tok"}
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,16 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"action": BooleanOptionalAction, "help": "a page for browsers (default: on loopback names, without auth)"},
     ),
     (
+        "--card",
+        "card",
+        {"action": BooleanOptionalAction, "help": "the server card and the AI catalog, for everybody (default: on)"},
+    ),
+    (
+        "--openai-challenge",
+        "openai_challenge",
+        {"metavar": "TOKEN", "help": "prove to OpenAI that the domain is yours (also DEFSERVE_OPENAI_CHALLENGE)"},
+    ),
+    (
         "--log-level",
         "log_level",
         {"choices": PYTHON_LOG_LEVELS, "help": "log this level and above to stderr; info logs every request"},

@@ -184,6 +184,9 @@ class WebFields(TypedDict, total=False):
     client without a token sees them. If it is left out, there is a page unless `auth` is set or the browser asks for
     another name than those of this machine. True shows it in these cases too, False never.
 
+    `card=False` serves no server card and no AI catalog; everybody may read them, also behind `auth`.
+    `openai_challenge` is the token with which OpenAI checks that the domain is yours.
+
     Who calls without a token is a stranger, whose word grants and confirms nothing. On a loopback address `local_token`
     writes a key to a file that only this user can read; who shows it is this user, as on stdio. On a unix socket
     `trust_same_user` makes every process of this user the local user.
@@ -200,4 +203,6 @@ class WebFields(TypedDict, total=False):
     rest: bool
     metrics: bool
     page: bool | None
+    card: bool
+    openai_challenge: str
     stateless: bool

@@ -60,9 +60,18 @@ def make_page_content(
     unlisted = About(identity.name, identity.title or "", unlisted=NEEDS_TOKEN, sign_in=SIGN_IN[has_sign_in])
 
     def make_list_request(address: str) -> tuple[Request, PageReply]:
+        profile = identity.profile
+        description = profile.details or profile.description
+        links = (("website", profile.website_url), ("repository", profile.repository_url))
         request = Request(1, "tools/list", {}, {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
         about = About(
-            identity.name, identity.title or "", identity.version, identity.description or "", has_api=api is not None
+            profile.short_name,
+            profile.title,
+            profile.version,
+            # A server without a description is described by its name, which is on the page already.
+            description if description not in (profile.title, profile.short_name) else "",
+            has_api=api is not None,
+            links=tuple((noun, url) for noun, url in links if 0 < len(url) <= MAX_LINK),
         )
         return request, PageReply(mcp, about, address, everywhere, kept)
 
@@ -130,7 +139,7 @@ MAX_PAGE_BYTES: Final = 16_000
 MAX_CLIENTS_BYTES: Final = 3_000
 
 # Of one text, in characters. In bytes it is at most twice that.
-MAX_NAME, MAX_VERSION, MAX_LEAD, MAX_LINE = 64, 32, 240, 160
+MAX_NAME, MAX_VERSION, MAX_LEAD, MAX_LINE, MAX_LINK = 64, 32, 240, 160, 300
 MAX_PARAMETERS: Final = 12
 
 # A shape for each mark, so that colour is not all that tells them apart.
@@ -147,7 +156,7 @@ CONNECT: Final = "This address is for MCP clients. Here is how to connect yours.
 class About(NamedTuple):
     """What the page says of a server. If it says nothing of the tools, `unlisted` is why, and `sign_in` how to get in.
 
-    `others` counts what else it lists, by its noun.
+    `others` counts what else it lists, by its noun. `links` lead to its website and its repository.
     """
 
     name: str
@@ -160,6 +169,7 @@ class About(NamedTuple):
     sign_in: str = ""
     others: tuple[tuple[str, int], ...] = ()
     has_api: bool = False
+    links: tuple[tuple[str, str], ...] = ()
 
 
 def page(about: About, address: str, *, everywhere: bool) -> bytes:
@@ -337,8 +347,11 @@ def _end(about: About, address: str, *, everywhere: bool) -> str:
     api = f"<p class=end>Programs without MCP call its tools over HTTP: see {API}.</p>" if about.has_api else ""
     purpose, action, more = LOOK_INSIDE[about.sign_in]
     look = f"<code>defserve {action} {escape(shlex.quote(address))}{more}</code>"
+    links = ", ".join(f'<a href="{escape(url)}" rel=noreferrer>{noun}</a>' for noun, url in about.links)
+    more_about = f"<p class=end>More about it: {links}.</p>" if links else ""
     return (
-        f"{told}{api}<p class=end>Speaks MCP {PROTOCOL_VERSIONS[0].name} to {PROTOCOL_VERSIONS[-1].name}.{seen} "
+        f"{told}{api}{more_about}"
+        f"<p class=end>Speaks MCP {PROTOCOL_VERSIONS[0].name} to {PROTOCOL_VERSIONS[-1].name}.{seen} "
         f"To {purpose}, run {look}.</p>"
     )
 

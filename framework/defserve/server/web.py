@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from socket import socket
 from time import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from defserve.auth import Auth
 from defserve.auth.auth_options import list_operator_warnings
@@ -16,6 +18,7 @@ from defserve.auth.authority import normalize_ip_address
 from defserve.auth.bearer_tokens import check_verifier_settings
 from defserve.auth.oauth import is_loopback
 from defserve.core.composition import Composition
+from defserve.core.messages import encode
 from defserve.errors import DefserveError, UsageError
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.lifecycle import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
@@ -24,7 +27,7 @@ from defserve.protocols.mgp.extension import MGP
 from defserve.protocols.mgp.terms import get_tool_security
 from defserve.serve.address import Address
 from defserve.serve.http.app import HttpApp, HttpOptions
-from defserve.serve.http.other_endpoints import PageContent, PageRules
+from defserve.serve.http.other_endpoints import PageContent, PageRules, PublicDocument
 from defserve.serve.http.streamable import HttpProtocolRules
 from defserve.serve.network import NetworkOptions, run_listener
 from defserve.serve.session_opener import SessionOpener
@@ -90,6 +93,7 @@ def make_http_app(
     sharing = find_sharing(provider.composition)
     http = HttpOptions(
         page=_page(mcp, auth, options, is_unix=is_unix),
+        documents=make_public_documents(mcp, options),
         path=UNIX_PATH if is_unix else address.path if address is not None else "",
         bind=address.host if address is not None and not is_unix else "127.0.0.1",
         port=address.port if address is not None else None,
@@ -152,6 +156,54 @@ def _page(mcp: MCP, auth: Auth | None, options: WebFields, *, is_unix: bool) -> 
         return make_page_content(mcp, everywhere=wanted is True, has_sign_in=has_sign_in, api=api)
 
     return PageRules(wanted is True, content)
+
+
+# -- Documents that everybody may read: who the server is, and the proof that a domain is its publisher's.
+
+
+CARD_PATH: Final = "/server-card"
+CATALOG_PATH: Final = "/.well-known/ai-catalog.json"
+CHALLENGE_PATH: Final = "/.well-known/openai-apps-challenge"
+CHALLENGE_VARIABLE: Final = "DEFSERVE_OPENAI_CHALLENGE"
+CHALLENGE: Final = re.compile(r"[!-~]{1,1024}")
+
+
+def make_public_documents(mcp: MCP, options: WebFields) -> dict[str, PublicDocument]:
+    """The documents by their path. Raises UsageError for a challenge that is no token."""
+    documents: dict[str, PublicDocument] = {}
+    if options.get("card", True):
+        card, catalog = partial(_make_card, mcp), partial(_make_catalog, mcp)
+        documents[CARD_PATH] = PublicDocument("application/mcp-server-card+json", card)
+        documents[CATALOG_PATH] = PublicDocument("application/ai-catalog+json", catalog)
+    token = options.get("openai_challenge") or os.environ.get(CHALLENGE_VARIABLE)
+    if token:
+        if CHALLENGE.fullmatch(token) is None:
+            raise UsageError(
+                "the OpenAI domain challenge is not a token: it has spaces or other characters, or is too long",
+                fix=f"copy the token from the portal as it is: --openai-challenge TOKEN, or {CHALLENGE_VARIABLE}",
+            )
+        documents[CHALLENGE_PATH] = PublicDocument("text/plain", partial(_encode_token, token), "no-store")
+    return documents
+
+
+def _encode_token(token: str, address: str) -> bytes:
+    return token.encode()
+
+
+def _make_card(mcp: MCP, address: str) -> bytes | None:
+    from defserve.protocols.mcp.server_card import make_server_card
+
+    card = make_server_card(mcp.lifecycle.identity.profile.at_address(address))
+    return encode(card) if card is not None else None
+
+
+def _make_catalog(mcp: MCP, address: str) -> bytes | None:
+    from defserve.protocols.mcp.server_card import make_ai_catalog, make_server_card
+
+    profile = mcp.lifecycle.identity.profile.at_address(address)
+    if make_server_card(profile) is None:
+        return None
+    return encode(make_ai_catalog(profile, address.rstrip("/") + CARD_PATH))
 
 
 def run_network_server(

@@ -36,7 +36,8 @@ def app() -> HttpApp:
 def routes() -> list[str]:
     """Every path that is served beside the endpoint."""
     made = app()
-    return sorted({*made._routes, *made._probes} - {made.endpoint} | {"/tools/buy", "/openapi.json", "/docs"})  # pyright: ignore[reportPrivateUsage]
+    beside = {*made._routes, *made._probes, *made.documents.paths}  # pyright: ignore[reportPrivateUsage]
+    return sorted(beside - {made.endpoint} | {"/tools/buy", "/openapi.json", "/docs"})
 
 
 async def status_of(served: HttpApp, verb: str, target: str) -> int:
@@ -98,7 +99,7 @@ async def test_nothing_but_the_endpoint_is_reached_by_another_spelling(spelling:
 
 async def test_each_route_is_reached_by_its_own_spelling() -> None:
     served = app()
-    for path in ("/metrics", "/healthz"):
+    for path in ("/metrics", "/healthz", "/mcp/server-card", "/.well-known/ai-catalog.json"):
         assert await status_of(served, "GET", path) == 200, path
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from defserve.protocols.mcp.server_card import find_registry_name
 from defserve.tooling.packaging.project_documents import (
     Wheel,
     check_server_version,
     disagreements,
     make_manifest_json,
     make_server_json,
-    marker_in,
     read_project,
     schema_problems,
 )
@@ -168,4 +168,4 @@ def test_a_server_that_tells_another_version_than_its_wheel_is_found() -> None:
     ],
 )
 def test_the_marker_is_read_as_the_registry_reads_it(readme: str, name: str | None) -> None:
-    assert marker_in(readme) == name
+    assert find_registry_name(readme) == name

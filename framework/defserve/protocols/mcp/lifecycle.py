@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from defserve.base.frozen import FrozenDataclass
@@ -27,7 +28,10 @@ from defserve.protocols.mcp.versions import (
 )
 
 if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
     from defserve.protocols.mcp.asking.server_secret import ServerSecret
+    from defserve.protocols.mcp.server_card import ServerProfile
 
 
 MCP_NAMESPACE = "io.modelcontextprotocol/"
@@ -289,8 +293,20 @@ class ServerDescription:
     @property
     def version(self) -> str:
         if self._version is None:
-            self._version = _distribution_version(self._distribution) or "0.0.0"
+            found = self.find_distribution()
+            self._version = found.version if found is not None else "0.0.0"
         return self._version
+
+    @cached_property
+    def profile(self) -> ServerProfile:
+        """What everybody may know of this server without a token. All documents about it are made from this."""
+        from defserve.protocols.mcp.server_card import describe_running_server
+
+        return describe_running_server(self)
+
+    def find_distribution(self) -> Distribution | None:
+        """The installed distribution that the server's module belongs to; None for a loose script."""
+        return _find_distribution(self._distribution)
 
     def info(self, version: str) -> dict[str, Any]:
         """`Implementation` as a version of the protocol knows it."""
@@ -308,18 +324,17 @@ class ServerDescription:
         return info
 
 
-def _distribution_version(module: str | None) -> str | None:
-    """The version of the installed distribution that a module belongs to; None for a loose script."""
+def _find_distribution(module: str | None) -> Distribution | None:
     if not module or module == "__main__":
         return None
     from importlib import metadata
 
     package = module.partition(".")[0]
     try:
-        return metadata.version(package)
+        return metadata.distribution(package)
     except metadata.PackageNotFoundError:
         pass
     # Finding a distribution with another name reads the files of all of them (40 to 170 ms); a loose script has none.
     origin = getattr(sys.modules.get(package), "__file__", None) or ""
     names = metadata.packages_distributions().get(package) if "-packages" in origin else None
-    return metadata.version(names[0]) if names else None
+    return metadata.distribution(names[0]) if names else None

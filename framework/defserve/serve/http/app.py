@@ -33,12 +33,15 @@ from defserve.errors import LimitExceeded
 from defserve.serve.http.exchange import Exchange, WritableMessage, format_sse_event
 from defserve.serve.http.other_endpoints import (
     DOCS,
+    DocumentMount,
     PageMount,
     PageRules,
+    PublicDocument,
     RestMount,
     RestRules,
     WebSocketEndpoint,
     answer_site_request,
+    is_direct_to_loopback,
     make_handshake_refusal_sender,
     offers_other_subprotocol,
 )
@@ -92,7 +95,8 @@ class HttpOptions:
 
     Beside the endpoint, everybody who passes the gate may read the `probes` (as `/healthz`). Authenticated callers may
     also use the `reports` (as `/metrics`) and, with `rest`, `/tools/{name}` and `/openapi.json`. The `page` is for
-    browsers; None: they are told that there is none. With `shared`, sessions belong to all processes that have it.
+    browsers; None: they are told that there is none. Everybody, web pages of any site included, may read the
+    `documents`. With `shared`, sessions belong to all processes that have it.
     """
 
     path: str = ""
@@ -108,6 +112,7 @@ class HttpOptions:
     reports: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
     rest: RestRules | None = None
     page: PageRules | None = None
+    documents: Mapping[str, PublicDocument] = field(default_factory=dict[str, PublicDocument])
     shared: SharedStoreLink | None = None
 
 
@@ -135,6 +140,7 @@ class HttpApp:
         if self.rest is not None and self.auth is not None:
             self.rest.challenge = self._ask_for_scopes
         self.page = PageMount(provider, options.page, options.path, trusted_proxy=options.trusted_proxy)
+        self.documents = DocumentMount(options.documents, self.endpoint)
         self._probes = {base + path: probe for path, probe in options.probes.items()}
         self._routes: dict[str, Methods] = {
             self.endpoint: {
@@ -225,7 +231,11 @@ class HttpApp:
         host, origin, site = (exchange.headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
         target = scope.get("raw_path") or b""
         is_path = target.startswith(b"/") and not target.startswith(b"//")
-        refusal = (None if is_path else normalize_request_target(scope, host)) or self.gate.check(host, origin, site)
+        refusal = None if is_path else normalize_request_target(scope, host)
+        if refusal is None:
+            refusal = self.gate.check(host, origin, site)
+            if refusal is not None and self._is_open_to_all_origins(exchange, scope):
+                refusal = self.gate.check(host, None, None)
         if refusal is None and has_needless_encoding(scope):
             refusal = ENCODED_PATH_REFUSAL
         if refusal is None:
@@ -307,13 +317,18 @@ class HttpApp:
         return DpopProofRequest(scope.get("method", "GET"), public, proofs)
 
     async def _elsewhere(self, exchange: Exchange, scope: Scope) -> None:
-        """Probes, and the metadata that tells clients where to get tokens."""
+        """Probes, public documents, and the metadata that tells clients where to get tokens."""
         probe = self._probes.get(self._path(scope))
         if probe is not None and scope["method"] == "GET":
             await self._report(probe, exchange, scope)
             return
         if probe is not None:
             await _refuse_method(exchange, ("GET",))
+            return
+        document = self._find_document(scope)
+        if document is not None and await self.documents.send_document(
+            document, exchange, scope["method"], self._make_public_address(exchange, scope)
+        ):
             return
         if self._path(scope) in self.page.paths and self.page.is_page_request(exchange, scope):
             await self._show(exchange, scope, status=404)
@@ -329,6 +344,19 @@ class HttpApp:
             await exchange.respond(404, encode(words))
         else:
             await exchange.refuse(404, NOT_FOUND)
+
+    def _is_open_to_all_origins(self, exchange: Exchange, scope: Scope) -> bool:
+        """Web pages of any site may read a document, but not find out what runs on the machine they are shown on."""
+        return self._find_document(scope) is not None and not is_direct_to_loopback(exchange.headers)
+
+    def _find_document(self, scope: Scope) -> PublicDocument | None:
+        return self.documents.find_document(scope["path"], self._path(scope))
+
+    def _make_public_address(self, exchange: Exchange, scope: Scope) -> str:
+        """Where clients connect: as the author says, if `auth` has it, else by the name that was asked for."""
+        if self.auth is not None and self.auth.resource_url:
+            return self.auth.resource_url
+        return self.page.make_address(exchange, scope, self._endpoint_path(scope))
 
     def _get(self, exchange: Exchange, scope: Scope) -> Awaitable[None]:
         if self.page.is_page_request(exchange, scope):

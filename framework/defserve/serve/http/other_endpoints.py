@@ -1,4 +1,4 @@
-"""Endpoints beside Streamable HTTP: WebSocket, REST for plain HTTP callers, the page for browsers, sign-in pages.
+"""Endpoints beside Streamable HTTP: WebSocket, REST for plain HTTP callers, pages and public documents, sign-in pages.
 
 One socket is one session, one text frame is one message. While a peer does not read, nothing more is read from it.
 """
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
@@ -471,7 +472,7 @@ class PageMount:
 
     def is_page_allowed(self, exchange: Exchange) -> bool:
         """Whether this browser gets the page."""
-        return self.rules is not None and (self.rules.everywhere or _is_direct(exchange.headers))
+        return self.rules is not None and (self.rules.everywhere or is_direct_to_loopback(exchange.headers))
 
     async def send_page(
         self,
@@ -487,7 +488,7 @@ class PageMount:
 
         `is_admitted`: who shows no token may ask this server something.
         """
-        content, address = self._content, self._address(exchange, scope, path)
+        content, address = self._content, self.make_address(exchange, scope, path)
         if not is_admitted:
             await exchange.respond(200, content.unlisted(address), content.headers, kind=HTML_CONTENT_TYPE)
             return
@@ -497,7 +498,7 @@ class PageMount:
             client[0] if client and len(client[0]) <= MAX_ADDRESS_LENGTH else ""
         )
         if api is not None and content.api is not None:
-            asked = content.api(api, self._address(exchange, scope, api))
+            asked = content.api(api, self.make_address(exchange, scope, api))
         else:
             asked = content.listed(address)
         await answer_shaped(self.provider, exchange, content.offer, *asked)
@@ -511,7 +512,7 @@ class PageMount:
         """Say that there is no page, and nothing else."""
         await exchange.refuse(status, NO_PAGE)
 
-    def _address(self, exchange: Exchange, scope: Scope, path: str) -> str:
+    def make_address(self, exchange: Exchange, scope: Scope, path: str) -> str:
         """Where clients connect, by the name that the browser knows."""
         scheme = "https" if scope.get("scheme") in ("https", "wss") else "http"
         prefix = exchange.headers.get("x-forwarded-prefix") or "" if self._trusted_proxy else ""
@@ -520,8 +521,77 @@ class PageMount:
         return f"{scheme}://{exchange.headers.get('host')}{quote(prefix.rstrip('/') + path)}"
 
 
-def _is_direct(headers: RequestHeaders) -> bool:
+def is_direct_to_loopback(headers: RequestHeaders) -> bool:
+    """Whether a request names this machine, and came through no proxy."""
     return is_loopback_name(headers.get("host")) and all(headers.get(name) is None for name in FORWARDING)
+
+
+# -- Documents that everybody may read without a token, web pages of any site included: who the server is, and proofs.
+
+
+WELL_KNOWN: Final = "/.well-known/"
+DOCUMENT_METHODS: Final = b"GET, HEAD, OPTIONS"
+CORS_HEADERS: Final[HeaderList] = (
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"GET"),
+    (b"access-control-allow-headers", b"Content-Type, If-None-Match"),
+    (b"access-control-expose-headers", b"ETag"),
+)
+# The document has the address of the endpoint, and a trusted proxy says a part of that in this header.
+VARY: Final = b"vary", b"X-Forwarded-Prefix"
+
+
+class PublicDocument(NamedTuple):
+    """A document with a media type, made for the address that clients connect to. None: there is none."""
+
+    media_type: str
+    make: Callable[[str], bytes | None]
+    cache_control: str = "public, max-age=3600"
+
+
+class DocumentMount:
+    """The paths of public documents: those below `/.well-known/` as they are, all others below the endpoint."""
+
+    def __init__(self, documents: Mapping[str, PublicDocument], endpoint: str) -> None:
+        self._documents = {
+            path if path.startswith(WELL_KNOWN) else endpoint + path: document for path, document in documents.items()
+        }
+        self.paths = frozenset(self._documents)
+
+    def find_document(self, whole_path: str, path: str) -> PublicDocument | None:
+        """The document at a path, or at a path below the app's root. A well-known path may be either."""
+        if not self._documents:
+            return None
+        return self._documents.get(path) or (
+            self._documents.get(whole_path) if whole_path.startswith(WELL_KNOWN) else None
+        )
+
+    async def send_document(self, document: PublicDocument, exchange: Exchange, verb: str, address: str) -> bool:
+        """Answer a request for a document. False: there is none for this address, and nothing was sent."""
+        if verb == "OPTIONS":
+            await exchange.respond(200, b"", [*CORS_HEADERS, (b"allow", DOCUMENT_METHODS)])
+            return True
+        if verb not in ("GET", "HEAD"):
+            text = f"Method not allowed: this path takes {DOCUMENT_METHODS.decode()}"
+            await exchange.refuse(405, text, [*CORS_HEADERS, (b"allow", DOCUMENT_METHODS)])
+            return True
+        body = document.make(address)
+        if body is None:
+            return False
+        tag = f'"{sha256(body).hexdigest()[:32]}"'
+        cache = b"cache-control", document.cache_control.encode()
+        headers = [*CORS_HEADERS, cache, VARY, (b"etag", tag.encode())]
+        if is_tag_known(exchange.headers.get("if-none-match"), tag):
+            await exchange.respond(304, b"", headers)
+        else:
+            await exchange.respond(200, body, headers, kind=(b"content-type", document.media_type.encode()))
+        return True
+
+
+def is_tag_known(header: str | None, tag: str) -> bool:
+    """Whether an `If-None-Match` names a tag (RFC 9110 §13.1.2). Weak tags count like strong ones."""
+    names = [name.strip().removeprefix("W/") for name in (header or "").split(",")]
+    return names == ["*"] or tag in names
 
 
 # -- A single request whose reply is not JSON-RPC: it is run, and sent in the form that its shape gives it.

@@ -60,17 +60,8 @@ def make_package(
     begins("Building the wheel and the sdist")
     wheel_path, sdist = build(project, out)
     wheel = read_wheel(wheel_path)
-    server, manifest = make_server_json(project, wheel), make_manifest_json(project, wheel)
-    problems = [
-        *schema_problems(server, "server"),
-        *schema_problems(manifest, "manifest"),
-        *disagreements(server, manifest, wheel),
-    ]
-    begins("Making the MCPB bundle")
-    bundle = out / f"{wheel.name}-{wheel.version}.mcpb"
-    write_bundle(bundle, project.folder, manifest, lambda name: is_shipping_allowed(name, allowed))
-    files = [wheel_path, sdist, bundle, _write_json(out / "server.json", server)]
     begins("Trying the server and the commands of the wheel")
+    problems, info, tools = list[PackageProblem](), dict[str, Any](), list[Path]()
     with unpack_wheel(wheel_path) as installed:
         problems += check_scripts(wheel, installed)
         if project.target is None:
@@ -81,8 +72,17 @@ def make_package(
             except UsageError as error:
                 problems.append(PackageProblem(error.problem, error.fix))
             else:
-                files.append(_write_json(out / "tools.json", [entry(tool) for tool in listing["tools"]]))
-                problems += check_server_version(listing["server"]["version"], wheel)
+                info = listing["server"]
+                tools = [_write_json(out / "tools.json", [entry(tool) for tool in listing["tools"]])]
+                problems += check_server_version(info["version"], wheel)
+    begins("Making server.json and the MCPB bundle")
+    server, manifest = make_server_json(project, wheel, info), make_manifest_json(project, wheel, info)
+    problems += schema_problems(server, "server")
+    problems += schema_problems(manifest, "manifest")
+    problems += disagreements(server, manifest, wheel)
+    bundle = out / f"{wheel.name}-{wheel.version}.mcpb"
+    write_bundle(bundle, project.folder, manifest, lambda name: is_shipping_allowed(name, allowed))
+    files = [wheel_path, sdist, bundle, _write_json(out / "server.json", server), *tools]
     begins("Looking for private files and secrets")
     refuse_private(project.folder, files, allowed)
     return BuiltPackage(wheel, tuple(files), tuple(problems))

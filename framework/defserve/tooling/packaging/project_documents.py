@@ -19,42 +19,44 @@ from typing import Any, Final, NamedTuple
 from defserve.client.targets import ENTRY_POINT_GROUP
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError
+from defserve.protocols.mcp.server_card import PackageMetadata, ServerProfile, find_registry_name, make_profile
 
 SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 MAX_META_BYTES: Final = 4096
+NO_INFO: Final[Mapping[str, Any]] = {}
 
 Document = dict[str, Any]
 
 
-def make_server_json(project: ProjectFolder, wheel: Wheel) -> Document:
-    """The document for the MCP registry."""
+def make_server_json(project: ProjectFolder, wheel: Wheel, info: Mapping[str, Any] = NO_INFO) -> Document:
+    """The document for the MCP registry. `info` is what the server in the wheel says about itself (`serverInfo`)."""
     if (own := project.document("server.json")) is not None:
         return own
-    made: Document = {
-        "$schema": SCHEMA,
-        "name": marker_in(wheel.readme) or "",
-        "description": (wheel.summary or wheel.name)[:100],
-        "version": wheel.version,
-    }
-    urls: dict[str, str] = project.about.get("urls") or {}
-    repository = next((url for label, url in urls.items() if label.lower() in ("repository", "source")), "")
-    if repository.startswith("https://github.com/"):
-        made["repository"] = {"url": repository, "source": "github"}
     package = {"registryType": "pypi", "identifier": wheel.name, "version": wheel.version, "runtimeHint": "uvx"}
-    return {**made, "packages": [{**package, "transport": {"type": "stdio"}}]}
+    members = describe_package(project, wheel, info).shared_members
+    return {"$schema": SCHEMA, **members, "packages": [{**package, "transport": {"type": "stdio"}}]}
 
 
-def make_manifest_json(project: ProjectFolder, wheel: Wheel) -> Document:
-    """The document for a client that opens the bundle."""
+def make_manifest_json(project: ProjectFolder, wheel: Wheel, info: Mapping[str, Any] = NO_INFO) -> Document:
+    """The document for a client that opens the bundle. `info` is as for `make_server_json`."""
     if (own := project.document("manifest.json")) is not None:
         return own
+    profile = describe_package(project, wheel, info)
     authors: list[dict[str, str]] = project.about.get("authors") or []
     script = next(iter(wheel.scripts), wheel.name)
+    optional = {
+        "display_name": profile.title,
+        "long_description": profile.details,
+        "homepage": profile.website_url,
+        "repository": {"type": "git", "url": profile.repository_url} if profile.repository_url else {},
+        "icon": next((icon["src"] for icon in profile.icons), ""),
+    }
     return {
         "manifest_version": "0.4",
         "name": wheel.name,
-        "version": wheel.version,
-        "description": wheel.summary or wheel.name,
+        "version": profile.version,
+        "description": profile.description,
+        **{member: value for member, value in optional.items() if value},
         "author": {"name": (authors[0].get("name") if authors else None) or "unknown"},
         "server": {
             "type": "uv",
@@ -67,6 +69,12 @@ def make_manifest_json(project: ProjectFolder, wheel: Wheel) -> Document:
             "runtimes": {"python": str(project.about.get("requires-python") or ">=3.11")},
         },
     }
+
+
+def describe_package(project: ProjectFolder, wheel: Wheel, info: Mapping[str, Any] = NO_INFO) -> ServerProfile:
+    """The profile from which the documents are made. The wheel decides the version; `disagreements` reports others."""
+    package = PackageMetadata(wheel.summary, wheel.readme, project.about.get("urls"))
+    return make_profile({"name": wheel.name, **info, "version": wheel.version}, package)
 
 
 class PackageProblem(NamedTuple):
@@ -97,7 +105,7 @@ def schema_problems(document: Document, schema: str) -> Iterator[PackageProblem]
 
 def disagreements(server: Document, manifest: Document, wheel: Wheel) -> Iterator[PackageProblem]:
     """Where the documents, the README and the wheel disagree."""
-    marker, name = marker_in(wheel.readme), server.get("name")
+    marker, name = find_registry_name(wheel.readme), server.get("name")
     fix = f"put this line into the README: <!-- mcp-name: {name or 'io.github.USER/NAME'} -->"
     if marker is None:
         yield PackageProblem("README: no marker: the registry does not know whose package it is", fix)
@@ -135,9 +143,6 @@ def _make_version_problem(place: str, version: object, wheel: Wheel) -> PackageP
 
 
 # -- A project folder, as its `pyproject.toml` describes it.
-
-
-MARKER: Final = re.compile(r"mcp-name:\s*([^\s>]+?)(?=\s|-->|$)")
 
 
 class ProjectFolder(NamedTuple):
@@ -211,12 +216,6 @@ def _read_allow_patterns(whole: Mapping[str, Any], path: Path) -> tuple[str, ...
 def normalize_name(name: str) -> str:
     """The name of a distribution as indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def marker_in(readme: str) -> str | None:
-    """The registry name that a README claims: `<!-- mcp-name: io.github.me/weather -->`."""
-    found = MARKER.search(readme)
-    return found[1] if found else None
 
 
 # -- The metadata of a wheel. It decides name, version, README and scripts, because the wheel is what gets published.
