@@ -212,13 +212,14 @@ def test_a_type_without_a_json_form_may_stand_beside_a_schema_of_ones_own():
     assert find_tool_guards(Tool.of(f, ToolOptions(schema=schema), find_provider=lambda _: None, owner=None)) == {}
 
 
+@pytest.mark.anyio
 async def test_a_guard_alone_makes_no_hint_of_what_its_tool_does():
     server = Server("files", "1")
 
     @server.tool
-    def write(path: Annotated[str, Within("/srv")]) -> str:
-        """Write a file."""
-        return path
+    def fetch(url: PublicUrl) -> str:
+        """Fetch a page, and do anything with it."""
+        return url
 
     async with server.connect() as client:
         (tool,) = await client.tools()
