@@ -233,7 +233,7 @@ ERRORS: dict[str, Callable[[Desk], str]] = {
     "<level> code cannot be run here: nothing can contain it (missing: <layers>); <fix>": without_containment,
     # stores
     "<file>:<line>: '<address>' is not the address of a store": lambda desk: desk.declares(
-        "Server('x', store='postgres://db')"
+        "Server('x', store='mysql://db')"
     ),
     "The store cannot be opened, read or written": lambda desk: desk.calls(
         "count", text=COUNT.format("no/such/folder/count.db")

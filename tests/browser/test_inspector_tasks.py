@@ -95,7 +95,7 @@ def test_a_task_is_cancelled_and_one_that_fails_says_why(browser: Browser, bench
     assert browser.page(f"{DETAIL}.includes('Cancelled') && !document.querySelector('.question')")
     choose(browser, "broken")
     browser.key("Control+Enter")
-    assert browser.page(f"{DETAIL}.includes('the disk is full') && {DETAIL}.includes('-32050')")
+    assert browser.page(f"{DETAIL}.includes('the disk is full') && {DETAIL}.includes('-32005')")
     browser.press(".t-list .bar .sm")
     assert browser.page("!document.querySelector('.t-list [role=option]')")
 

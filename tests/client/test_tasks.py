@@ -29,7 +29,7 @@ def shop() -> tuple[Server, asyncio.Event]:
 
     @server.tool(task="required", poll=0.02)
     async def fail(how: str) -> str:
-        raise ToolError("for the model") if how == "tool" else ProtocolError("broken", code=-32050, data={"b": 2})
+        raise ToolError("for the model") if how == "tool" else ProtocolError("broken", code=-32005, data={"b": 2})
 
     @server.tool(task="optional", poll=0.02)
     async def three(ctx: Context) -> list[int]:
@@ -94,7 +94,7 @@ async def test_a_failure_is_raised_as_a_plain_call_would(version: str):
         task = await client.start("fail", how="protocol")
         with pytest.raises(PeerError, match="broken") as failed:
             await task.result()
-        assert (failed.value.code, failed.value.data["b"], task.status) == (-32050, 2, "failed")
+        assert (failed.value.code, failed.value.data["b"], task.status) == (-32005, 2, "failed")
 
 
 @eras

@@ -37,7 +37,7 @@ async def test_a_user_of_github_signs_in_and_then_once_more_to_write(monkeypatch
     monkeypatch.setenv("GITHUB_WRITERS", "octocat")
     importlib.reload(signing_in)
     github = GitHub()
-    monkeypatch.setattr(signing_in.auth.site._signing_in._login, "_send", github.send)  # type: ignore[union-attr]
+    monkeypatch.setattr(signing_in.auth._tokens._vendor.login, "_send", github.send)  # type: ignore[union-attr]
     app: Any = signing_in.server.asgi()
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost:8000") as http:
         visit = Visit(http, github)

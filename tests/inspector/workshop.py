@@ -41,7 +41,7 @@ def workshop() -> tuple[Server, asyncio.Event]:
     @server.tool(task="required", poll=0.05)
     async def broken() -> str:
         """Ends with an error of the protocol."""
-        raise ProtocolError("the disk is full", code=-32050, data={"disk": "sda"})
+        raise ProtocolError("the disk is full", code=-32005, data={"disk": "sda"})
 
     @server.tool
     async def quick() -> int:

@@ -12,7 +12,8 @@ from defserve.client import Client, Mgp
 from defserve.errors import PeerError
 from defserve.protocols.mcp import errors
 from defserve.protocols.mgp.errors import ERROR_CODES_BY_TYPE, ERROR_KINDS_BY_CODE
-from defserve.proxying.boundary import PASSED, clean_error, clean_result
+from defserve.proxying.boundary import PASSED, clean_error, clean_result, make_relayed_error
+from defserve.proxying.targets import BackendSecrets
 from tests.proxying.backends import ERAS
 from tests.proxying.talkers import talker
 from tests.rows import for_each_row
@@ -109,3 +110,8 @@ async def test_what_describes_the_result_itself_is_kept():
 async def test_odd_shapes_are_left_as_they_are(odd: Any):
     assert clean_error(odd) == odd
     assert clean_result({"_mgp": odd})["_mgp"] == odd
+
+
+def test_a_code_that_nobody_may_send_on_is_told_beside_an_internal_error():
+    relayed = make_relayed_error("b", {"code": -32050, "message": "broken"}, BackendSecrets())
+    assert (relayed.code, relayed.data) == (-32603, {"inner_code": -32050, "server_id": "b"})

@@ -19,6 +19,7 @@ TASKS = {
     "postgres": "share state between processes, in the database that a company has",
     "sandbox": "run code of strangers",
     "semantic": "find tools by meaning",
+    "telemetry": "send traces, metrics and audit logs to a collector",
     "dev": "make, reload, migrate and package projects",
 }
 MOST = 6

@@ -39,7 +39,11 @@ class Note(BaseModel):
         (lambda: make(CodeMode, memory_byte=1), "CodeMode has no option 'memory_byte'", "did you mean 'memory_bytes'?"),
         (lambda: make(Command, "x", enw={}), "Command has no option 'enw'", "did you mean 'env'?"),
         (lambda: make(Server, "s", verison="1"), "Server has no option 'verison'", "did you mean 'version'?"),
-        (lambda: make(OAuthProxy, "github", client_id="i", client_secret="s", url="u"), "needs allow", "allow=…"),
+        (
+            lambda: make(OAuthProxy, "github", client_id="i", client_secret="s", allow="*"),
+            "needs url",
+            "url=…",
+        ),
         (lambda: make(StaticTokens), "StaticTokens needs tokens", "write StaticTokens(tokens=…)"),
         (lambda: make(StaticTokens, {"a": "b"}, 2), "StaticTokens got 2 arguments without a name", "write fewer"),
     ],

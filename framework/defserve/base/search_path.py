@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # What the package imports from other distributions. Where one is installed, no file of an author takes its place.
 LIBRARIES: Final = frozenset(
-    "RestrictedPython anyio build cookiecutter cryptography docstring_parser h11 hatchling hiredis httpcore2 httptools "
-    "httpx2 idna jsonpatch jsonpointer jsonschema jwt keyring libcst numpy opentelemetry pip pydantic "
+    "RestrictedPython anyio build cookiecutter cryptography docstring_parser google h11 hatchling hiredis httpcore2 "
+    "httptools httpx2 idna jsonpatch jsonpointer jsonschema jwt keyring libcst numpy opentelemetry pip pydantic "
     "psycopg psycopg_binary pydantic_core pydantic_monty pytest redis referencing rich safetensors tokenizers tomlkit "
     "twine typing_extensions uvicorn uvloop watchfiles websockets wordllama yaml".split()
 )

@@ -118,7 +118,7 @@ async def test_failures_are_told_as_the_server_told_them(inspect: Inspect, do: R
     async with inspect(workshop()[0], "stateless") as inspection:
         number = (await do(inspection, "tasks.start", tool="broken", arguments={}))["task"]
         failed = await became(inspection, number, "failed")
-        assert failed["error"]["code"] == -32050 and "disk is full" in failed["error"]["message"]
+        assert failed["error"]["code"] == -32005 and "disk is full" in failed["error"]["message"]
         number = (await do(inspection, "tasks.start", tool="nothing", arguments={}))["task"]
         # A tool that is not listed may be dangerous.
         await until(lambda: bool(inspection.questions.waiting))

@@ -60,7 +60,7 @@ def shop(store: Any = None, limits: Limits | None = None, auth: Any = None, **ta
         if how == "error":
             raise ToolError("for the model")
         if how == "protocol":
-            raise ProtocolError("not for the model", code=-32050, data={"a": 1})
+            raise ProtocolError("not for the model", code=-32005, data={"a": 1})
         raise KeyError("secret")
 
     @server.tool(**options)

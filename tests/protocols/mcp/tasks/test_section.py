@@ -169,7 +169,7 @@ async def test_only_what_is_an_error_on_the_wire_fails_a_task(how: str, status: 
         assert task["status"] == status
         assert ("result" in task, "error" in task) == (member == "result", member == "error")
         if member == "error":
-            assert (task["error"]["code"], task["error"]["message"]) == (-32050, said)
+            assert (task["error"]["code"], task["error"]["message"]) == (-32005, said)
             assert task["statusMessage"] == said and task["error"]["data"]["a"] == 1
         else:
             assert task["result"]["isError"] is True and said in text_of(task["result"])

@@ -104,7 +104,7 @@ def test_a_state_is_declared_before_serving():
 
 def test_a_store_is_checked_where_the_server_is_made():
     with pytest.raises(UsageError, match="not the address of a store"):
-        Server("s", "1", store="postgres://x")
+        Server("s", "1", store="mysql://x")
     with pytest.raises(UsageError, match="did you mean 'store'"):
         Server("s", "1", stores="memory:")  # pyright: ignore
 
