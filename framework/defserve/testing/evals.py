@@ -225,7 +225,7 @@ def _describe_stale(runner: SuiteRunner, cases: tuple[str, ...]) -> str:
 
 # -- Suites as files of tests: a case is a test.
 
-EXAMPLE_MODEL: Final = "scripted"
+EXAMPLE_MODEL: Final = ModelName("chat", "scripted")
 """The model of recordings that come with a new project: a script. It cannot be asked again when the tools change."""
 EXAMPLE_IS_STALE: Final = (
     "the tools have changed since this project was made; fix: name a model in the suite (model: ollama:qwen3), and "
@@ -274,7 +274,7 @@ class EvalItem(pytest.Item):
             try:
                 outcomes = loop.run(runner.run_suite([self.case]))
             except StaleRecording as stale:
-                if model.name == EXAMPLE_MODEL:
+                if model == EXAMPLE_MODEL:
                     pytest.skip(EXAMPLE_IS_STALE)
                 raise UsageError(_describe_stale(runner, stale.cases)) from None
         done = CaseOutcome(self.case, tuple(outcomes))
