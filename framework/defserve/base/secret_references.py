@@ -1,7 +1,7 @@
 """Secrets by reference: a setting names where its secret is, and never holds it.
 
     file:/run/secrets/token            the content of a file; `$NAME` in the path is a variable, `~` the home folder
-    command:op read op://work/api/key  what a program prints; it is started without a shell
+    command:op read op://team/api/key  what a program prints; it is started without a shell
     anything else                      is the secret itself
 
 A file is read again when it changes, and a program is run again after `COMMAND_SECONDS`. What was read is kept in

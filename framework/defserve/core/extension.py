@@ -6,7 +6,13 @@ Every contribution is optional. A protocol with many features is a `SectionedExt
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -143,7 +149,7 @@ class Extension:
         self, session: Session, method: str, params: Params, call: Call | None
     ) -> AbstractContextManager[Any]:
         """Entered around what no wrapper sees: a notification, or the `call` of a method that opens a conversation."""
-        raise NotImplementedError
+        return nullcontext()
 
     def around_requests(self) -> RequestWrapper | None:
         """Wraps the requests that this server sends to its peers."""

@@ -531,10 +531,6 @@ def _one_line(text: str) -> str:
     return text
 
 
-# What a session says beside the reply to a call for which there was no room, or whose client should sign a person in
-# again. They are no codes of the reply itself.
-TOO_MANY_CALLS = 429
-STEP_UP = 401
 MAX_STALL_SECONDS = 30.0
 
 

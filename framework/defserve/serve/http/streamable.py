@@ -30,10 +30,9 @@ from defserve.core.messages import (
     RequestId,
     decode,
 )
+from defserve.core.peer import STEP_UP, TOO_MANY_CALLS
 from defserve.errors import LimitExceeded, Refused
 from defserve.serve.http.exchange import (
-    STEP_UP,
-    TOO_MANY_CALLS,
     CompleteReply,
     ErrorDataFactory,
     Exchange,

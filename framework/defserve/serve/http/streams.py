@@ -18,10 +18,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 from defserve.core.messages import RequestId
+from defserve.core.peer import TOO_MANY_CALLS
 from defserve.errors import Refused
 from defserve.serve.http.exchange import (
     KEEP_ALIVE,
-    TOO_MANY_CALLS,
     Exchange,
     ResponseRoute,
     UnreadMessage,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LOGS_PATH: Final = "/v1/logs"
 SEND_SECONDS: Final = 30.0
 POLL_SECONDS: Final = 1.0
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
+FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 1.0, 60.0
 MAX_RETRY_AFTER_SECONDS: Final = 600.0
 MAX_ANSWER_BYTES: Final = 64 * 1024
 MAX_DEPTH: Final = 8
@@ -120,7 +120,7 @@ class AuditExport:
     ) -> None:
         self._read_page, self._position, self._send, self._source = read_page, position, send, source
         self._sleep, self._page_events = sleep, page_events
-        self._backoff = Backoff(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, jitter=(0.5, 1.0))
+        self._backoff = Backoff(FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS, jitter=(0.5, 1.0))
         self._next: int | None = None
         self.sent = self.rejected = 0
         """Records that the collector has taken, and those that it has refused for good."""

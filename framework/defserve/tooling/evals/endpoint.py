@@ -31,7 +31,7 @@ MAX_ANSWER_BYTES: Final = 10 * 1024 * 1024
 MAX_ANSWER_DEPTH, MAX_ANSWER_KEYS = 64, 10_000
 MAX_TRIES: Final = 5
 MAX_WAIT_SECONDS: Final = 120.0
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 8.0
+FIRST_WAIT_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 8.0
 DEFAULT_TIMEOUT_SECONDS: Final = 120.0
 MAX_TOKENS_TOTAL: Final = 200_000
 MIN_KEY_LENGTH: Final = 4
@@ -191,7 +191,7 @@ class ModelEndpoint:
                 self.budget.settle(estimate, spent)
             if tried + 1 < MAX_TRIES:
                 await self.wait(
-                    compute_backoff(tried, FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS) if seconds is None else seconds
+                    compute_backoff(tried, FIRST_WAIT_SECONDS, MAX_BACKOFF_SECONDS) if seconds is None else seconds
                 )
         raise EndpointFailure(f"{RequestAddress(self.address.url)}: {problem}, {MAX_TRIES} times")
 

@@ -122,7 +122,7 @@ class Recording:
         self.answers[key] = recorded
         if self._file is None:
             return
-        line = {"key": key, "case": case, "run": run, "turn": turn, **recorded_to_wire(recorded)}
+        line = {"key": key, "case": case, "run": run, "turn": turn, **encode_answer(recorded)}
         self._file.write(self._encode(line))
         self._file.flush()
 
@@ -176,7 +176,7 @@ def read_recording(path: Path, secrets: Sequence[str] = ()) -> Recording:
             )
         if recording.head is None:
             recording.head = _read_head(value, path)
-        elif (recorded := recorded_from_wire(value)) is not None:
+        elif (recorded := decode_answer(value)) is not None:
             recording.answers[str(value.get("key"))] = recorded
         elif isinstance(look := value.get("look"), int):
             recording.looks = max(recording.looks, look)
@@ -205,7 +205,7 @@ def _read_head(value: Json, path: Path) -> RecordingHead:
     return RecordingHead(model, str(value.get("system") or ""), tuple(tools))
 
 
-def recorded_to_wire(recorded: RecordedAnswer) -> Json:
+def encode_answer(recorded: RecordedAnswer) -> Json:
     answer = recorded.answer
     usage = {name: count for name, count in answer.usage._asdict().items() if count is not None}
     return {
@@ -220,7 +220,7 @@ def recorded_to_wire(recorded: RecordedAnswer) -> Json:
     }
 
 
-def recorded_from_wire(value: Json) -> RecordedAnswer | None:
+def decode_answer(value: Json) -> RecordedAnswer | None:
     """None for a line that is no answer."""
     told, usage = object_or_empty(value.get("answer")), object_or_empty(value.get("usage"))
     calls, results = told.get("calls"), value.get("results")
