@@ -113,7 +113,7 @@ MAY_ASK: dict[str, set[str]] = {
         "protocols/mcp/authorization.py",  # a conversation that has an owner takes no other
         "protocols/mgp/audit.py",  # names the key of a token
         "serve/http/redis_sessions.py",  # counts sessions by address
-        "openapi/credentials.py",  # a stranger has no account elsewhere
+        "openapi/sending.py",  # a stranger has no account elsewhere
     },
 }  # fmt: skip
 

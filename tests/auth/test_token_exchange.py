@@ -18,7 +18,7 @@ from defserve.auth import JWT, Auth, DeniedTokens, OnBehalfOf, Principal, Static
 from defserve.auth.oauth import parse_oauth_challenge
 from defserve.auth.token_exchange import TokenExchanges
 from defserve.errors import StepUpRequired
-from defserve.guard.egress import Egress
+from defserve.guard.network import Egress
 from defserve.openapi import CallerToken
 from tests.auth.identity_provider import (
     CLIENT_ID,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.base.decompression import MAX_PIECE_BYTES, Decompressor
+from defserve.base.peer_bounds import MAX_PIECE_BYTES, Decompressor
 
 
 def bare(data: bytes) -> bytes:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from defserve import Server
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.page_socket import PAGE_HANDLERS
+from defserve.inspector.page_server import PAGE_HANDLERS
 from defserve.inspector.protocol import PageRequest
 from defserve.inspector.session_files import make_session_target, open_session
 from defserve.inspector.state_trees import make_state_finder

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from defserve.client.signin.credential_files import FileCredentialStore
+from defserve.client.signin.credentials import FileCredentialStore
 from tests.client.signin.company import Company, company
 from tests.conformance.suite_install import node
 from tests.waiting import wait_until

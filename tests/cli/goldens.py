@@ -27,12 +27,11 @@ from defserve.cli.commands.doctor import DoctorFinding
 from defserve.cli.commands.doctor import page as doctor_page
 from defserve.cli.commands.kernel import KernelStartDisplay
 from defserve.cli.commands.state import drawing, operations, short_ids
+from defserve.cli.commands.top import ToolFigures, TopSnapshot
 from defserve.cli.commands.top import page as top_page
 from defserve.cli.kernel_actions import ps_lines, search_lines
-from defserve.cli.screen import show_each, show_stderr, show_stdout
-from defserve.cli.start_screen import show_start_at_terminal
+from defserve.cli.screen import show_each, show_start_at_terminal, show_stderr, show_stdout
 from defserve.cli.terminal_answers import make_terminal_answers
-from defserve.cli.top_sources import ToolFigures, TopSnapshot
 from defserve.client.targets import load_server
 from defserve.proxying.mounted import BackendTransition
 from defserve.serve.network import print_address
@@ -269,7 +268,7 @@ def drawn(name: str, variant: Variant) -> str:
         TemporaryDirectory() as folder,
         patch.dict(os.environ, kept | env, clear=True),
         # A busy machine must not draw a spinner into the file.
-        patch("defserve.cli.progress.PATIENCE_SECONDS", 1e6),
+        patch("defserve.cli.screen.PATIENCE_SECONDS", 1e6),
         patch("defserve.cli.terminal_answers.make_terminal_answers", lambda: make_terminal_answers(read_line)),
         patch.object(sys, "path", list(sys.path)),
         patch.object(sys, "stdin", Terminal() if variant.is_terminal else io.StringIO()),

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from defserve.cli.commands import login
-from defserve.client.signin.credential_files import Keyring
+from defserve.client.signin.credentials import Keyring
 from tests.auth.browsing import browse
 from tests.cli.running import Run
 from tests.reader import commands, is_shown

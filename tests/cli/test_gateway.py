@@ -15,7 +15,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from defserve.cli.commands.gateway import _serve, _tls
-from defserve.gateway.config import load_gateway_config
+from defserve.gateway.policy import load_gateway_config
 from defserve.serve.address import Address
 from defserve.serve.sockets import bind_sockets
 from tests.certificate import self_signed

@@ -14,7 +14,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from defserve.cli.commands import login
-from defserve.client.signin.credential_files import Keyring
+from defserve.client.signin.credentials import Keyring
 from tests.cli.running import Run
 from tests.client.signin.company import Company, company
 

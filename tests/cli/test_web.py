@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from defserve.cli import inspector_launch
+from defserve.cli.commands import inspect as inspector_launch
 from defserve.cli.target import ServerTarget, resolve_target
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.page_server import WebOptions

@@ -8,7 +8,7 @@ import pytest
 
 from defserve.client import Client, HttpLink
 from defserve.errors import PeerError
-from defserve.protocols.mcp.events import deliveries
+from defserve.protocols.mcp.events import webhooks as deliveries
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver
 from tests.at_address import at_address

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from defserve.base.peer_bounds import MAX_UNREAD_BYTES
+from defserve.client.replies import ByteQueue, UnreadItems
 from defserve.client.topic_client import TopicClient
-from defserve.client.unread_items import ByteQueue, UnreadItems
 from defserve.errors import PeerGone
 from defserve.protocols.mcpx.topic import Presence
 

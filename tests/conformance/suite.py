@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from defserve.cli.progress import ProgressDisplay
+from defserve.cli.screen import ProgressDisplay
 from tests.conformance import authorization, suite_install
 from tests.conformance.suite_install import FOLDER, ROOT
 from tests.conformance.suite_results import (

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.core.line_framing import BOM, LineSplitter
+from defserve.core.messages import BOM, LineSplitter
 from tests.rows import for_each_row
 
 CASES: dict[str, tuple[bytes, list[bytes | None]]] = {

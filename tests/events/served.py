@@ -11,7 +11,8 @@ from typing import TypedDict
 from defserve import Context, Server
 from defserve.auth import ApiKeys
 from defserve.auth.rates import Rate
-from defserve.protocols.mcp.events import deliveries, sending
+from defserve.protocols.mcp.events import sending
+from defserve.protocols.mcp.events import webhooks as deliveries
 from defserve.server import EventSettings
 
 # All receivers are on this machine, and they are away for a second, not for minutes.

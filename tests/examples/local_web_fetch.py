@@ -4,7 +4,7 @@ import sys
 from typing import Annotated
 
 from defserve import Context, PublicUrl, Server, Url, moderate
-from defserve.guard.egress import Egress
+from defserve.guard.network import Egress
 from examples import web_fetch
 
 

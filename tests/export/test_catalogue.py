@@ -7,8 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from defserve import Server
-from defserve.tooling.export import catalogue, collect_tool_schemas
-from defserve.tooling.listing import server_listing
+from defserve.tooling.listing import catalogue, collect_tool_schemas, server_listing
 from tests.export import shop
 
 

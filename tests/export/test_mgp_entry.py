@@ -4,8 +4,7 @@ import tomllib
 
 import pytest
 
-from defserve.tooling.export import format_mgp_entry
-from defserve.tooling.listing import MGP_OFFER, server_listing
+from defserve.tooling.listing import MGP_OFFER, format_mgp_entry, server_listing
 from tests.export import shop
 from tests.raw import raw
 

@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.gateway import api
+from defserve.gateway import listener as api
 from defserve.gateway import policy as issued
-from defserve.gateway.config import parse_config
 from defserve.gateway.gateway import HISTORY_BYTES, GatewayTopic, TopicMember
-from defserve.gateway.policy import FirstMatchPolicy, GuestRules, IssuedTokenPolicy, ParticipantEntry, StaticPolicy
+from defserve.gateway.policy import (
+    FirstMatchPolicy,
+    GuestRules,
+    IssuedTokenPolicy,
+    ParticipantEntry,
+    StaticPolicy,
+    parse_config,
+)
 from tests.gateway.topics import CONFIG, Running, eventually, gateway, tool_call
 from tests.rows import for_each_row
 

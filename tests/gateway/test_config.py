@@ -6,8 +6,14 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.gateway.config import load_gateway_config, parse_config
-from defserve.gateway.policy import Admission, GatewayLimits, is_participant_name, is_topic_name
+from defserve.gateway.policy import (
+    Admission,
+    GatewayLimits,
+    is_participant_name,
+    is_topic_name,
+    load_gateway_config,
+    parse_config,
+)
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from defserve.gateway.config import parse_config
-from defserve.gateway.policy import Admission
+from defserve.gateway.policy import Admission, parse_config
 from tests.auth import issuer
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,8 @@ from typing import Any
 from websockets import ConnectionClosed
 from websockets.asyncio.client import ClientConnection, connect
 
-from defserve.gateway.config import parse_config
 from defserve.gateway.listener import GatewayEndpoint, serve_gateway
+from defserve.gateway.policy import parse_config
 from defserve.protocols.mcpx.envelope import MCPX_PROTOCOL, format_current_time, new_envelope_id
 from defserve.serve.address import Address
 from defserve.serve.sockets import bind_sockets

@@ -15,8 +15,8 @@ import httpx2
 import pytest
 
 from defserve.errors import LimitExceeded, Refused, UsageError
-from defserve.guard.egress import Egress
 from defserve.guard.http_client import GuardedClient
+from defserve.guard.network import Egress
 from tests.certificate import self_signed
 from tests.guard.web import OTHER, PUBLIC, SIXTH, Heard, answer, moved, web
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from defserve.errors import UsageError
-from defserve.guard import egress
-from defserve.guard.egress import Egress, judge_url_and_addresses
+from defserve.guard import network as egress
+from defserve.guard.network import Egress, judge_url_and_addresses
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.page_socket import PAGE_HANDLERS
+from defserve.inspector.page_server import PAGE_HANDLERS
 from defserve.inspector.protocol import PageRequest
 
 

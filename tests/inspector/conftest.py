@@ -14,8 +14,7 @@ from defserve import Server
 from defserve.client.link import ClientLink
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.page_server import RunningInspector, inspecting
-from defserve.inspector.page_socket import PAGE_HANDLERS
+from defserve.inspector.page_server import PAGE_HANDLERS, RunningInspector, inspecting
 from defserve.inspector.protocol import PageRequest
 from defserve.serve.lifespans import connect_in_memory
 from tests.inspector.greenhouse import server as greenhouse

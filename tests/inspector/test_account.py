@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.inspector_launch import make_inspector_target
+from defserve.cli.commands.inspect import make_inspector_target
 from defserve.cli.target import ServerTarget
-from defserve.client.signin.credential_files import Keyring
+from defserve.client.signin.credentials import Keyring
 from defserve.errors import PeerError
 from defserve.inspector import era_connection
 from defserve.inspector.inspection import Inspection

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from defserve import Server
-from defserve.cli.inspector_launch import make_inspector_target
+from defserve.cli.commands.inspect import make_inspector_target
 from defserve.cli.target import ServerTarget
 from defserve.inspector.inspection import Inspection
 from defserve.inspector.waterfalls import ELSEWHERE

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.inspector_launch import make_inspector_target
+from defserve.cli.commands.inspect import make_inspector_target
 from defserve.cli.target import ServerTarget
 from defserve.errors import DefserveError, PeerGone, UsageError
 from defserve.inspector import target_process

@@ -12,7 +12,7 @@ import jsonschema
 from defserve import Server
 from defserve.base.hidden_characters import describe_hidden_characters
 from defserve.binding.json_schemas import walk_schema
-from defserve.openapi.names import drop_repeated_words
+from defserve.openapi.operations import drop_repeated_words
 from defserve.protocols.mcp.tools import Tool
 
 NAME = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")

@@ -1,6 +1,6 @@
 """`defserve kernel VERB`: the command line of each verb of a kernel that runs, and how its answers are printed.
 
-Words, options and help come from the table in `kernel/verbs.py`.
+Words, options and help come from the table in `kernel/control.py`.
 What servers wrote is only data here, so everything that is printed is escaped.
 """
 
@@ -21,8 +21,7 @@ from defserve.cli.parser import JSON_LINES_FLAG, CommandArgument, CommandParser,
 from defserve.cli.screen import show_each
 from defserve.cli.screen_blocks import JsonBlock, StyledText, Table, style_state
 from defserve.core.json_values import is_object
-from defserve.kernel.control import ask_kernel, locate_kernel
-from defserve.kernel.verbs import KERNEL_VERBS, VERB_GROUPS, KernelVerb
+from defserve.kernel.control import KERNEL_VERBS, VERB_GROUPS, KernelVerb, ask_kernel, locate_kernel
 
 CONFIG_HELP: Final = "the kernel's file (default: $MGP_CONFIG_PATH, ./mgp.toml, ~/.config/mgp/servers.toml)"
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from defserve.client.mcpl.state import HostState, RolledBack, StateChange
     from defserve.client.mgp.events import EventStream, Health, HealthPong, LifecycleChange, ServerEvent, ShutdownAnswer
     from defserve.client.mgp.peer import Mgp, MgpPeer
-    from defserve.client.mgp.permissions import Grant
+    from defserve.client.mgp.server_claims import Grant
     from defserve.client.mgp.streaming import Stream
     from defserve.client.signin.authorizer import (
         ClientCredentials,
@@ -83,7 +83,7 @@ else:
             "defserve.client.audit": "AuditServer",
             "defserve.client.mgp.events": "ServerEvent EventStream LifecycleChange ShutdownAnswer Health HealthPong",
             "defserve.client.mgp.peer": "Mgp MgpPeer",
-            "defserve.client.mgp.permissions": "Grant",
+            "defserve.client.mgp.server_claims": "Grant",
             "defserve.client.mgp.streaming": "Stream",
             "defserve.client.signin.authorizer": (
                 "ClientCredentials CrossAppAccess SignIn StoredSignIn WorkloadIdentity"

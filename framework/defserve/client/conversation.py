@@ -33,7 +33,7 @@ from defserve.client.link import (
 )
 from defserve.client.replies import RawReply, read_raw_reply
 from defserve.core.messages import EncodedJson, Message, Reply, Request, RequestId, encode, is_request_id
-from defserve.core.outgoing_requests import OutgoingRequests, mark_error_retrieved, unwrap_reply
+from defserve.core.peer import OutgoingRequests, mark_error_retrieved, unwrap_reply
 from defserve.errors import PeerError, PeerGone, PeerTimeout
 
 Params: TypeAlias = Mapping[str, Any]

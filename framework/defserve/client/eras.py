@@ -20,9 +20,8 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.conversation import ClientConversation, PendingRequest
-from defserve.client.replies import Json, filter_strings, object_or_empty
-from defserve.client.unread_items import UnreadItems
-from defserve.core.outgoing_requests import make_peer_error
+from defserve.client.replies import Json, UnreadItems, filter_strings, object_or_empty
+from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError, did_you_mean
 from defserve.protocols.mcp.versions import HANDSHAKE_VERSIONS, STATELESS_VERSIONS, get_version_features
 from defserve.serve.address import AddressUnreachable, CredentialsRequired, SignInError

@@ -18,7 +18,7 @@ from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.eras import ServerUpdate, SessionTerms, UpdateFilter, UpdateStream
 from defserve.client.replies import Json, number_or_none, object_or_empty, string_or_none
 from defserve.core.json_values import is_object
-from defserve.core.outgoing_requests import make_peer_error
+from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, PeerTimeout
 from defserve.protocols.mcp.events.draft import (
     ACTIVE_NOTIFICATION,

@@ -25,7 +25,7 @@ from defserve.core.messages import (
     encode,
     is_request_id,
 )
-from defserve.core.outgoing_requests import OutgoingRequest, OutgoingRequests
+from defserve.core.peer import OutgoingRequest, OutgoingRequests
 from defserve.errors import PeerError, PeerGone, ProtocolError
 from defserve.serve.threads import ImmediateFuture
 

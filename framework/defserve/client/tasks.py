@@ -15,7 +15,7 @@ from defserve.client.answers import answer_input_requests
 from defserve.client.conversation import ProgressHandler
 from defserve.client.eras import MCP_KEY_PREFIX, SessionTerms
 from defserve.client.replies import Json, object_or_empty
-from defserve.core.outgoing_requests import make_peer_error
+from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, ProtocolError
 
 if TYPE_CHECKING:

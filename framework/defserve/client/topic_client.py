@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from defserve.base.peer_bounds import estimate_decoded_bytes
 from defserve.base.version import VERSION
-from defserve.client.replies import RETURN_TYPE_KEY, extract_result_value, get_single_text, object_or_empty
-from defserve.client.unread_items import UnreadItems
+from defserve.client.replies import RETURN_TYPE_KEY, UnreadItems, extract_result_value, get_single_text, object_or_empty
 from defserve.core.json_values import is_object
 from defserve.core.messages import METHOD_NOT_FOUND
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError

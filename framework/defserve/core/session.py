@@ -26,9 +26,17 @@ from defserve.core.messages import (
     encode_notification,
     encode_result,
 )
-from defserve.core.outgoing_requests import OutgoingRequests, unwrap_reply
-from defserve.core.peer import STEP_UP, TOO_MANY_CALLS, can_act_for
-from defserve.core.peer_messages import SessionRequest, feed_batch, feed_other_message, refuse_malformed_message
+from defserve.core.peer import (
+    STEP_UP,
+    TOO_MANY_CALLS,
+    OutgoingRequests,
+    SessionRequest,
+    can_act_for,
+    feed_batch,
+    feed_other_message,
+    refuse_malformed_message,
+    unwrap_reply,
+)
 from defserve.errors import (
     CredentialEnded,
     Draining,

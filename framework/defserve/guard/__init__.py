@@ -13,14 +13,14 @@ from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from defserve.guard.argument_types import Code, FileTypes, PublicUrl, Shell, ShellCommand, Upload, Url, Within
-    from defserve.guard.egress import Egress
+    from defserve.guard.network import Egress
     from defserve.guard.verdict import Verdict
 else:
     __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.guard.argument_types": "Code FileTypes PublicUrl Shell ShellCommand Upload Url Within",
-            "defserve.guard.egress": "Egress",
+            "defserve.guard.network": "Egress",
             "defserve.guard.verdict": "Verdict",
         },
     )

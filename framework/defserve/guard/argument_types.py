@@ -20,7 +20,7 @@ from defserve.guard.verdict import require_allowed
 
 if TYPE_CHECKING:
     from defserve.guard.code.allowed_names import CodeLevel
-    from defserve.guard.egress import Egress
+    from defserve.guard.network import Egress
     from defserve.guard.shell.judgement import ShellMode
     from defserve.guard.uploads import InlineFile, RemoteFile
 

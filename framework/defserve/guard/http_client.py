@@ -15,16 +15,16 @@ from copy import copy
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
-from defserve.base.decompression import ACCEPT_ENCODING_VALUE
+from defserve.base.peer_bounds import ACCEPT_ENCODING_VALUE
 from defserve.base.version import VERSION
 from defserve.errors import UsageError
-from defserve.guard.egress import DEADLINE_EXTENSION, Egress, make_refusal
+from defserve.guard.network import DEADLINE_EXTENSION, Egress, make_refusal
 from defserve.guard.verdict import Violation
 
 if TYPE_CHECKING:
     import httpx2
 
-    from defserve.guard.egress import Resolver
+    from defserve.guard.network import Resolver
 
 
 # The only headers kept when a redirect leads to another origin. Any other header could be a credential.

@@ -16,9 +16,9 @@ from typing import Any, cast
 import httpcore2
 import httpx2
 
-from defserve.base.decompression import ACCEPT_ENCODING_VALUE, SUPPORTED_CONTENT_CODINGS, Decompressor
+from defserve.base.peer_bounds import ACCEPT_ENCODING_VALUE, SUPPORTED_CONTENT_CODINGS, Decompressor
 from defserve.errors import LimitExceeded, Refused
-from defserve.guard.egress import DEADLINE_EXTENSION, Egress, Resolver, make_refusal, resolve_allowed_addresses
+from defserve.guard.network import DEADLINE_EXTENSION, Egress, Resolver, make_refusal, resolve_allowed_addresses
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 MAX_CONNECTIONS = 100

@@ -21,7 +21,7 @@ from defserve.errors import LimitExceeded, Rejected
 
 if TYPE_CHECKING:
     from defserve.guard.argument_types import FileTypes, Upload
-    from defserve.guard.egress import Egress
+    from defserve.guard.network import Egress
 
 CHUNK_BYTES: Final = 48 * 1024
 MAX_CHUNK_BYTES: Final = 64 * 1024
@@ -145,7 +145,7 @@ def _parse_link(value: Mapping[Any, Any], types: FileTypes) -> ParsedFile:
 async def judge_source(source: InlineFile | RemoteFile, types: FileTypes, egress: Egress | None) -> None:
     """Judge a link by its text and by the addresses of its host. Raises Rejected."""
     if isinstance(source, RemoteFile):
-        from defserve.guard.egress import judge_url_and_addresses, make_refusal
+        from defserve.guard.network import judge_url_and_addresses, make_refusal
 
         verdict = await judge_url_and_addresses(source.url, _narrow_egress(source.url, types, egress))
         if not verdict:
@@ -209,7 +209,7 @@ async def _fetch_chunks(
 
 def _narrow_egress(url: str, types: FileTypes, egress: Egress | None) -> Egress:
     """The server's rules, for one file. Only a host that it lists as private may be asked without TLS."""
-    from defserve.guard.egress import Egress
+    from defserve.guard.network import Egress
 
     egress = egress or Egress()
     is_private = any(url.lower().startswith(f"http://{host}/") for host in egress.private)

@@ -537,7 +537,7 @@ class SignInAccount:
 def _read_stored_sign_in(url: str) -> Json | None:
     if not has_stored_sign_in(url):
         return None
-    from defserve.client.signin.credential_files import get_user_credential_store
+    from defserve.client.signin.credentials import get_user_credential_store
 
     try:
         credential = get_user_credential_store().load_credential(url)

@@ -20,7 +20,7 @@ from defserve.client.client import Client
 from defserve.client.replies import Json, filter_strings, object_or_empty, string_or_none
 from defserve.client.tasks import ServerTask, StartedCall
 from defserve.core.messages import INVALID_PARAMS
-from defserve.core.outgoing_requests import make_peer_error
+from defserve.core.peer import make_peer_error
 from defserve.errors import DefserveError, PeerError, PeerGone, ProtocolError
 from defserve.inspector.protocol import BadMessage, describe_wire_error
 

@@ -16,8 +16,7 @@ from defserve.client.client import Client
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, PeerGone
 from defserve.inspector.protocol import BadMessage, Json
-from defserve.kernel.control import ask_kernel_async
-from defserve.kernel.verbs import KERNEL_VERBS, KernelVerb
+from defserve.kernel.control import KERNEL_VERBS, KernelVerb, ask_kernel_async
 
 
 def list_buttons() -> list[str]:

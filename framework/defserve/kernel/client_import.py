@@ -21,7 +21,7 @@ from defserve.errors import UsageError, did_you_mean
 from defserve.kernel.config.entries import SECRET_REFERENCE, VARIABLE_REFERENCE
 from defserve.kernel.config.settings import HEADER_NAME_PATTERN, VARIABLE_NAME_PATTERN
 from defserve.tooling.client_settings import read_settings
-from defserve.tooling.export import toml_value
+from defserve.tooling.listing import toml_value
 
 ADDRESSES: Final = ("url", "serverUrl", "httpUrl")
 HEADERS: Final = ("headers", "http_headers")

@@ -18,8 +18,7 @@ from defserve.base.hidden_characters import has_hidden_characters
 from defserve.core.call import Call
 from defserve.core.messages import Params
 from defserve.errors import MethodNotFound, PeerError, UsageError
-from defserve.kernel.governance.access import KernelAccess, require_operator
-from defserve.kernel.governance.permissions import INTERACTIVE_POLICY, PermissionDecision
+from defserve.kernel.governance.access import INTERACTIVE_POLICY, KernelAccess, PermissionDecision, require_operator
 from defserve.kernel.governance.pins import digest_held_tools
 from defserve.kernel.members import KernelMember
 from defserve.protocols.mgp import vocabulary

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from defserve.base.exports import make_lazy_getattr
 
 if TYPE_CHECKING:
-    from defserve.openapi.credentials import ApiKey, Basic, Bearer, CallerToken, Credentials, PerCaller
+    from defserve.openapi.sending import ApiKey, Basic, Bearer, CallerToken, Credentials, PerCaller
     from defserve.openapi.tool import pages
 else:
     __getattr__ = make_lazy_getattr(
         __name__,
         {
             "defserve.openapi.tool": "pages",
-            "defserve.openapi.credentials": "ApiKey Basic Bearer CallerToken Credentials PerCaller",
+            "defserve.openapi.sending": "ApiKey Basic Bearer CallerToken Credentials PerCaller",
         },
     )
 

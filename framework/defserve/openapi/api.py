@@ -14,28 +14,29 @@ from urllib.parse import urljoin, urlsplit
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
 from defserve.guard.network import judge
-from defserve.openapi.credentials import CallerToken, check_credentials, iter_pinned_parameters
 from defserve.openapi.documents import DocumentReferences, OpenApiDocument, bundle_document, load_document
-from defserve.openapi.names import join_name_words, name_operations, split_name_words
 from defserve.openapi.operations import (
     PATH_VARIABLE,
     Operation,
     choose_operation_security,
     is_included,
+    join_name_words,
     list_operations,
     make_method_hints,
+    name_operations,
     parse_operation_patterns,
+    split_name_words,
 )
 from defserve.openapi.schema_dialect import MAX_TOOL_DESCRIPTION_LENGTH, clean_text, make_tool_description
 from defserve.openapi.schemas import SchemaConverter
-from defserve.openapi.sending import ApiSender, InProcessApp
+from defserve.openapi.sending import ApiSender, CallerToken, InProcessApp, check_credentials, iter_pinned_parameters
 from defserve.openapi.tool import OperationTool
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mcp.transforms import Transform
 
 if TYPE_CHECKING:
-    from defserve.openapi.credentials import Credentials
     from defserve.openapi.operations import OperationPattern
+    from defserve.openapi.sending import Credentials
 
 
 log = logging.getLogger("defserve.openapi")

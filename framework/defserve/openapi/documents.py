@@ -146,9 +146,8 @@ def fetch_document(url: str) -> bytes:
 
 
 async def _get_document(url: str) -> bytes:
-    from defserve.guard.egress import Egress
     from defserve.guard.http_client import GuardedClient
-    from defserve.guard.network import parse_authority
+    from defserve.guard.network import Egress, parse_authority
 
     try:
         where = str(parse_authority(url))

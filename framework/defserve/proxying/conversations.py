@@ -16,8 +16,14 @@ from uuid import uuid4
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.eras import merge_objects
-from defserve.client.mgp.permissions import ASK_METHODS, Grant, send_grants
-from defserve.client.mgp.server_claims import MgpClaims, make_mgp_offer, parse_mgp_claims
+from defserve.client.mgp.server_claims import (
+    ASK_METHODS,
+    Grant,
+    MgpClaims,
+    make_mgp_offer,
+    parse_mgp_claims,
+    send_grants,
+)
 from defserve.client.replies import Json
 from defserve.errors import InvalidParams, MethodNotFound, PeerError, PeerGone, PeerTimeout
 from defserve.protocols.mgp.terms import MGP_SECTIONS_BY_NAME

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from defserve.core.composition import Composition
-from defserve.core.line_framing import LineSplitter
+from defserve.core.messages import LineSplitter
 from defserve.serve.connection import (
     INTERRUPTED_EXIT_CODE,
     STUCK_LOOP_SECONDS,

@@ -127,7 +127,7 @@ def _limits_fix(name: str, value: Any) -> str:
 
 
 def _is_egress(value: Any) -> bool:
-    from defserve.guard.egress import Egress
+    from defserve.guard.network import Egress
 
     return isinstance(value, Egress)
 

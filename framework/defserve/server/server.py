@@ -171,7 +171,7 @@ class Server(Declarations):
         30, and is "always" beyond. `ImportOptions` says what the other options mean. Raises UsageError for a document
         that cannot be read.
         """
-        from defserve.server.api_import import make_openapi_server
+        from defserve.server.mounting import make_openapi_server
 
         return make_openapi_server(cls, document, name, search, options)
 
@@ -188,14 +188,14 @@ class Server(Declarations):
 
         The app's lifespan is entered while the server serves. See `from_openapi` for the options.
         """
-        from defserve.server.api_import import make_fastapi_server
+        from defserve.server.mounting import make_fastapi_server
 
         return make_fastapi_server(cls, app, name, search, options)
 
     def add_openapi(self, document: Any, **options: Unpack[ImportFields]) -> None:
         """Add a tool for each operation of an API to this server, before it serves; see `from_openapi`."""
         self._refuse_after_start("add_openapi")
-        from defserve.server.api_import import add_openapi_tools
+        from defserve.server.mounting import add_openapi_tools
 
         add_openapi_tools(self, document, options)
 

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from defserve.testing.client import SyncClient, UnansweredQuestion, UnusedAnswer, assert_schemas
     from defserve.testing.evals import Absent, Contains, EvalAnswer, EvalModel, Like, OneOf
     from defserve.testing.webhooks import ReceivedEvent, WebhookReceiver
-    from defserve.tooling.export import catalogue
     from defserve.tooling.lint.definitions import problems
-    from defserve.tooling.listing import server_listing
+    from defserve.tooling.listing import catalogue, server_listing
 else:
     __getattr__ = make_lazy_getattr(
         __name__,
@@ -26,9 +25,8 @@ else:
             "defserve.testing.client": "SyncClient UnansweredQuestion UnusedAnswer assert_schemas",
             "defserve.testing.evals": "Absent Contains EvalAnswer EvalModel Like OneOf",
             "defserve.testing.webhooks": "ReceivedEvent WebhookReceiver",
-            "defserve.tooling.export": "catalogue",
             "defserve.tooling.lint.definitions": "problems",
-            "defserve.tooling.listing": "server_listing",
+            "defserve.tooling.listing": "catalogue server_listing",
         },
     )
 

@@ -30,7 +30,7 @@ from defserve.tooling.evals.cases import (
 )
 from defserve.tooling.evals.dialects import DIALECTS, PersonSays
 from defserve.tooling.evals.endpoint import ModelEndpoint, ModelName, parse_model, resolve_address
-from defserve.tooling.evals.judging import ModelAnswer, ModelCall, ToolFacts, find_call_problem
+from defserve.tooling.evals.judging import ModelAnswer, ModelCall, Tally, ToolFacts, find_call_problem, judge_tally
 from defserve.tooling.evals.recordings import (
     RecordedAnswer,
     StaleRecording,
@@ -40,7 +40,6 @@ from defserve.tooling.evals.recordings import (
     read_recording,
 )
 from defserve.tooling.evals.running import CaseOutcome, SuiteRunner, fetch_definitions
-from defserve.tooling.evals.statistics import Tally, judge_tally
 from defserve.tooling.loading import load_quietly
 
 # -- Matchers, for `answer.called(…)`. In a suite they are `{contains: lem}`.

@@ -51,8 +51,8 @@ def watch_anything(patch: Patch) -> None:
 
 
 def know_every_head(patch: Patch) -> None:
-    patch.set("defserve.serve.http1.known_heads:KNOWN", 10**9)
-    patch.set("defserve.serve.http1.known_heads:MAX_HEAD_BYTES", 10**9)
+    patch.set("defserve.serve.http1.request:KNOWN", 10**9)
+    patch.set("defserve.serve.http1.request:MAX_HEAD_BYTES", 10**9)
     patch.set("defserve.serve.http1.connection:MAX_LEARNED_HEADS", 10**9)
 
 
@@ -131,6 +131,4 @@ def cancel_nothing(patch: Patch) -> None:
 
 
 def gather_lines_of_any_length(patch: Patch) -> None:
-    patch.wrap(
-        "defserve.core.line_framing:LineSplitter.__init__", lambda start: lambda self, limit: start(self, 10**12)
-    )
+    patch.wrap("defserve.core.messages:LineSplitter.__init__", lambda start: lambda self, limit: start(self, 10**12))

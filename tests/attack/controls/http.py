@@ -217,7 +217,7 @@ def take_messages_of_any_size(patch: Patch) -> None:
     _library(patch, max_size=lambda: None)
     patch.wrap(
         "defserve.serve.http.other_endpoints:WebSocket.__init__",
-        lambda start: lambda self, receive, send, limit: start(self, receive, send, 2**40),
+        lambda start: lambda self, scope, receive, send, limit: start(self, scope, receive, send, 2**40),
     )
 
 

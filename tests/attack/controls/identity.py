@@ -449,7 +449,7 @@ def fetch_from_anywhere(patch: Patch) -> None:
     from types import SimpleNamespace
 
     patch.set("defserve.guard.network:_against_host", lambda host: [])
-    patch.set("defserve.guard.egress:judge_address", lambda address: SimpleNamespace(violations=[]))
+    patch.set("defserve.guard.network:judge_address", lambda address: SimpleNamespace(violations=[]))
 
 
 def believe_documents(patch: Patch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from defserve.cli import progress
-from defserve.cli.progress import ProgressDisplay
+from defserve.cli import screen as progress
+from defserve.cli.screen import ProgressDisplay
 from tests.cli.goldens import Terminal
 from tests.waiting import wait_until
 

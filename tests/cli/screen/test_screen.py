@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
-from defserve.cli.screen import can_draw, format_help, format_problem, show_each, show_prompt, show_stderr, show_stdout
+from defserve.cli.screen import (
+    can_draw,
+    format_help,
+    format_note,
+    format_problem,
+    show_each,
+    show_prompt,
+    show_stderr,
+    show_stdout,
+)
 from defserve.cli.screen_blocks import DiffBlock, DocumentBlock, JsonBlock, ScreenBlock, StyledLine, Table
-from defserve.cli.start_screen import format_note
 from tests.cli.goldens import Terminal
 from tests.effort import cpu_within
 from tests.rows import for_each_row

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from defserve.cli.target_listing import suppress_repeated_logs
+from defserve.cli.target_connection import suppress_repeated_logs
 from defserve.proxying import mounts
 from tests.cli.running import Run
 

@@ -13,7 +13,7 @@ import pytest
 
 from defserve.cli import keyboard
 from defserve.cli.commands import top
-from defserve.cli.top_sources import ToolFigures, TopSnapshot
+from defserve.cli.commands.top import ToolFigures, TopSnapshot
 from defserve.errors import PeerGone
 from tests.cli.goldens import Terminal
 from tests.waiting import until

@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import Server
-from defserve.cli.commands.top import page
+from defserve.cli.commands.top import ToolFigures, TopSnapshot, page, read_metrics, read_workers, samples
 from defserve.cli.screen_blocks import Table
-from defserve.cli.top_sources import ToolFigures, TopSnapshot, read_metrics, read_workers, samples
 from defserve.server.metrics import Metrics
 from tests.at_address import at_address
 from tests.cli.running import Run
@@ -169,7 +168,7 @@ def test_a_kernel_is_looked_at_by_its_file(defserve: Run, folder: Path, monkeypa
     def ask(config: Path, request: dict[str, Any], pid: int | None) -> Iterator[Any]:
         return iter(answers[request["verb"]])
 
-    monkeypatch.setattr("defserve.cli.top_sources.ask_kernel", ask)
+    monkeypatch.setattr("defserve.cli.commands.top.ask_kernel", ask)
     out = defserve("top", "mgp.toml").out
     assert out.startswith("kernel house  1 of 1 servers, 2 tools\n") and "wiki  connected" in out
 

@@ -20,7 +20,7 @@ from defserve.client.known_clients import (
     make_server_name,
 )
 from defserve.errors import UsageError
-from defserve.tooling.export import format_mgp_entry
+from defserve.tooling.listing import format_mgp_entry
 from defserve.tooling.project_template import load_template_questions
 from tests.rows import for_each_row
 

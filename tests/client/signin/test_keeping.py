@@ -15,8 +15,15 @@ import pytest
 from defserve.client import SignInError
 from defserve.client.link import HttpChallenge, canonicalize_url, get_sign_in_path, has_stored_sign_in
 from defserve.client.signin.authorizer import ServerAuthorizer
-from defserve.client.signin.credential_files import FileCredentialStore, Keyring, get_user_credential_store
-from defserve.client.signin.credentials import Credential, MemoryCredentialStore, ProofKey, Tokens
+from defserve.client.signin.credentials import (
+    Credential,
+    FileCredentialStore,
+    Keyring,
+    MemoryCredentialStore,
+    ProofKey,
+    Tokens,
+    get_user_credential_store,
+)
 from defserve.client.signin.fetching import NetworkReach
 from defserve.client.signin.issuer import ClientRegistration, IssuerMetadata
 from defserve.errors import UsageError

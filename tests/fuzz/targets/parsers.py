@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 
 from defserve.client.links.event_streams import SseParser
 from defserve.client.links.http_connection import BrokenHttpConnection, ResponseFraming
-from defserve.core.line_framing import LineSplitter
-from defserve.core.messages import Request, decode, encode, encode_result
+from defserve.core.messages import LineSplitter, Request, decode, encode, encode_result
 from defserve.errors import PeerError, ProtocolError
 from defserve.protocols.mcp.uri_template import UriTemplate
 from defserve.protocols.mcpx.envelope import BrokenEnvelope, Envelope, parse_envelope
-from defserve.serve.http1.known_heads import RequestHeadCache
+from defserve.serve.http1.request import RequestHeadCache
 
 T = TypeVar("T")
 LIMIT = 200

@@ -11,7 +11,7 @@ from defserve.client.link import ClientLink
 from defserve.errors import DefserveError, PeerError
 from defserve.inspector.era_connection import InspectionTarget
 from defserve.inspector.inspection import Inspection
-from defserve.inspector.page_socket import PAGE_HANDLERS
+from defserve.inspector.page_server import PAGE_HANDLERS
 from defserve.inspector.protocol import PageRequest, describe_wire_error
 from defserve.serve.lifespans import connect_in_memory
 from tests.inspector.conftest import Inspect, Run

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from defserve.inspector import page_socket
+from defserve.inspector import page_server as page_socket
 from defserve.inspector.page_server import MAX_FRAME_BYTES, RunningInspector
 from tests.waiting import until
 

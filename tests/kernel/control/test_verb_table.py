@@ -13,8 +13,15 @@ from defserve.cli.commands.kernel import main
 from defserve.cli.kernel_actions import SHOWN_BY
 from defserve.errors import UsageError
 from defserve.inspector.kernels import KernelControl, list_buttons
-from defserve.kernel.control import ask_kernel, open_control_socket
-from defserve.kernel.verbs import KERNEL_VERBS, VERB_GROUPS, KernelVerb, VerbParameter, parse_verb_request
+from defserve.kernel.control import (
+    KERNEL_VERBS,
+    VERB_GROUPS,
+    KernelVerb,
+    VerbParameter,
+    ask_kernel,
+    open_control_socket,
+    parse_verb_request,
+)
 
 pytestmark = pytest.mark.anyio
 

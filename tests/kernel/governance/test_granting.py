@@ -12,7 +12,7 @@ import pytest
 
 from defserve import Server, moderate
 from defserve.auth import StaticTokens
-from defserve.kernel.governance.permissions import PermissionDecision
+from defserve.kernel.governance.access import PermissionDecision
 from tests.kernel.running import Running, running, url_entry
 from tests.listening import listening
 from tests.protocols.mgp.callers import BOB, STRANGER, code_of, speaking

@@ -20,7 +20,7 @@ from defserve.kernel.governance.marks import (
     get_trust_level,
     list_actual_extensions,
 )
-from defserve.tooling.export import format_mgp_entry
+from defserve.tooling.listing import format_mgp_entry
 from tests.kernel.running import Running, entry, running, url_entry
 from tests.listening import listening
 from tests.protocols.mgp.callers import BOB, STRANGER, code_of, offer, speaking

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.openapi.names import make_argument_name, make_preferred_name, name_operations
-from defserve.openapi.operations import Operation
+from defserve.openapi.operations import Operation, make_argument_name, make_preferred_name, name_operations
 from tests.openapi.rules import ARGUMENT, NAME
 from tests.rows import for_each_row
 

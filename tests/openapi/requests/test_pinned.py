@@ -19,8 +19,7 @@ from defserve import Server, UsageError
 from defserve.errors import BadArguments, ToolError
 from defserve.openapi.documents import DocumentReferences
 from defserve.openapi.operations import list_operations
-from defserve.openapi.request_building import build_request
-from defserve.openapi.request_plan import RequestPlan
+from defserve.openapi.request_building import RequestPlan, build_request
 from defserve.openapi.schemas import SchemaConverter
 from tests.openapi.apis import Json, RecordingApi, document, operation, parameter
 from tests.rows import for_each_row

@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from defserve import Code, Context, PublicUrl, Server, Shell, ShellCommand, Url, Within, dangerous, moderate, validator
-from defserve.guard import egress
+from defserve.guard import network as egress
 from defserve.server import AccessPolicy, Entry
 from tests import asgi
 from tests.protocols.mgp.callers import offer

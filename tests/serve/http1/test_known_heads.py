@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from defserve.serve.http1.known_heads import (
+from defserve.serve.http1.request import (
     KNOWN,
     MAX_HEAD_BYTES,
     NO_KNOWN_HEAD,

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from defserve import Context, Limits, Server
 from defserve.serve.http1 import connection
 from defserve.serve.http1.connection import MAX_LEARNED_HEADS
-from defserve.serve.http1.known_heads import RequestHeadCache
+from defserve.serve.http1.request import RequestHeadCache
 from tests.listening import Listening, listening, request
 from tests.rows import for_each_row
 from tests.waiting import until

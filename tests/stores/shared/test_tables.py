@@ -15,7 +15,7 @@ from redis import Redis
 from defserve import Server
 from defserve.errors import LimitExceeded
 from defserve.server import AccessPolicy, Entry
-from defserve.server.shared_features import SharedAccessEntries
+from defserve.server.sharing import SharedAccessEntries
 from defserve.stores.identity import ServerIdentity
 from defserve.stores.shared import shared_tables
 from defserve.stores.shared.worker_link import SharedStoreLink

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from defserve.tooling.evals.statistics import (
+from defserve.tooling.evals.judging import (
     FRESH_RUNS,
     FreshTallies,
     Tally,

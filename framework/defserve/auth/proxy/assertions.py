@@ -450,8 +450,8 @@ def make_guarded_fetch(*written: str) -> FetchUrl:
 
 
 async def _fetch_guarded(written: tuple[str, ...], url: str) -> bytes:
-    from defserve.guard.egress import Egress
     from defserve.guard.http_client import GuardedClient
+    from defserve.guard.network import Egress
 
     parts = [urlsplit(each) for each in written]
     hosts = [

@@ -343,8 +343,8 @@ def is_document_url(text: str) -> bool:
 
 async def fetch_guarded(url: str) -> bytes:
     """The document at a public address. No redirects. Raises what the guarded client raises."""
-    from defserve.guard.egress import Egress, make_refusal
     from defserve.guard.http_client import GuardedClient
+    from defserve.guard.network import Egress, make_refusal
 
     egress = Egress(schemes=("https",), redirects=0, max_bytes=MAX_DOCUMENT_BYTES, timeout=2 * SECONDS)
     if not (verdict := egress.judge(url)):

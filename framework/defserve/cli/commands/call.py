@@ -22,8 +22,7 @@ from defserve.cli.content import (
     render_value,
 )
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
-from defserve.cli.progress import ProgressDisplay
-from defserve.cli.screen import can_draw, show_stderr, show_stdout
+from defserve.cli.screen import ProgressDisplay, can_draw, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, Table
 from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, split_command
 from defserve.cli.target_connection import (

@@ -12,16 +12,13 @@ from typing import Any, Final
 from defserve.cli.content import TOKEN_COST_NOTES, explain_write_errors
 from defserve.cli.exits import format_located_error, print_error
 from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag
-from defserve.cli.progress import LISTING_STEP, ProgressDisplay
-from defserve.cli.screen import format_problem, show_stderr, show_stdout
+from defserve.cli.screen import LISTING_STEP, ProgressDisplay, format_problem, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, StyledLine, format_count
 from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, resolve_only_target, split_command
-from defserve.cli.target_connection import CONNECTION_OPTIONS
-from defserve.cli.target_listing import list_target
+from defserve.cli.target_connection import CONNECTION_OPTIONS, list_target
 from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.protocols.mgp.security import UnguardedParameter
 from defserve.server.openapi_document import build_openapi_document
-from defserve.tooling.export import catalogue, collect_tool_schemas, format_mgp_entry
 from defserve.tooling.lint.client_rules import CLIENT_RULES, CLIENTS, find_client_problems
 from defserve.tooling.lint.definitions import (
     LintFinding,
@@ -32,7 +29,7 @@ from defserve.tooling.lint.definitions import (
 )
 from defserve.tooling.lint.rules import LINT_RULES, LintComplaint, run_lint_rules
 from defserve.tooling.lint.store_rules import STORE_CHECKS, STORES, find_store_problems, read_submission
-from defserve.tooling.listing import ServerListing
+from defserve.tooling.listing import ServerListing, catalogue, collect_tool_schemas, format_mgp_entry
 from defserve.tooling.vendor_shapes import VENDOR_SHAPES, count_json_tokens, shape_tool, shape_tools
 
 CLEAN: Final = 0

@@ -27,9 +27,8 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.base.redaction import redact, redact_text
 from defserve.cli.keyboard import Keyboard, can_read_keys
 from defserve.cli.parser import WEB_OPTIONS, CommandArgument, CommandParser
-from defserve.cli.screen import show_stderr
+from defserve.cli.screen import format_fact, format_start, format_time, format_tools, show_stderr
 from defserve.cli.screen_blocks import StyledLine, StyledText, format_count
-from defserve.cli.start_screen import format_fact, format_start, format_time, format_tools
 from defserve.cli.target import ServerTarget, require_code_target
 from defserve.client.targets import is_server_address
 from defserve.core.json_values import is_object
@@ -125,7 +124,7 @@ def _serve(options: Namespace, *, has_keys: bool) -> int:
     if not has_keys:
         if not options.web:
             return serve_sockets(plan, files, options.grace, PlainConsole())
-        from defserve.cli.inspector_launch import make_dev_inspector
+        from defserve.cli.commands.inspect import make_dev_inspector
         from defserve.inspector.era_connection import BuildNews
 
         build = BuildNews()
@@ -361,7 +360,7 @@ class DevScreen:
 
     async def _open_inspector(self, stack: AsyncExitStack, address: str) -> RunningInspector:
         """The inspector of the server at this address, until `stack` is closed."""
-        launch: Any = await asyncio.to_thread(import_module, "defserve.cli.inspector_launch")
+        launch: Any = await asyncio.to_thread(import_module, "defserve.cli.commands.inspect")
         from defserve.cli.commands.state import require_existing_store
         from defserve.inspector.page_server import inspecting
         from defserve.inspector.state_trees import open_states_at
@@ -402,8 +401,7 @@ class DevScreen:
             return
         from defserve.cli.commands.call import call, page, parse_call_options
         from defserve.cli.exits import print_error
-        from defserve.cli.progress import ProgressDisplay
-        from defserve.cli.screen import show_stdout
+        from defserve.cli.screen import ProgressDisplay, show_stdout
 
         assert self._keyboard is not None
         show_stderr(last.format_line())

@@ -14,12 +14,10 @@ from defserve.base.redaction import escape_unprintable
 from defserve.cli.content import TOKEN_COST_NOTES
 from defserve.cli.exits import EXIT_FAILURE, EXIT_OK
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
-from defserve.cli.progress import LISTING_STEP, ProgressDisplay
-from defserve.cli.screen import show_stderr, show_stdout
+from defserve.cli.screen import LISTING_STEP, ProgressDisplay, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, StyledText, format_count
 from defserve.cli.target import ServerTarget, redirect_stdout_to_stderr, resolve_only_target, split_command
-from defserve.cli.target_connection import CONNECTION_OPTIONS
-from defserve.cli.target_listing import list_target
+from defserve.cli.target_connection import CONNECTION_OPTIONS, list_target
 from defserve.client.targets import is_code_target, is_file_target, is_server_address
 from defserve.errors import UsageError
 from defserve.tooling.listing import MAX_SNAPSHOT_BYTES, ServerListing, parse_snapshot

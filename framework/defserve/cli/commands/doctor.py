@@ -122,7 +122,7 @@ def _signing_in(url: str, token: str | None) -> list[DoctorFinding]:
     """What a client meets that signs in at a server, or that has a token already. It registers nothing."""
     import asyncio
 
-    from defserve.client.signin.credential_files import get_user_credential_store
+    from defserve.client.signin.credentials import get_user_credential_store
     from defserve.tooling.signin_check import check_sign_in, check_token
 
     credential = get_user_credential_store().load_credential(url)

@@ -15,8 +15,7 @@ from typing import Final
 from defserve.cli.content import explain_write_errors
 from defserve.cli.exits import print_error
 from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser, make_flag, parse_positive_int
-from defserve.cli.progress import LISTING_STEP, ProgressDisplay
-from defserve.cli.screen import show_stderr, show_stdout
+from defserve.cli.screen import LISTING_STEP, ProgressDisplay, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, ScreenBlock, StyledLine, Table, format_count
 from defserve.cli.target import (
     TARGET_FORMS_HELP,
@@ -25,8 +24,7 @@ from defserve.cli.target import (
     resolve_target,
     split_command,
 )
-from defserve.cli.target_connection import CONNECTION_OPTIONS, connect_target
-from defserve.cli.target_listing import list_disconnected_servers
+from defserve.cli.target_connection import CONNECTION_OPTIONS, connect_target, list_disconnected_servers
 from defserve.client.answers import Answers, Decline
 from defserve.client.client import Client
 from defserve.errors import PeerTimeout, UsageError

@@ -23,7 +23,7 @@ from defserve.serve.sockets import bind_sockets
 if TYPE_CHECKING:
     import ssl
 
-    from defserve.gateway.config import GatewayConfig
+    from defserve.gateway.policy import GatewayConfig
 
 ON: Final = "ws://127.0.0.1:8100/ws"
 
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
         CommandArgument("--certfile", metavar="FILE", help="certificate for wss://"),
         CommandArgument("--keyfile", metavar="FILE", help="its key, if it is in another file"),
     )
-    from defserve.gateway.config import load_gateway_config
+    from defserve.gateway.policy import load_gateway_config
 
     if options.json:
         return print_file_check(

@@ -15,9 +15,16 @@ from defserve.cli.content import print_file_check
 from defserve.cli.exits import EXIT_OK
 from defserve.cli.kernel_actions import CONFIG_HELP, format_member_note, list_kernel_commands, run_kernel_verb
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
-from defserve.cli.screen import can_draw, make_console, show_stderr
+from defserve.cli.screen import (
+    can_draw,
+    format_fact,
+    format_start,
+    format_time,
+    make_console,
+    show_start_at_terminal,
+    show_stderr,
+)
 from defserve.cli.screen_blocks import StyledLine, format_count, measure_text
-from defserve.cli.start_screen import format_fact, format_start, format_time, show_start_at_terminal
 from defserve.errors import UsageError
 from defserve.kernel.control import locate_config
 from defserve.server.command_line import add_serving_options, read_serving_options

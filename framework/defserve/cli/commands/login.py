@@ -26,8 +26,7 @@ from defserve.client.client import Client
 from defserve.client.signin import authorizer
 from defserve.client.signin.authorizer import ClientCredentials, CrossAppAccess, StoredSignIn, sign_out
 from defserve.client.signin.browser import BrowserRedirect, has_browser, open_browser
-from defserve.client.signin.credential_files import FileCredentialStore, get_user_credential_store
-from defserve.client.signin.credentials import Credential
+from defserve.client.signin.credentials import Credential, FileCredentialStore, get_user_credential_store
 from defserve.client.targets import HTTP_SCHEMES, WEBSOCKET_SCHEMES, connect_url
 from defserve.errors import PeerError, UsageError
 from defserve.serve.address import CredentialsRequired

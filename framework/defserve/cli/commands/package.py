@@ -16,8 +16,7 @@ from typing import Final
 from defserve.cli.content import explain_write_errors
 from defserve.cli.exits import print_error
 from defserve.cli.parser import RESULT_JSON_FLAG, CommandArgument, CommandParser
-from defserve.cli.progress import ProgressDisplay
-from defserve.cli.screen import format_problem, show_stderr, show_stdout
+from defserve.cli.screen import ProgressDisplay, format_problem, show_stderr, show_stdout
 from defserve.cli.screen_blocks import JsonBlock, StyledLine
 from defserve.cli.target import split_command
 from defserve.errors import UsageError, did_you_mean

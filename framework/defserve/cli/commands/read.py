@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from defserve.cli.content import decode_base64, format_signature, render_content, render_resource
 from defserve.cli.parser import CommandArgument, CommandParser, make_flag
-from defserve.cli.progress import ProgressDisplay
-from defserve.cli.screen import show_stdout
+from defserve.cli.screen import ProgressDisplay, show_stdout
 from defserve.cli.screen_blocks import DocumentBlock, JsonBlock, ScreenBlock, StyledLine
 from defserve.cli.target import TARGET_HELP, ServerTarget, redirect_stdout_to_stderr, resolve_target, split_command
 from defserve.cli.target_connection import (

@@ -45,7 +45,7 @@ def run_server(argv: list[str]) -> int:
     if options.workers is None or _is_first_worker():
         warn_of_strangers(server, options)
     if options.workers is None and not options.on.startswith("stdio:"):
-        from defserve.cli.start_screen import show_start_at_terminal
+        from defserve.cli.screen import show_start_at_terminal
 
         show_start_at_terminal(server)
     server.run(**read_serving_options(options))

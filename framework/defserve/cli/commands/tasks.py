@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 from defserve.cli.commands.call import ANSWER, ANSWER_OPTIONS, CallResult, page
 from defserve.cli.content import list_media_blocks
 from defserve.cli.parser import JSON_FLAG, CommandArgument, CommandParser, make_flag, run_action
-from defserve.cli.progress import ProgressDisplay
-from defserve.cli.screen import show_stdout
+from defserve.cli.screen import ProgressDisplay, show_stdout
 from defserve.cli.screen_blocks import JsonBlock
 from defserve.cli.target import redirect_stdout_to_stderr, resolve_target
 from defserve.cli.target_connection import CONNECTION_OPTIONS, brief_tracebacks, connect_target

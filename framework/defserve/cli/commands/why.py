@@ -116,7 +116,7 @@ def _find_sign_in(server: Any) -> Tokens | None:
     """What `defserve login` keeps for the address of a server."""
     if server.auth is None or not server.auth.resource_url:
         return None
-    from defserve.client.signin.credential_files import get_user_credential_store
+    from defserve.client.signin.credentials import get_user_credential_store
 
     credential = get_user_credential_store().load_credential(server.auth.resource_url)
     return credential.tokens if credential is not None else None

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, cast
 from defserve.base.redaction import escape_unprintable_lines
 from defserve.client.link import TURN_SECONDS, ProgramMissing, split_into_pieces
 from defserve.client.replies import KEPT_HEAD_BYTES, KEPT_TAIL_BYTES, CutMessage
-from defserve.core.line_framing import LineSplitter
+from defserve.core.messages import LineSplitter
 from defserve.errors import PeerGone
 
 STDIN, STDOUT, STDERR = 0, 1, 2

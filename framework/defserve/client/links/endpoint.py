@@ -17,7 +17,7 @@ from defserve.client.links.http_client import (
 from defserve.client.links.http_connection import BrokenHttpConnection, DirectResponse, NoHttpConnection
 from defserve.client.replies import object_or_empty, parse_json_object
 from defserve.core.messages import INVALID_REQUEST
-from defserve.core.outgoing_requests import make_peer_error
+from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, PeerGone, UsageError
 from defserve.serve.address import AddressUnreachable, CredentialsRequired, HttpRefusal
 

@@ -24,7 +24,7 @@ from defserve.client.links.endpoint import (
     media_type,
 )
 from defserve.client.links.http_connection import BrokenHttpConnection
-from defserve.client.unread_items import ByteQueue
+from defserve.client.replies import ByteQueue
 from defserve.core.messages import METHOD_NOT_FOUND, Reply, Request
 from defserve.errors import PeerError, PeerGone
 from defserve.serve.address import HttpRefusal, TokenNotRenewed

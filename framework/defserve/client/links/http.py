@@ -35,12 +35,11 @@ from defserve.client.links.event_streams import (
     is_session_refusal,
 )
 from defserve.client.links.http_connection import BrokenHttpConnection
-from defserve.client.replies import object_or_empty, read_raw_reply
-from defserve.client.unread_items import ByteQueue
+from defserve.client.replies import ByteQueue, object_or_empty, read_raw_reply
 from defserve.core.json_values import is_array
 from defserve.core.messages import Message, Notification, Reply, Request, RequestId, encode
 from defserve.core.messages import parse_json_message as message_of
-from defserve.core.outgoing_requests import make_peer_error
+from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, PeerGone
 from defserve.protocols.mcp.tool_options import find_param_headers
 from defserve.serve.http.request_heads import (

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from defserve.auth.oauth import is_loopback
-from defserve.base.decompression import ACCEPT_ENCODING_VALUE
+from defserve.base.peer_bounds import ACCEPT_ENCODING_VALUE
 from defserve.client.link import ResolveHost
 from defserve.client.links.http_connection import (
     FORBIDDEN_HEADER_VALUE_PATTERN,

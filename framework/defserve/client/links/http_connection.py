@@ -16,7 +16,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from defserve.base.decompression import SUPPORTED_CONTENT_CODINGS, Decompressor
+from defserve.base.peer_bounds import SUPPORTED_CONTENT_CODINGS, Decompressor
 
 WRITE_SECONDS = 30.0
 MAX_UNREAD_BYTES: Final = 256 * 1024

@@ -18,8 +18,7 @@ from defserve.base.peer_bounds import estimate_value_bytes
 from defserve.client.answers import maybe_await
 from defserve.client.audit import McplAuditTrail
 from defserve.client.mcpl.feature_sets import FeatureSets
-from defserve.client.replies import Json, object_or_empty, string_or_none
-from defserve.client.unread_items import UnreadItems
+from defserve.client.replies import Json, UnreadItems, object_or_empty, string_or_none
 from defserve.core.json_values import is_array, is_object
 from defserve.core.shapes import read_member
 from defserve.errors import InvalidParams, PeerError

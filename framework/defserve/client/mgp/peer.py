@@ -36,10 +36,14 @@ from defserve.client.conversation import ClientConversation, RequestObserver
 from defserve.client.eras import SessionTerms
 from defserve.client.exchange import NotificationHandler
 from defserve.client.extension import ClientExtension, RequestWrapper, SendParams
-from defserve.client.mgp.permissions import ApprovePermission, Grant, PermissionApproval, PermissionPolicy, ServerGrants
 from defserve.client.mgp.server_claims import (
+    ApprovePermission,
+    Grant,
     ListedToolSecurity,
     MgpFailure,
+    PermissionApproval,
+    PermissionPolicy,
+    ServerGrants,
     make_mgp_offer,
     parse_mgp_claims,
     parse_mgp_failure,

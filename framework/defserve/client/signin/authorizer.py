@@ -25,7 +25,6 @@ from defserve.auth.oauth import (
 )
 from defserve.client.client import Client
 from defserve.client.link import ClientAuth, HttpChallenge
-from defserve.client.signin.credential_files import get_user_credential_store
 from defserve.client.signin.credentials import (
     NONCE_WANTED,
     Credential,
@@ -34,6 +33,7 @@ from defserve.client.signin.credentials import (
     ProofKey,
     SigningKey,
     TokenEndpoint,
+    get_user_credential_store,
 )
 from defserve.client.signin.fetching import (
     Fetcher,

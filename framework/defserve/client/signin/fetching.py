@@ -19,8 +19,7 @@ from defserve.client.links.http_client import HttpClient, ProxiedClient, Request
 from defserve.client.links.http_connection import BrokenHttpConnection
 from defserve.client.replies import Json, parse_json_object
 from defserve.errors import Refused, UsageError
-from defserve.guard.egress import RESOLVE_TIMEOUT_SECONDS, resolve_with_system
-from defserve.guard.network import describe_non_public_address, judge
+from defserve.guard.network import RESOLVE_TIMEOUT_SECONDS, describe_non_public_address, judge, resolve_with_system
 from defserve.serve.address import SignInError, TokenNotRenewed
 
 MAX_DOCUMENT_BYTES: Final = 256 * 1024

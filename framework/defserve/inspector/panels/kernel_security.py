@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, cast
 
 from defserve.client.client import Client
-from defserve.client.mgp.permissions import get_permission_risk
-from defserve.client.mgp.server_claims import parse_tool_security
+from defserve.client.mgp.server_claims import get_permission_risk, parse_tool_security
 from defserve.client.server_requests import ToolAccessEntry
 from defserve.core.json_values import is_object
 from defserve.errors import DefserveError, PeerError
@@ -20,7 +19,7 @@ from defserve.inspector.inspection import Inspection, PageRequestHandler, get_re
 from defserve.inspector.kernels import InspectedKernel, KernelOverClient, list_buttons
 from defserve.inspector.protocol import BadMessage, Json, PageRequest, describe_wire_error
 from defserve.inspector.target_process import explain
-from defserve.kernel.verbs import KERNEL_VERBS, parse_verb_request
+from defserve.kernel.control import KERNEL_VERBS, parse_verb_request
 
 SAID: Final[Mapping[str, bool | None]] = {"grant": True, "deny": False, "ask": None}
 DECISIONS: Final = {True: "approved", False: "denied", None: "deferred"}

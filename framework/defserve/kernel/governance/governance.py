@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from defserve.auth.principals import LOCAL_PRINCIPAL
 from defserve.core.extension import Extension, Stages
 from defserve.errors import UsageError
-from defserve.kernel.governance.access import KernelAccess, is_operator, needs_access_control, require_operator
+from defserve.kernel.governance.access import (
+    KernelAccess,
+    KernelPermissions,
+    is_operator,
+    needs_access_control,
+    require_operator,
+)
 from defserve.kernel.governance.marks import (
     SANDBOXED_TRUST_LEVELS,
     apply_security_marks,
@@ -20,7 +26,6 @@ from defserve.kernel.governance.marks import (
     get_tool_claims,
     is_sandboxed,
 )
-from defserve.kernel.governance.permissions import KernelPermissions
 from defserve.kernel.governance.pins import DIGEST_LENGTH, PinChange, ToolPin, ToolPins, digest_held_tools
 from defserve.kernel.governance.server_directory import KernelDirectory
 from defserve.protocols.mcp.authorization import identify_caller

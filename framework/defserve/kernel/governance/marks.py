@@ -20,7 +20,7 @@ from defserve.protocols.mgp.vocabulary import PERMISSION_RISKS, SIDE_EFFECT_NAME
 from defserve.proxying.boundary import keep_warning_hints
 
 if TYPE_CHECKING:
-    from defserve.guard.egress import Egress
+    from defserve.guard.network import Egress
     from defserve.protocols.mgp.security import ArgumentCheck
     from defserve.proxying.items import RemoteTool
 

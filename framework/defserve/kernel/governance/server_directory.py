@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from defserve.base.concurrency import BackgroundTasks
 from defserve.client.link import ResolveHost
 from defserve.errors import InvalidParams, Rejected, UsageError
-from defserve.guard.egress import Egress, judge_url_and_addresses, make_refusal, resolve_allowed_addresses
+from defserve.guard.network import Egress, judge_url_and_addresses, make_refusal, resolve_allowed_addresses
 from defserve.kernel.config.entries import MgpEntry, RegisterRules, ServerEntry, ServerLaunch
 from defserve.kernel.config.loading import resolve_program_path
 from defserve.kernel.governance.access import is_operator, require_operator

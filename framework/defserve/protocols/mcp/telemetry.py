@@ -23,7 +23,7 @@ from defserve.base.redaction import redact
 from defserve.base.version import VERSION
 from defserve.core.json_values import is_object
 from defserve.core.messages import EncodedJson, Params, Reply, RequestId
-from defserve.core.outgoing_requests import make_peer_error
+from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, UsageError
 from defserve.protocols.mcp.errors import read_meta
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from defserve.protocols.mcp.function import FindProvider
     from defserve.protocols.mcpl.push import EventInbox
     from defserve.protocols.mcpl.scopes import ToolScope
-    from defserve.server.shared_features import SharedHosts
+    from defserve.server.sharing import SharedHosts
 
 
 class McplServerState:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import EncodedJson, RequestId
-from defserve.core.outgoing_requests import make_peer_error
+from defserve.core.peer import make_peer_error
 from defserve.errors import PeerError, PeerGone, PeerTimeout, Refused, UsageError
 from defserve.protocols.mcpx.envelope import (
     CHAT_FORMATS,

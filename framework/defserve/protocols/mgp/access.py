@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from defserve.core.registry import Registry
     from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mgp.audit import AuditTrail
-    from defserve.server.shared_features import SharedAccessEntries
+    from defserve.server.sharing import SharedAccessEntries
 
 
 REFUSED = "dev.defserve.access_refused"

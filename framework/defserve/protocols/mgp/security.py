@@ -39,7 +39,7 @@ from defserve.protocols.mgp.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    from defserve.guard.egress import Egress
+    from defserve.guard.network import Egress
     from defserve.protocols.mcp.tools import Tool
 
 
@@ -508,7 +508,7 @@ async def check_noted_uploads(egress: Egress | None, arguments: dict[str, Any]) 
 
 async def _check_addresses(egress: Egress | None, url: PublicUrl, guard: Url) -> None:
     """Raises Rejected if one of the host's addresses is not public."""
-    from defserve.guard.egress import Egress, judge_url_and_addresses
+    from defserve.guard.network import Egress, judge_url_and_addresses
 
     private = (*guard.private, *(egress.private if egress else ()))
     verdict = await judge_url_and_addresses(url, Egress(schemes=guard.schemes, ports=None, private=private))

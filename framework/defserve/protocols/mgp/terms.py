@@ -15,7 +15,7 @@ from defserve.protocols.mcp.errors import DEFSERVE_NAMESPACE
 if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.composition import NegotiatedTerms
-    from defserve.guard.egress import Egress
+    from defserve.guard.network import Egress
     from defserve.protocols.mgp.access import AccessPolicy
     from defserve.protocols.mgp.audit import AuditSinks
     from defserve.protocols.mgp.policy import Policy

@@ -28,8 +28,7 @@ from defserve.serve.http1.framing import (
     find_head_end,
     read_head,
 )
-from defserve.serve.http1.known_heads import NO_KNOWN_HEAD, CachedRequestHead, RequestHeadCache
-from defserve.serve.http1.request import JSON_HEADS, HttpRequest
+from defserve.serve.http1.request import JSON_HEADS, NO_KNOWN_HEAD, CachedRequestHead, HttpRequest, RequestHeadCache
 from defserve.serve.sockets import PEER_USER_KEY, get_client_network, get_peer_user
 
 KEEP_ALIVE_SECONDS: Final = 75.0

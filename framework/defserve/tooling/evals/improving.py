@@ -21,7 +21,17 @@ from defserve.search.ranking import ClosePair, ToolIndex, find_close_pairs
 from defserve.search.scores import weigh_stems
 from defserve.tooling.evals.cases import EvalCase, Expectation, ExpectedCall
 from defserve.tooling.evals.dialects import ModelRequest, PersonSays
-from defserve.tooling.evals.judging import ModelAnswer, ModelCall, ToolFacts
+from defserve.tooling.evals.judging import (
+    FRESH_RUNS,
+    FreshTallies,
+    GateResult,
+    ModelAnswer,
+    ModelCall,
+    Tally,
+    ToolFacts,
+    compute_sign_flip_p,
+    judge_change,
+)
 from defserve.tooling.evals.recordings import Recording, StaleRecording
 from defserve.tooling.evals.reports import find_lost_pairs
 from defserve.tooling.evals.running import (
@@ -31,14 +41,6 @@ from defserve.tooling.evals.running import (
     SuiteRunner,
     group_outcomes,
     judge_recorded,
-)
-from defserve.tooling.evals.statistics import (
-    FRESH_RUNS,
-    FreshTallies,
-    GateResult,
-    Tally,
-    compute_sign_flip_p,
-    judge_change,
 )
 from defserve.tooling.lint.definitions import ItemDefinition, ServerDefinitions
 from defserve.tooling.lint.wording_rules import find_hidden_text, find_prompt_injections, long_descriptions

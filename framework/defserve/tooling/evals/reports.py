@@ -16,9 +16,8 @@ from defserve.base.redaction import escape_unprintable
 from defserve.search.entries import STOP_WORDS, split_words, stem_word
 from defserve.tooling.evals.cases import EvalSuite
 from defserve.tooling.evals.endpoint import RANKER, ModelName, estimate_request_tokens
-from defserve.tooling.evals.judging import SPECIAL_LABELS
-from defserve.tooling.evals.running import CaseOutcome, Definitions
-from defserve.tooling.evals.statistics import (
+from defserve.tooling.evals.judging import (
+    SPECIAL_LABELS,
     GateResult,
     Interval,
     Tally,
@@ -30,6 +29,7 @@ from defserve.tooling.evals.statistics import (
     compute_wilson_interval,
     judge_tally,
 )
+from defserve.tooling.evals.running import CaseOutcome, Definitions
 
 Json: TypeAlias = dict[str, Any]
 REPORT_FORMAT: Final = 1

@@ -39,9 +39,8 @@ from defserve.tooling.evals.dialects import (
     make_name_map,
 )
 from defserve.tooling.evals.endpoint import BudgetSpent, EndpointFailure, EndpointRefusal, ModelName
-from defserve.tooling.evals.judging import Judgement, ModelAnswer, ModelCall, ToolFacts, judge_turn
+from defserve.tooling.evals.judging import Judgement, ModelAnswer, ModelCall, Tally, ToolFacts, judge_turn
 from defserve.tooling.evals.recordings import RecordedAnswer, Recording, RecordingHead, StaleRecording, compute_key
-from defserve.tooling.evals.statistics import Tally
 from defserve.tooling.listing import check_items
 
 Json: TypeAlias = dict[str, Any]

@@ -14,8 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from defserve.client import RemoteServer, SignIn, SignInError, connect_url
 from defserve.client.link import get_sign_in_path
 from defserve.client.signin.browser import BrowserRedirect
-from defserve.client.signin.credential_files import FileCredentialStore
-from defserve.client.signin.credentials import MemoryCredentialStore
+from defserve.client.signin.credentials import FileCredentialStore, MemoryCredentialStore
 from defserve.client.signin.fetching import Fetcher, NetworkReach
 from defserve.errors import PeerError
 from tests.attack.controls.identity import (

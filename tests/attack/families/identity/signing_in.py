@@ -19,8 +19,8 @@ from defserve.auth.proxy.clients import MAX_DOCUMENT_BYTES, ClientDocuments
 from defserve.auth.proxy.sign_in import ConsentCookies
 from defserve.auth.proxy.site_messages import OAuthError
 from defserve.errors import LimitExceeded
-from defserve.guard.egress import Egress, judge_url_and_addresses
 from defserve.guard.http_client import GuardedClient
+from defserve.guard.network import Egress, judge_url_and_addresses
 from tests.attack.arena import Kind, Served
 from tests.attack.controls.identity import (
     believe_documents,

@@ -10,7 +10,7 @@ import pytest
 from defserve import Text
 from defserve.client import AnswerWindow, EventAnswer, Mcpl, PushedEvent
 from defserve.client.mcpl.push import Inbox
-from defserve.client.unread_items import UnreadItems
+from defserve.client.replies import UnreadItems
 from defserve.errors import PeerGone
 from tests.client.mcpl.scripted import hosting, live_server
 from tests.rows import for_each_row

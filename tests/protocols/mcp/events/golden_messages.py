@@ -18,7 +18,8 @@ from typing import Any, Self
 from unittest.mock import patch
 
 from defserve import Server
-from defserve.protocols.mcp.events import deliveries, sending, streams
+from defserve.protocols.mcp.events import sending, streams
+from defserve.protocols.mcp.events import webhooks as deliveries
 from defserve.protocols.mcp.events.extension import Events
 from defserve.server import EventSettings
 from defserve.stores.store import StoreBusy

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.protocols.mcp.events import sending
-from defserve.protocols.mcp.events.deliveries import (
+from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender
+from defserve.protocols.mcp.events.webhook_records import DeliveryProgress
+from defserve.protocols.mcp.events.webhooks import (
     MAX_ATTEMPTS,
     MAX_RETRY_SECONDS,
     SUSPEND_AFTER,
     note_failure,
     note_success,
 )
-from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender
-from defserve.protocols.mcp.events.webhook_records import DeliveryProgress
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver
 from tests.certificate import self_signed

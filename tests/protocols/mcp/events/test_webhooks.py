@@ -16,7 +16,7 @@ import pytest
 
 from defserve import Server
 from defserve.auth import ApiKeys, live_credentials
-from defserve.protocols.mcp.events import deliveries
+from defserve.protocols.mcp.events import webhooks as deliveries
 from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.sending import make_webhook_secret
 from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, WebhookRecords
@@ -431,7 +431,7 @@ async def test_a_server_that_others_reach_sends_nothing_to_its_own_machine(caplo
 
 PROCESS = """
 import asyncio, sys
-from defserve.protocols.mcp.events import deliveries
+from defserve.protocols.mcp.events import webhooks as deliveries
 from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, WebhookRecords
 from defserve.server import EventSettings

@@ -200,7 +200,7 @@ async def test_an_event_that_is_lost_because_hosts_do_not_answer_is_logged(
     pair: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     _, lives = await started(pair, "one", "two")
-    monkeypatch.setattr("defserve.server.shared_features.MAX_TASKS", 0)
+    monkeypatch.setattr("defserve.server.sharing.MAX_TASKS", 0)
     await lives["two"].clock.push("now", to=everyone)
     await until(lambda: "hosts have not answered 0 others" in caplog.text)
 

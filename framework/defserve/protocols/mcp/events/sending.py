@@ -22,14 +22,13 @@ from defserve.auth.rates import Rate, TokenBuckets
 from defserve.base.backoff import parse_retry_after
 from defserve.base.version import VERSION
 from defserve.errors import LimitExceeded, Refused
-from defserve.guard.egress import Egress
 from defserve.guard.http_client import load_httpx
-from defserve.guard.network import parse_authority
+from defserve.guard.network import Egress, parse_authority
 from defserve.protocols.mcp.events.draft import EventSettings
 
 if TYPE_CHECKING:
-    from defserve.guard.egress import Resolver
     from defserve.guard.http_transport import GuardedTransport
+    from defserve.guard.network import Resolver
 
 
 TIMEOUT_SECONDS: Final = 10.0
