@@ -138,7 +138,9 @@ def _read_little(crowded: socket.socket) -> bool:
 
 def _send_little(crowded: socket.socket) -> bool:
     crowded.send(b"x")
-    return not select.select([crowded], [], [], 0)[0]  # what can be read is the refusal
+    refused = select.poll()  # `select.select` takes no descriptor above 1,023
+    refused.register(crowded, select.POLLIN)
+    return not refused.poll(0)  # what can be read is the refusal
 
 
 class _Crowd(threading.Thread):

@@ -39,15 +39,18 @@ class Response:
         return json.loads(body) if body else None
 
     async def events(self) -> AsyncIterator[tuple[str, Json | None]]:
-        """The id and the message of each event. Raises one of GONE if the response is cut."""
+        """The id and the message of each event. Raises one of GONE if the response is cut.
+
+        While Redis is away, events have no id: it is empty.
+        """
         block = b""
         while size := int(await self._reader.readline() or b"x", 16):
             block += (await self._reader.readexactly(size + 2))[:-2]
             while b"\n\n" in block:
                 one, block = block.split(b"\n\n", 1)
                 fields = dict(line.split(": ", 1) for line in one.decode().split("\n") if not line.startswith(":"))
-                if "id" in fields:
-                    yield fields["id"], json.loads(fields["data"]) if fields.get("data") else None
+                if "id" in fields or fields.get("data"):
+                    yield fields.get("id", ""), json.loads(fields["data"]) if fields.get("data") else None
 
 
 class Client:
@@ -87,9 +90,9 @@ class Client:
                     self.resumed += bool(last)
                     with closing(response):
                         async for id, message in response.events():
-                            if message is not None and last and _place(id) <= _place(last):
+                            if message is not None and last and id and _place(id) <= _place(last):
                                 raise Broken(f"{self.name}: {id} came after {last}")
-                            last = id
+                            last = id or last
                             if message is None:
                                 continue
                             if "method" not in message:
@@ -136,7 +139,7 @@ class Client:
                 if response.is_stream:
                     with closing(response):
                         async for id, message in response.events():
-                            last = id
+                            last = id or last
                             if message is None:
                                 continue
                             events.append((id, message["method"]))
