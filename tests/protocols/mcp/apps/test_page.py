@@ -22,7 +22,7 @@ def parts(html: str) -> tuple[str, str]:
 
 def test_the_bridge_is_small_and_cannot_end_its_own_script():
     text = BRIDGE.read_text(encoding="utf-8")
-    assert len(text.encode()) < 4_000
+    assert len(text.encode()) < 10_500
     assert "</script" not in text.lower() and "<!--" not in text
 
 
