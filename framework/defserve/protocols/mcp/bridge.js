@@ -50,7 +50,10 @@
     for (const [side, px] of Object.entries(insets)) root.style.setProperty(`--safe-area-${side}`, `${px}px`);
     fill("height", "maxHeight", "vh", room);
     fill("width", "maxWidth", "vw", room);
-    if (styles.css?.fonts) (fonts ||= document.head.appendChild(document.createElement("style"))).textContent = styles.css.fonts;
+    if (styles.css?.fonts) {
+      fonts ||= document.head.appendChild(document.createElement("style"));
+      fonts.textContent = styles.css.fonts;
+    }
     tell("context", context);
   };
   const measure = () => {
@@ -104,15 +107,16 @@
     "notifications/resources/list_changed": () => tell("resources"),
   };
   const asText = value => (typeof value === "string" ? value : JSON.stringify(value ?? null));
+  const toContent = text => [{ type: "text", text }];
   const runTool = async ({ name, arguments: args = {} }) => {
     const { run } = tools.get(name) || {};
     if (!run) throw Object.assign(new Error(`Unknown tool: ${name}`), { code: -32602 });
     try {
       const value = await run(args);
       const isData = value && typeof value === "object" && !Array.isArray(value);
-      return { content: [{ type: "text", text: asText(value) }], ...(isData ? { structuredContent: value } : {}) };
+      return { content: toContent(asText(value)), ...(isData ? { structuredContent: value } : {}) };
     } catch (error) {
-      return { content: [{ type: "text", text: String(error?.message ?? error) }], isError: true };
+      return { content: toContent(String(error?.message ?? error)), isError: true };
     }
   };
   const answers = {
@@ -187,11 +191,12 @@
       const resource = { uri: `file:///${encodeURIComponent(name)}`, mimeType, ...content };
       return requestIf("downloadFile", "", "ui/download-file", { contents: [{ type: "resource", resource }] });
     },
-    say: text => requestIf("message", "text", "ui/message", { role: "user", content: [{ type: "text", text }] }),
-    remember: value =>
-      typeof value === "string"
-        ? requestIf("updateModelContext", "text", "ui/update-model-context", { content: [{ type: "text", text: value }] })
-        : requestIf("updateModelContext", "structuredContent", "ui/update-model-context", { structuredContent: value }),
+    say: text => requestIf("message", "text", "ui/message", { role: "user", content: toContent(text) }),
+    remember: value => {
+      const isText = typeof value === "string", kind = isText ? "text" : "structuredContent";
+      const params = isText ? { content: toContent(value) } : { structuredContent: value };
+      return requestIf("updateModelContext", kind, "ui/update-model-context", params);
+    },
     sample: params => requestIf("sampling", "", "sampling/createMessage", params),
     display: async mode => {
       await ready;
@@ -203,6 +208,9 @@
       tools.set(name, { run, listed: { name, description, inputSchema } });
       ready.then(() => notify("notifications/tools/list_changed"));
     },
-    log: (data, level = "info") => ready.then(() => offers("logging") && notify("notifications/message", { level, data })),
+    log: async (data, level = "info") => {
+      await ready;
+      if (offers("logging")) notify("notifications/message", { level, data });
+    },
   };
 })();
