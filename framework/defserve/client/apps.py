@@ -18,7 +18,7 @@ from defserve.base.peer_bounds import RecentItems
 from defserve.base.version import VERSION
 from defserve.client.extension import ClientExtension
 from defserve.client.replies import Json, join_text_blocks, object_or_empty, string_or_none
-from defserve.core.json_values import is_array
+from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcp.app_policy import (
@@ -291,7 +291,7 @@ class RenderedApp:
         cursor = string_or_none(params.get("cursor"))
         result = await self._client.request("resources/list", {"cursor": cursor} if cursor else {})
         listed: Any = result.get("resources")
-        items = [item for item in map(object_or_empty, listed) if self._is_own(item)] if is_array(listed) else []
+        items = [item for item in listed if is_object(item) and self._is_own(item)] if is_array(listed) else []
         return {"result": {**result, "resources": items}}
 
     async def _load_state(self, params: Json) -> Json:

@@ -67,6 +67,11 @@ def test_the_names_of_a_mount_are_in_the_bridge():
     assert 'TOOLS = "", URIS = ""' in document("<p>", ViewNames())
 
 
+def test_the_bridge_says_which_display_modes_the_view_is_made_for():
+    assert 'MODES = "inline pip"' in document("<p>", ViewNames(), ["inline", "pip"])
+    assert 'MODES = ""' in document("<p>", ViewNames())
+
+
 def test_many_comments_ahead_of_the_head_take_no_time():
     page = "<!doctype html>" + "<!--x-->" * 5_000 + "<p>"
     assert parts(page)[0] == "<!doctype html>"
