@@ -53,6 +53,7 @@ def test_a_view_that_is_mounted_under_a_prefix_finds_its_tools(browser: Browser,
     browser.click("button")
     assert browser.frame(f"{DEGREES}.startsWith('84°')")
     assert browser.page("seen.calls[0].name") == "home_convert"
+    assert browser.frame("host.resources().then(all => all.map(each => each.uri))") == ["ui://weather-app/forecast"]
 
 
 # Every road by which a page reaches another origin. Each ends in `allowed` or `blocked`.
