@@ -33,7 +33,7 @@ HOST = ("connect", "list", "call", "structured", "structured list", "errors", *D
 # One tool that it cannot read would cost it the whole server.
 TOOLS_ONLY = ("connect", "list", "call", "structured", "errors", "auth")
 # Hosts that make something else of each schema: a model of pydantic, a Zod schema, a table of types.
-SCHEMAS = (*TOOLS_ONLY, "recursive", "structured list")
+SCHEMAS = (*TOOLS_ONLY, "no parameters", "recursive", "structured list")
 # What a model is given of a result: no structured content, but the value.
 AGENT = ("connect", "version", "list", "call", "structured", "errors", *SERVER_ACTS, *DATA, *TOKEN, "resumption")
 OFFICIAL = (*ALL, *TOUR)
