@@ -307,8 +307,19 @@ def test_what_a_view_saves_is_there_after_a_reload(browser: Browser, show: Show,
 
 
 @pytest.mark.slow
+def test_the_forecast_is_in_the_same_unit_after_a_reload(browser: Browser, show: Show):
+    show(fresh("weather_app"), "forecast", host="#storage", city="Oslo")
+    assert browser.frame(f"{DEGREES}.startsWith('4°')")
+    browser.click("button")
+    assert browser.frame(f"{DEGREES}.startsWith('39°') && (window.isOld = true)") and browser.page("reload()")
+    assert browser.frame(f"!window.isOld && {DEGREES}.startsWith('39°')")
+    assert browser.page("seen.calls.length === 1")
+
+
+@pytest.mark.slow
 def test_the_storage_of_an_origin_holds_the_newest_fifty_states(browser: Browser, show: Show):
     show(helped(), "show", host="#storage")
+    assert browser.frame("host.ready.then(() => localStorage.setItem('dev.defserve/view-statex', 'junk') ?? true)")
     old = "Object.entries(Array(60).fill()).forEach(([at]) => localStorage.setItem(`dev.defserve/view-state${at}`, "
     assert browser.frame(f"{old} JSON.stringify({{ at: +at, value: 1 }}))) ?? true")
     assert browser.frame("host.state.save('new').then(() => localStorage.length)") == 50

@@ -71,7 +71,8 @@
   const local = {
     load: id => JSON.parse(localStorage.getItem(STATE + id))?.value ?? null,
     save: (id, value) => {
-      const at = key => JSON.parse(localStorage.getItem(key)).at;
+      // Another view of this origin may have written something else.
+      const at = key => Number(/^{"at":(\d+)/.exec(localStorage.getItem(key))?.[1] ?? 0);
       localStorage.setItem(STATE + id, JSON.stringify({ at: Date.now(), value }));
       const keys = Object.keys(localStorage).filter(key => key.startsWith(STATE)).sort((a, b) => at(b) - at(a));
       keys.slice(MAX_STATES).forEach(key => localStorage.removeItem(key));
@@ -79,7 +80,7 @@
     },
   };
   const atHost = () => can.experimental?.[STATE];
-  const keep = async (method, none, ...values) => {
+  const useStorage = async (method, none, ...values) => {
     const id = await viewId;
     try {
       return id ? local[method](id, ...values) : none;
@@ -88,10 +89,10 @@
     }
   };
   const state = {
-    load: async () => (await ready, atHost() ? (await send(`${STATE}/load`, {})).state : keep("load", null)),
+    load: async () => (await ready, atHost() ? (await send(`${STATE}/load`, {})).state : useStorage("load", null)),
     save: async value => {
       await ready;
-      if (!atHost()) return keep("save", false, value);
+      if (!atHost()) return useStorage("save", false, value);
       await send(`${STATE}/save`, { state: value });
       return true;
     },

@@ -61,14 +61,20 @@ export async function close() {
 }
 
 // The server may have another version of the view that is open. If so, the frame begins anew, with the result it had
-// and what the view has saved: `defserve dev` tells of every change of a file.
-let looking = null;
+// and what the view has saved: `defserve dev` tells of every change of a file. What a view may send is bounded for each
+// frame, so a server cannot have a new one as often as it likes.
+const RELOAD_PAUSE = 2000; // ms
+let looking = null,
+  reloadedAt = -RELOAD_PAUSE;
 async function look() {
+  const pause = reloadedAt + RELOAD_PAUSE - performance.now();
+  if (pause > 0) await new Promise(resolve => setTimeout(resolve, pause));
   const { open, bridge } = store.get();
   if (open?.state !== "shown") return;
   const given = await ask("apps.reload", { app: open.app, era: open.era });
   if (!given.url) return;
   if (bridge?.n === open.n) await bridge.teardown();
+  reloadedAt = performance.now();
   change(open.n, () => given);
   toast(`The view of ${open.tool} was reloaded`);
 }
