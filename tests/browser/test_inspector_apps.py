@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
 
 from defserve import Server
+from defserve.inspector.inspection import Inspection
 from tests.at_address import fresh
 from tests.effort import slow
 
@@ -175,6 +178,36 @@ def test_a_view_whose_file_is_edited_reloads_by_itself_and_keeps_its_state(brows
         assert browser.page("document.body.innerText.includes('The view of board was reloaded')")
         assert (tmp_path / "calls.txt").read_text() == "called "
         browser.open("about:blank")
+
+
+@pytest.mark.slow
+def test_a_view_that_is_another_at_every_look_is_not_reloaded_all_the_time(browser: Browser):
+    server, versions = Server("restless", "1"), count(1)
+
+    @server.app("ui://restless/view")
+    def view() -> str:
+        return f"<output>{next(versions)}</output>"
+
+    @server.tool(app=view)
+    def rest() -> str:
+        return "rested"
+
+    assert rest
+
+    async def tell(inspection: Inspection) -> None:
+        for _ in range(20):
+            inspection.push("changed", {"era": "stateless", "kind": "resources"})
+
+    with inspector_in(browser, target_of(server), "data:", "http://127.0.0.1:") as beside:
+        open_at(browser, beside, "apps/rest", ready="!!document.querySelector('.p-apps .t-form .bar .pri')")
+        browser.press(".t-form .bar .pri")
+        assert browser.frame("document.querySelector('output')?.textContent === '1'")
+        began = monotonic()
+        # The second may come at once. Each after it waits, and then it is the newest.
+        for version in (2, 3):
+            beside.run(tell)
+            assert browser.frame(f"Number(document.querySelector('output')?.textContent) >= {version}")
+        assert monotonic() - began >= 2
 
 
 def test_a_file_that_a_view_makes_is_saved_if_the_person_wants_it(browser: Browser):
