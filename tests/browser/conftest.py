@@ -24,15 +24,21 @@ PAGE = (
 )
 # A host that hands every message of its frame to `RenderedApp.answer`.
 RELAY = """<!doctype html><main></main><script type="module">
-const frame = document.createElement("iframe");
-frame.setAttribute("sandbox", "allow-scripts");
-document.querySelector("main").append(frame);
+const { view } = await (await fetch("/app")).json();
+let frame;
 addEventListener("message", async ({ source, data }) => {
   if (source !== frame.contentWindow) return;
   const answers = await (await fetch("/answer", { method: "POST", body: JSON.stringify(data) })).json();
   for (const answer of answers) source.postMessage(answer, "*");
 });
-frame.src = (await (await fetch("/app")).json()).view;
+window.reload = () => {
+  frame = document.createElement("iframe");
+  frame.setAttribute("sandbox", "allow-scripts");
+  frame.src = view;
+  document.querySelector("main").replaceChildren(frame);
+  return true;
+};
+reload();
 </script>"""
 
 Show = Callable[..., SyncApp]

@@ -95,10 +95,15 @@ def inspector_of(target: InspectionTarget) -> Generator[InspectorBeside]:
 
 
 @contextmanager
-def inspector_process(*target: str, cwd: Path = ROOT) -> Generator[tuple[str, subprocess.Popen[str]]]:
-    """The address of `defserve inspect --web` in a process of its own, and that process. It ends with the block."""
-    command = (sys.executable, "-m", "defserve", "inspect", "--web", "--no-browser", *target)
-    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def inspector_process(
+    *target: str, command: str = "inspect", cwd: Path = ROOT
+) -> Generator[tuple[str, subprocess.Popen[str]]]:
+    """The address of `defserve inspect --web` in a process of its own, and that process. It ends with the block.
+
+    `command="dev"`: that of `defserve dev --web`, which serves too, and reloads what has changed.
+    """
+    words = (sys.executable, "-m", "defserve", command, "--web", "--no-browser", *target)
+    process = subprocess.Popen(words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     with process.stdout:
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -52,6 +53,7 @@ def test_a_view_that_is_mounted_under_a_prefix_finds_its_tools(browser: Browser,
     browser.click("button")
     assert browser.frame(f"{DEGREES}.startsWith('84°')")
     assert browser.page("seen.calls[0].name") == "home_convert"
+    assert browser.frame("host.resources().then(all => all.map(each => each.uri))") == ["ui://weather-app/forecast"]
 
 
 # Every road by which a page reaches another origin. Each ends in `allowed` or `blocked`.
@@ -182,3 +184,143 @@ def test_each_host_shows_each_kind_of_view(
         # Each message goes to the server as a request of its own, and requests may overtake each other.
         assert methods[0] == "ui/initialize" and "ui/notifications/initialized" in methods
         assert "ui/notifications/size-changed" in methods and "tools/call" in methods
+
+
+# -- What hosts of ext-apps offer ------------------------------------------------------------------------------
+
+
+def helped(**options: Any) -> Server:
+    """A view that does nothing by itself: tests press its helpers."""
+    server = Server("helped", "1")
+
+    @server.app("ui://helped/view", **options)
+    def view() -> str:
+        return "<body><p>Ready</p></body>"
+
+    @server.tool(app=view)
+    def show() -> str:
+        return "shown"
+
+    @server.resource("notes://today", mime_type="text/plain")
+    def today() -> str:
+        """The notes of today."""
+        return "water the beans"
+
+    return server
+
+
+USES: dict[str, tuple[str, Any]] = {
+    "open": ("host.open('https://example.com')", {"url": "https://example.com"}),
+    "message": ("host.say('hi')", {"role": "user", "content": [{"type": "text", "text": "hi"}]}),
+    "remember": ("host.remember({ cart: 3 })", {"structuredContent": {"cart": 3}}),
+    "display": ("host.display('fullscreen')", {"mode": "fullscreen"}),
+    "log": ("host.log('hm')", {"level": "info", "data": "hm"}),
+    "download": (
+        "host.download('a b.csv', new Uint8Array([1, 255]), 'text/csv')",
+        {
+            "contents": [
+                {
+                    "type": "resource",
+                    "resource": {"uri": "file:///a%20b.csv", "mimeType": "text/csv", "blob": "Af8="},
+                }
+            ]
+        },
+    ),
+    "sample": (
+        "host.sample({ messages: [], maxTokens: 9 }).then(answer => answer.content.text === '42')",
+        {"messages": [], "maxTokens": 9},
+    ),
+}  # fmt: skip
+
+
+def test_every_helper_reaches_the_host(browser: Browser, show: Show):
+    show(helped(), "show")
+    for kind, (script, params) in USES.items():
+        assert browser.frame(f"Promise.resolve({script}).then(() => true)"), kind
+        assert browser.page(f"seen.asked.find(([kind]) => kind === '{kind}')?.[1]") == params
+    assert browser.frame("host.resources().then(all => all.map(each => each.uri))") == [
+        "ui://helped/view",
+        "notes://today",
+    ]
+    assert browser.frame("host.read('notes://today').then(([one]) => one.text)") == "water the beans"
+    assert browser.frame("host.close() ?? true")
+    assert browser.page("seen.asked.some(([kind]) => kind === 'close')")
+
+
+def test_what_a_host_does_not_offer_is_refused_in_the_view_and_never_sent(browser: Browser, show: Show):
+    show(helped(), "show", host="#bare")
+    assert (
+        browser.frame("Promise.all([host.can('serverTools'), host.can('downloadFile')]).then(String)") == "true,false"
+    )
+    for kind in ("open", "remember", "download", "sample"):
+        assert browser.frame(f"({USES[kind][0]}).then(() => 'sent', error => error.message)").startswith(
+            "This host does not offer "
+        )
+    assert browser.frame("host.read('notes://today').catch(error => error.missing)") == "serverResources"
+    assert browser.frame("host.display('pip')") == "inline"
+    assert browser.frame("host.log('hm').then(() => true)")
+    # The example host takes messages without saying so.
+    assert browser.frame("host.say('hi').then(() => true)")
+    assert browser.page("seen.asked.map(([kind]) => kind)") == ["message"]
+
+
+def test_a_host_calls_the_tools_of_a_view(browser: Browser, show: Show):
+    show(helped(display_modes=["inline"]), "show")
+    assert browser.page("seen.can") == {"tools": {"listChanged": True}, "availableDisplayModes": ["inline"]}
+    assert browser.frame(
+        "host.tool('move', { description: 'Move the piece.' }, ({ to }) => { if (!to) throw new Error('where to?');"
+        " return { at: to }; }) ?? true"
+    )
+    assert browser.page("viewTools().then(tools => tools.map(tool => tool.description))") == ["Move the piece."]
+    assert browser.page("callView('move', { to: 'e4' })") == {
+        "content": [{"type": "text", "text": '{"at":"e4"}'}],
+        "structuredContent": {"at": "e4"},
+    }
+    assert browser.page("callView('move', {})") == {
+        "content": [{"type": "text", "text": "where to?"}],
+        "isError": True,
+    }
+    assert browser.page("callView('fly', {}).catch(error => error.message)").endswith("Unknown tool: fly")
+
+
+@pytest.mark.slow
+def test_a_view_adopts_fonts_insets_and_the_room_it_has(browser: Browser, show: Show):
+    show(helped(), "show")
+    assert browser.frame("document.documentElement.style.maxHeight") == "900px"
+    assert browser.frame("document.documentElement.style.getPropertyValue('--safe-area-top')") == "7px"
+    assert browser.frame("[...document.querySelectorAll('style')].some(each => each.textContent.includes('Housefont'))")
+    assert browser.page("seen.width > 100")
+
+
+@pytest.mark.parametrize(("host", "stays"), [("#storage", True), ("", False), ("relay", True)])
+def test_what_a_view_saves_is_there_after_a_reload(browser: Browser, show: Show, host: str, stays: bool):
+    """In a frame with an origin, without one, and in a host that keeps it for the view."""
+    app = show(helped(), "show", host=host)
+    assert browser.frame("host.state.load().then(state => state === null)")
+    assert browser.frame("host.state.save({ page: 7 }).then(String)") == str(stays).lower()
+    assert browser.frame("(window.isOld = true)") and browser.page("reload()")
+    assert browser.frame("!window.isOld && !!window.host")
+    assert browser.frame("host.state.load().then(state => JSON.stringify(state))") == (
+        '{"page":7}' if stays else "null"
+    )
+    assert UUID(app.result["_meta"]["viewUUID"]).version == 4
+
+
+@pytest.mark.slow
+def test_the_forecast_is_in_the_same_unit_after_a_reload(browser: Browser, show: Show):
+    show(fresh("weather_app"), "forecast", host="#storage", city="Oslo")
+    assert browser.frame(f"{DEGREES}.startsWith('4°')")
+    browser.click("button")
+    assert browser.frame(f"{DEGREES}.startsWith('39°') && (window.isOld = true)") and browser.page("reload()")
+    assert browser.frame(f"!window.isOld && {DEGREES}.startsWith('39°')")
+    assert browser.page("seen.calls.length === 1")
+
+
+@pytest.mark.slow
+def test_the_storage_of_an_origin_holds_the_newest_fifty_states(browser: Browser, show: Show):
+    show(helped(), "show", host="#storage")
+    assert browser.frame("host.ready.then(() => localStorage.setItem('dev.defserve/view-statex', 'junk') ?? true)")
+    old = "Object.entries(Array(60).fill()).forEach(([at]) => localStorage.setItem(`dev.defserve/view-state${at}`, "
+    assert browser.frame(f"{old} JSON.stringify({{ at: +at, value: 1 }}))) ?? true")
+    assert browser.frame("host.state.save('new').then(() => localStorage.length)") == 50
+    assert browser.frame("host.state.load()") == "new"

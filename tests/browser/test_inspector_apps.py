@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
 
 from defserve import Server
+from defserve.inspector.inspection import Inspection
 from tests.at_address import fresh
 from tests.effort import slow
 
 from .accessibility import serious
-from .inspecting import ROWS, InspectorBeside, inspector_in, inspector_of, looks, open_at, target_of
+from .inspecting import ROWS, InspectorBeside, inspector_in, inspector_of, inspector_process, looks, open_at, target_of
 
 if TYPE_CHECKING:
     from .chromium import Browser
@@ -120,6 +124,120 @@ def test_a_tool_that_fails_is_told_and_a_server_without_apps_says_so(browser: Br
         assert browser.page("location.hash.startsWith('#tools')")
         assert browser.complaints() == []
         browser.open("about:blank")
+
+
+BOARD = """<h1>Before</h1><output></output><button>Save</button><script>
+  const [output, button] = ["output", "button"].map(name => document.querySelector(name));
+  let count = 0;
+  const show = saved => { count = saved ?? 0; output.textContent = `count ${count}`; };
+  host.state.load().then(show);
+  button.onclick = () => show(count + 1);
+  host.on("teardown", () => host.state.save(count));
+</script>"""
+BOARD_SERVER = """
+from pathlib import Path
+from defserve import Server
+
+server = Server("board", "1")
+
+@server.app("ui://board/view")
+def view() -> Path:
+    return Path("board.html")
+
+@server.tool(app=view)
+def board() -> str:
+    with open("calls.txt", "a") as calls:
+        calls.write("called ")
+    return "shown"
+"""
+
+
+@pytest.mark.parametrize("era", [slow("handshake"), "stateless"])
+def test_a_view_whose_file_is_edited_reloads_by_itself_and_keeps_its_state(browser: Browser, tmp_path: Path, era: str):
+    (tmp_path / "server.py").write_text(BOARD_SERVER)
+    (tmp_path / "board.html").write_text(BOARD)
+    address = "http://127.0.0.1:0/mcp"
+    with inspector_process("server.py", "--on", address, command="dev", cwd=tmp_path) as (url, _):
+        browser.look(1440, 900)
+        browser.open(f"{url}#apps/board")
+        assert browser.page("!!document.querySelector('.p-apps .t-form .bar .pri')")
+        if era == "handshake":
+            browser.key("e")
+            assert browser.page("document.querySelector('.top .seg .on')?.textContent === 'Handshake'")
+            assert browser.page("!!document.querySelector('.p-apps .t-form .bar .pri')")
+        browser.press(".t-form .bar .pri")
+        assert browser.frame("document.querySelector('output')?.textContent === 'count 0'")
+        browser.click("button")
+        browser.click("button")
+        assert browser.frame("document.querySelector('output').textContent === 'count 2'")
+
+        for title in ("After", "Later"):
+            (tmp_path / "board.html").write_text(BOARD.replace("Before", title))
+            assert browser.frame(f"document.querySelector('h1')?.textContent === '{title}'")
+            assert browser.frame("document.querySelector('output').textContent === 'count 2'")
+        assert browser.page("document.body.innerText.includes('The view of board was reloaded')")
+        assert (tmp_path / "calls.txt").read_text() == "called "
+        browser.open("about:blank")
+
+
+@pytest.mark.slow
+def test_a_view_that_is_another_at_every_look_is_not_reloaded_all_the_time(browser: Browser):
+    server, versions = Server("restless", "1"), count(1)
+
+    @server.app("ui://restless/view")
+    def view() -> str:
+        return f"<output>{next(versions)}</output>"
+
+    @server.tool(app=view)
+    def rest() -> str:
+        return "rested"
+
+    assert rest
+
+    async def tell(inspection: Inspection) -> None:
+        for _ in range(20):
+            inspection.push("changed", {"era": "stateless", "kind": "resources"})
+
+    with inspector_in(browser, target_of(server), "data:", "http://127.0.0.1:") as beside:
+        open_at(browser, beside, "apps/rest", ready="!!document.querySelector('.p-apps .t-form .bar .pri')")
+        browser.press(".t-form .bar .pri")
+        assert browser.frame("document.querySelector('output')?.textContent === '1'")
+        began = monotonic()
+        # The second may come at once. Each after it waits, and then it is the newest.
+        for version in (2, 3):
+            beside.run(tell)
+            assert browser.frame(f"Number(document.querySelector('output')?.textContent) >= {version}")
+        assert monotonic() - began >= 2
+
+
+def test_a_file_that_a_view_makes_is_saved_if_the_person_wants_it(browser: Browser):
+    server = Server("maker", "1")
+
+    @server.app("ui://maker/view")
+    def view() -> str:
+        return (
+            """<button onclick="host.download('a b.txt', 'made').then(() => document.title = 'saved')">Make</button>"""
+        )
+
+    @server.tool(app=view)
+    def make() -> str:
+        return "made"
+
+    assert make
+    with inspector_in(browser, target_of(server), "data:", "blob:", "http://127.0.0.1:") as beside:
+        open_at(browser, beside, "apps/make", ready="!!document.querySelector('.p-apps .t-form .bar .pri')")
+        browser.press(".t-form .bar .pri")
+        assert browser.page("!!document.querySelector('iframe')")
+        saved = (
+            "URL.createObjectURL = blob => { blob.text().then(text => { window.saved = text }); return '#apps/make'; }"
+        )
+        assert browser.page(f"({saved}) && true")
+        browser.click("button")
+        assert browser.page(f"{DIALOG}?.includes('a b.txt')")
+        assert serious(browser) == []
+        browser.press("[role=alertdialog] .pri")
+        assert browser.page("window.saved") == "made"
+        assert browser.frame("document.title === 'saved'")
 
 
 @pytest.mark.pictures

@@ -32,6 +32,8 @@ TOUR = ("templates", "completion", "subscriptions", "list changed", "logs", "roo
 HOST = ("connect", "list", "call", "structured", "structured list", "errors", *DATA, *TOKEN)
 # One tool that it cannot read would cost it the whole server.
 TOOLS_ONLY = ("connect", "list", "call", "structured", "errors", "auth")
+# Hosts that make something else of each schema: a model of pydantic, a Zod schema, a table of types.
+SCHEMAS = (*TOOLS_ONLY, "no parameters", "recursive", "structured list")
 # What a model is given of a result: no structured content, but the value.
 AGENT = ("connect", "version", "list", "call", "structured", "errors", *SERVER_ACTS, *DATA, *TOKEN, "resumption")
 OFFICIAL = (*ALL, *TOUR)
@@ -54,6 +56,7 @@ CLAUDE_CODE = _npm("@anthropic-ai/claude-code", "2.1.325")
 # Its adapter does not know version 2 of the SDK.
 SMOLAGENTS = _pip("smolagents[mcp]", "1.26.0", "mcp==1.30.0")
 MASTRA = _npm("@mastra/mcp", "2.0.0")
+LLAMA_INDEX, DSPY = _pip("llama-index-tools-mcp", "0.6.0"), _pip("dspy[mcp]", "3.4.1", "mcp==2.3.0")
 LANGCHAIN = _pip("langchain-mcp-adapters", "0.3.2")
 
 CLIENTS = (
@@ -73,9 +76,11 @@ HOSTS = (
     Peer(
         "mcp-use", "host", _pip("mcp-use", "1.7.1"), "mcp_use_client.py", ANY_WAYS, (*HOST, "elicitation", "sampling")
     ),
-    Peer("smolagents", "host", SMOLAGENTS, "smolagents_client.py", ANY_WAYS, TOOLS_ONLY),
+    Peer("smolagents", "host", SMOLAGENTS, "smolagents_client.py", ANY_WAYS, SCHEMAS),
+    Peer("LlamaIndex", "host", LLAMA_INDEX, "llama_index_tools.py", ANY_WAYS, SCHEMAS),
+    Peer("dspy", "host", DSPY, "dspy_tools.py", ANY_WAYS, SCHEMAS),
     # Its second version has no SSE.
-    Peer("Mastra", "host", MASTRA, "mastra.cjs", (STDIO_ANY, HTTP_ANY), (*TOOLS_ONLY, "recursive", "structured list")),
+    Peer("Mastra", "host", MASTRA, "mastra.cjs", (STDIO_ANY, HTTP_ANY), SCHEMAS),
 )
 
 

@@ -41,6 +41,7 @@ FEATURES = {
         Feature("version", "agrees on the protocol version that was asked for", True),
         Feature("list", "lists the tools", sorted(TOOLS.split())),
         Feature("call", "calls `add(2, 3)`", "5"),
+        Feature("no parameters", "calls a tool that has no parameters", "done"),
         Feature("recursive", "calls a tool whose argument is a recursive model", "5 crates of 15 kg"),
         Feature("structured", "gets an object as structured content", {"lines": 1, "total": 5}),
         Feature("structured list", "gets a list as structured content", {"result": [2, 3, 5]}),

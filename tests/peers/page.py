@@ -54,7 +54,7 @@ _ROLES = {
 _COLUMNS = {
     "connect": ("connect", "version", "health"),
     "list": ("list", "lists", "lists all", "pages", "list changed"),
-    "call": ("call", "answers", "each call"),
+    "call": ("call", "no parameters", "recursive", "answers", "each call"),
     "structured": ("structured", "structured list", "structured none", "formats", "values", "several servers"),
     "errors": ("errors",),
     "progress": ("progress", "progress ×200", "each progress"),

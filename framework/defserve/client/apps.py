@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from pydantic_core import to_json
+
 from defserve.base.peer_bounds import RecentItems
 from defserve.base.version import VERSION
 from defserve.client.extension import ClientExtension
 from defserve.client.replies import Json, join_text_blocks, object_or_empty, string_or_none
-from defserve.core.json_values import is_array
+from defserve.core.json_values import is_array, is_object
 from defserve.core.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from defserve.errors import PeerError, UsageError
 from defserve.protocols.mcp.app_policy import (
@@ -56,10 +58,7 @@ async def render_app(client: AppHost, tool: str, arguments: Mapping[str, Any]) -
         raise UsageError(
             f"tool {tool!r} is for views alone", fix="render the tool that shows the view, then app.call(…)"
         )
-    read = await client.read(uri)
-    if any(get_origin_server_id(object_or_empty(content)) != get_origin_server_id(listed) for content in read):
-        raise PeerError(f"the view {uri!r} of tool {tool!r} comes from another server than the tool")
-    html, ui = _view(uri, read)
+    html, ui = await _fetch_view(client, uri, listed)
     app = RenderedApp(client, listed, uri, html, ui, dict(arguments), await client.call_raw(tool, arguments))
     if not app.text.strip():
         raise PeerError(f"the result of {tool!r} has no text: hosts without views, and the model, would get nothing")
@@ -74,8 +73,15 @@ def get_view_uri(listed: Json) -> str | None:
     )
 
 
-def _view(uri: str, read: Any) -> tuple[str, Json]:
-    """The HTML of a view and its `_meta.ui`."""
+async def _fetch_view(client: AppHost, uri: str, listed: Json) -> tuple[str, Json]:
+    """The HTML of the view of a listed tool, and its `_meta.ui`."""
+    contents = await client.read(uri)
+    if any(get_origin_server_id(object_or_empty(content)) != get_origin_server_id(listed) for content in contents):
+        raise PeerError(f"the view {uri!r} of tool {listed.get('name')!r} comes from another server than the tool")
+    return _parse_view(uri, contents)
+
+
+def _parse_view(uri: str, read: Any) -> tuple[str, Json]:
     contents = [object_or_empty(content) for content in read] if is_array(read) else []
     if not uri.startswith(UI_URI_SCHEME):
         raise PeerError(f"the view {uri!r} does not begin with {UI_URI_SCHEME}")
@@ -98,16 +104,21 @@ def _view(uri: str, read: Any) -> tuple[str, Json]:
 
 PROTOCOL: Final = "2026-01-26"
 MAX_RECEIVED_MESSAGES: Final = 1000
+MAX_STATE_BYTES: Final = 256 * 1024
+VIEW_STATE: Final = "dev.defserve/view-state"
+"""The host keeps a value for the view. Frames without an origin have no storage of their own."""
 
 # Requests that a host only takes note of. Their answer is empty.
-NOTED: Final = frozenset(("ping", "ui/open-link", "ui/message", "ui/update-model-context"))
+NOTED: Final = frozenset(("ping", "ui/open-link", "ui/download-file", "ui/message", "ui/update-model-context"))
 OFFERED: Final[Json] = {
     "serverTools": {},
     "serverResources": {},
     "openLinks": {},
+    "downloadFile": {},
     "logging": {},
     "message": {"text": {}},
-    "updateModelContext": {"text": {}},
+    "updateModelContext": {"text": {}, "structuredContent": {}},
+    "experimental": {VIEW_STATE: {}},
 }
 
 
@@ -131,16 +142,11 @@ class RenderedApp:
     def __init__(
         self, client: AppHost, tool: Json, uri: str, html: str, ui: Json, arguments: Json, result: Json
     ) -> None:
-        self._client = client
+        self._client, self._ui = client, ui
         self.tool, self.uri, self.html = tool, uri, html
         self.arguments, self.result = arguments, result
-        self.policy: str = build_content_security_policy(ui.get("csp"))
-        """The `Content-Security-Policy`. It allows the origins that the view names, and nothing else."""
-        self.permissions: list[str] = list_allowed_browser_features(ui.get("permissions"))
-        """Features that the view wishes for, as an `allow` attribute names them."""
-        self.border: bool | None = ui["prefersBorder"] if isinstance(ui.get("prefersBorder"), bool) else None
-        """Whether the view wants a border; None leaves it to the host."""
-        self.domain: str | None = string_or_none(ui.get("domain"))
+        self.state: Any = None
+        """What the view has saved (`host.state`). It is given back to the view after a reload."""
         self.context: Json = {
             "theme": "light",
             "displayMode": "inline",
@@ -156,6 +162,38 @@ class RenderedApp:
         view gets an error. None permits all that is of the view's own server, and nothing else."""
         self.received: deque[tuple[str, Json]] = RecentItems(MAX_RECEIVED_MESSAGES)
         """Method and params of what the view sent last, up to 16 MiB."""
+
+    @property
+    def policy(self) -> str:
+        """The `Content-Security-Policy`. It allows the origins that the view names, and nothing else."""
+        return build_content_security_policy(self._ui.get("csp"))
+
+    @property
+    def permissions(self) -> list[str]:
+        """Features that the view wishes for, as an `allow` attribute names them."""
+        return list_allowed_browser_features(self._ui.get("permissions"))
+
+    @property
+    def border(self) -> bool | None:
+        """Whether the view wants a border; None leaves it to the host."""
+        wish = self._ui.get("prefersBorder")
+        return wish if isinstance(wish, bool) else None
+
+    @property
+    def domain(self) -> str | None:
+        """The origin that the view wants for itself."""
+        return string_or_none(self._ui.get("domain"))
+
+    async def reload(self, client: AppHost | None = None) -> bool:
+        """Fetch the view again: its server may serve another version of it by now. True if it is another.
+
+        Then put `html` into a new frame. The tool isn't called again: the view begins with the same result, and with
+        the state that it has saved. `client` is the one to use from now on.
+        """
+        self._client = client or self._client
+        before = self.html, self._ui
+        self.html, self._ui = await _fetch_view(self._client, self.uri, self.tool)
+        return before != (self.html, self._ui)
 
     @property
     def text(self) -> str:
@@ -200,6 +238,9 @@ class RenderedApp:
             "ui/request-display-mode": self._display,
             "tools/call": self._call,
             "resources/read": self._read_resource,
+            "resources/list": self._list_resources,
+            f"{VIEW_STATE}/load": self._load_state,
+            f"{VIEW_STATE}/save": self._save_state,
         }
         if (handler := handlers.get(method)) is None:
             return _error(METHOD_NOT_FOUND, f"Method not found: {method[:64]}")
@@ -244,6 +285,24 @@ class RenderedApp:
         contents: Any = result.get("contents")
         items = [object_or_empty(content) for content in contents] if is_array(contents) else []
         return {"result": result} if await self._may_reach(items, "resources/read", {"uri": uri}) else _refusal()
+
+    async def _list_resources(self, params: Json) -> Json:
+        """One page of the resources of the view's own server."""
+        cursor = string_or_none(params.get("cursor"))
+        result = await self._client.request("resources/list", {"cursor": cursor} if cursor else {})
+        listed: Any = result.get("resources")
+        items = [item for item in listed if is_object(item) and self._is_own(item)] if is_array(listed) else []
+        return {"result": {**result, "resources": items}}
+
+    async def _load_state(self, params: Json) -> Json:
+        return {"result": {"state": self.state}}
+
+    async def _save_state(self, params: Json) -> Json:
+        state = params.get("state")
+        if (size := len(to_json(state, inf_nan_mode="null"))) > MAX_STATE_BYTES:
+            return _error(INVALID_PARAMS, f"The state has {size:,} bytes; a view may save {MAX_STATE_BYTES:,}")
+        self.state = state
+        return {"result": {}}
 
     async def _may_reach(self, items: Sequence[Json], method: str, params: Json) -> bool:
         """Whether all of the items are of the view's own server, or somebody permits it."""

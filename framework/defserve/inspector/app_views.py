@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic_core import to_json
 
@@ -20,6 +20,7 @@ from defserve.client.apps import RenderedApp
 from defserve.client.client import Client
 from defserve.client.conversation import ProgressHandler
 from defserve.client.replies import Json, object_or_empty, string_or_none
+from defserve.core.json_values import is_array
 from defserve.core.messages import INTERNAL_ERROR
 from defserve.inspector.protocol import BadMessage
 from defserve.inspector.questions import Questions
@@ -30,6 +31,8 @@ MAX_MESSAGE_BYTES: Final = 1024 * 1024
 MAX_URL_LENGTH: Final = 8_192
 MAX_PENDING_REQUESTS: Final = 16
 MAX_APPS: Final = 16
+MAX_FILES: Final = 8
+MAX_FILE_NAME_LENGTH: Final = 120
 MODES: Final = ("inline", "fullscreen")
 CONTEXT: Final = ("theme", "styles", "displayMode", "containerDimensions", "locale", "timeZone", "platform")
 """What a page says about itself to a view."""
@@ -54,10 +57,9 @@ class NoTimeoutClient:
 class ShownApp:
     """One view. `answer` takes its messages.
 
-    A call of a tool, a link, and a resource of another server than its own are put to the person, as a question of the
-    kind `view`. `{"yes": true, "always": true}`
-    allows further calls of the same tool, as long as this view is shown. Messages to a model go no further than the
-    page, where the person reads them.
+    A call of a tool, a link, a file to save, and a resource of another server than its own are put to the person, as a
+    question of the kind `view`. `{"yes": true, "always": true}` allows further calls of the same tool, as long as this
+    view is shown. Messages to a model go no further than the page, where the person reads them.
     """
 
     def __init__(self, era: str, app: RenderedApp, questions: Questions) -> None:
@@ -100,6 +102,11 @@ class ShownApp:
             if not is_web(url):
                 return False
             return (await self._questions.ask_person("view", self.era, **about, url=url)).get("yes") is True
+        if method == "ui/download-file":
+            names = list_file_names(params.get("contents"))
+            if not names:
+                return False
+            return (await self._questions.ask_person("view", self.era, **about, saves=names)).get("yes") is True
         if method == "resources/read":
             uri = string_or_none(params.get("uri")) or ""
             return (await self._questions.ask_person("view", self.era, **about, reads=uri)).get("yes") is True
@@ -118,6 +125,16 @@ def is_web(url: str) -> bool:
         return len(url) <= MAX_URL_LENGTH and urlsplit(url).scheme in ("http", "https")
     except ValueError:
         return False
+
+
+def list_file_names(contents: Any) -> list[str]:
+    """The names of files that a view wants to save. None if one of them is not there whole: links are not followed."""
+    blocks = [object_or_empty(content) for content in contents] if is_array(contents) else []
+    resources = [object_or_empty(block.get("resource")) for block in blocks]
+    if len(resources) > MAX_FILES or not all("text" in each or "blob" in each for each in resources):
+        return []
+    uris = [string_or_none(each.get("uri")) or "" for each in resources]
+    return [unquote(uri.rpartition("/")[2])[:MAX_FILE_NAME_LENGTH] or "file" for uri in uris]
 
 
 class ShownApps:

@@ -43,7 +43,7 @@ class Questions:
     | url | message, url | `{"action": …}` |
     | sampling | params | `{"text": …}`, `{"result": …}` with the whole result, or `{"refuse": true}` |
     | confirmation | tool, arguments, security | `{"yes": true}`; anything else is a no |
-    | view | tool, uri, method; calls and arguments, or url | `{"yes": true}`, with `"always"`; anything else is a no |
+    | view | tool, uri, method; calls and arguments; url, reads, saves | `{"yes": true}`, with `"always"`; else a no |
     | permission | permission, risk, server; tool, arguments | `{"decision": "approved" or "denied"}`; else open |
 
     A question inside of a task also has `task`, the number that the inspector gave it.

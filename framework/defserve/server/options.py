@@ -86,6 +86,7 @@ class AppFields(ItemFields, total=False):
     permissions: Sequence[Literal["camera", "microphone", "geolocation", "clipboard_write"]]
     border: bool
     domain: str
+    display_modes: Sequence[Literal["inline", "fullscreen", "pip"]]
     bridge: bool
     listed: bool
     ttl: float

@@ -147,6 +147,7 @@ class SyncApp(SyncPart[RenderedApp]):
 
     call = make_blocking_method(RenderedApp.call)
     answer = make_blocking_method(RenderedApp.answer)
+    reload = make_blocking_method(RenderedApp.reload)
 
     @property
     def uri(self) -> str:
@@ -180,6 +181,11 @@ class SyncApp(SyncPart[RenderedApp]):
     def result(self) -> Json:
         """The result of the tool, unchanged."""
         return self.target.result
+
+    @property
+    def state(self) -> Any:
+        """What the view has saved."""
+        return self.target.state
 
     @property
     def received(self) -> list[tuple[str, Json]]:

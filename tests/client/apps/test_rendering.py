@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from defserve import Server, UsageError
 from defserve.client import Client, RenderedApp
 from defserve.errors import PeerError
+from defserve.protocols.mcp.errors import SERVER_ID_META_KEY
 from tests.client.pretend import PretendServer
 from tests.rows import for_each_row
 
@@ -204,13 +205,65 @@ async def test_errors_of_the_server_reach_the_view_as_errors():
         assert refused["error"]["code"] == -32601
 
 
+async def test_what_a_view_saves_is_given_back_to_it_up_to_a_size():
+    app = await rendered(pretend(VIEW))
+    (offered,) = await app.answer(request("ui/initialize"))
+    assert "dev.defserve/view-state" in offered["result"]["hostCapabilities"]["experimental"]
+    (empty,) = await app.answer(request("dev.defserve/view-state/load"))
+    assert empty["result"] == {"state": None}
+    await app.answer(request("dev.defserve/view-state/save", state={"page": 7}))
+    (refused,) = await app.answer(request("dev.defserve/view-state/save", state="x" * 300_000))
+    assert refused["error"]["code"] == -32602
+    (loaded,) = await app.answer(request("dev.defserve/view-state/load"))
+    assert loaded["result"] == {"state": {"page": 7}} == {"state": app.state}
+
+
+async def test_a_view_is_fetched_again_and_its_tool_is_not_called_again():
+    content = dict[str, Any](VIEW)
+    server = pretend(content)
+    async with Client(server, version="2025-11-25", apps=True) as client:
+        app = await client.render("show")
+        app.state = 7
+        assert not await app.reload()
+        content["text"], content["_meta"] = "<p>new", {"ui": {"csp": {"connectDomains": ["https://a.example"]}}}
+        assert await app.reload(client)
+        assert (app.html, app.state) == ("<p>new", 7) and "connect-src https://a.example" in app.policy
+        content["mimeType"] = "text/html"
+        with pytest.raises(PeerError, match="is text/html"):
+            await app.reload()
+        assert app.html == "<p>new" and len(server.asked("tools/call")) == 1
+
+
+async def test_a_view_lists_the_resources_of_its_own_server_page_by_page():
+    listed = [{"uri": "notes://a"}, {"uri": "notes://b", "_meta": {SERVER_ID_META_KEY: "other"}}, 7]
+    server = pretend(VIEW)
+    server.replies["resources/list"] = {"resources": listed, "nextCursor": "2"}
+    async with Client(server, version="2025-11-25", apps=True) as client:
+        app = await client.render("show")
+        (answer,) = await app.answer(request("resources/list", cursor="1"))
+        assert answer["result"] == {"resources": [{"uri": "notes://a"}], "nextCursor": "2"}
+        await app.answer(request("resources/list", cursor=7))
+        assert [asked.get("cursor") for asked in server.asked("resources/list")] == ["1", None]
+
+
 KEYS = st.sampled_from(["jsonrpc", "id", "method", "params", "name", "arguments", "uri"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner),
     max_leaves=6,
 )
-METHODS = st.sampled_from(["tools/call", "ui/initialize", "resources/read", "ui/notifications/initialized", "x"])
+METHODS = st.sampled_from(
+    [
+        "tools/call",
+        "ui/initialize",
+        "ui/notifications/initialized",
+        "ui/download-file",
+        "resources/read",
+        "resources/list",
+        "dev.defserve/view-state/save",
+        "x",
+    ]
+)
 MESSAGES = st.fixed_dictionaries({"jsonrpc": st.just("2.0"), "method": METHODS, "id": JSON, "params": JSON})
 
 

@@ -116,6 +116,56 @@ async def test_links_are_asked_for_and_words_for_the_model_are_only_shown(inspec
         await until(lambda: not inspection.questions.waiting)
 
 
+@eras
+async def test_a_view_that_has_changed_is_made_ready_again(
+    inspect: Inspect, do: Run, era: str, monkeypatch: pytest.MonkeyPatch
+):
+    server, pages = Server("pages", "1"), ["<p>one"]
+
+    @server.app("ui://pages/view")
+    def view() -> str:
+        return pages[-1]
+
+    @server.tool(app=view)
+    def look() -> str:
+        return "looked"
+
+    assert look
+    async with inspect(server) as inspection:
+        shown = await do(inspection, "apps.show", era=era, tool="look", arguments={})
+        app = inspection.apps[shown["app"]]
+        await do(inspection, "apps.message", app=shown["app"], message=said("ui/notifications/initialized", None))
+        assert await do(inspection, "apps.reload", era=era, app=shown["app"]) == {}
+        assert app.has_begun
+        pages.append("<p>two")
+        again = await do(inspection, "apps.reload", era=era, app=shown["app"])
+        assert again["url"] != shown["url"] and again["policy"] == shown["policy"]
+        assert "<p>two" in app.app.html and not app.has_begun
+        monkeypatch.setattr(tools, "MAX_VIEW_BYTES", 10)
+        pages.append("<p>three")
+        with pytest.raises(PeerError, match="are not shown"):
+            await do(inspection, "apps.reload", era=era, app=shown["app"])
+
+
+async def test_a_file_is_saved_by_its_name_and_only_if_it_is_there_whole(inspect: Inspect, do: Run):
+    async with inspect(fresh("weather_app")) as inspection:
+        shown = await do(inspection, "apps.show", tool="forecast", arguments={"city": "Oslo"})
+
+        async def save(*contents: Any) -> Any:
+            message = said("ui/download-file", contents=list(contents))
+            (answer,) = (await do(inspection, "apps.message", app=shown["app"], message=message))["answers"]
+            return "result" in answer
+
+        file = {"type": "resource", "resource": {"uri": "file:///a%20b.csv", "text": "1,2"}}
+        for yes in (True, False):
+            asked = asyncio.create_task(save(file))
+            assert (await answered(inspection, yes=yes))["saves"] == ["a b.csv"]
+            assert await asked is yes
+        link = {"type": "resource_link", "uri": "https://example.com/x"}
+        for contents in ((), (link,), (file, link), (7,), (file,) * 9):
+            assert not await save(*contents)
+
+
 async def test_what_a_view_sends_is_bounded(inspect: Inspect, do: Run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(room, "MAX_PENDING_REQUESTS", 2)
     monkeypatch.setattr(room, "MAX_APPS", 1)

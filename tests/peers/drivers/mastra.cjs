@@ -53,6 +53,7 @@ async function main() {
     tell("connect", true);
     await attempt("list", async () => Object.keys(tools).map((name) => name.replace("shop_", "")).sort());
     await attempt("call", async () => text(await call(tools, "add", { a: 2, b: 3 })));
+    await attempt("no parameters", async () => text(await call(tools, "clean", {})));
     await attempt("recursive", async () => text(await call(tools, "weigh", { crate: CRATE })));
     await attempt("structured", () => call(tools, "bill", { order: ORDER }));
     await attempt("structured list", () => call(tools, "primes", {}));

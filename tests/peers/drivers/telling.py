@@ -111,6 +111,7 @@ async def _tour(caller: Caller) -> None:
 
     await attempt("list", names)
     await attempt("call", lambda: text("add", a=2, b=3))
+    await attempt("no parameters", lambda: text("clean"))
     await attempt("recursive", lambda: text("weigh", crate=CRATE))
     await attempt("structured", lambda: structured("bill", order=ORDER))
     await attempt("structured list", lambda: structured("primes"))

@@ -28,7 +28,9 @@ export function titleOf(question) {
       ? `Open ${question.url}`
       : question.reads
         ? `A view reads ${question.reads}`
-        : `A view calls ${question.calls}`;
+        : question.saves
+          ? `A view saves ${question.saves.join(", ")}`
+          : `A view calls ${question.calls}`;
   if (kind === "permission") return `Grant ${permission}`;
   return message || "A question";
 }
@@ -109,14 +111,20 @@ function Confirmation({ question, queue }) {
 
 // A view asks for something that has an effect.
 function ViewWish({ question, queue }) {
-  const { tool, uri, calls, reads, url, arguments: given } = question;
+  const { tool, uri, calls, reads, saves, url, arguments: given } = question;
   const since = useSince(question);
   const deny = () => answer(question, { yes: false }),
     allow = always => answer(question, { yes: true, always });
   return html`<${Dialog}
     role="alertdialog"
     title=${
-      url ? "Open this address?" : reads ? "Let the view read from another server?" : `Let the view call ${calls}?`
+      url
+        ? "Open this address?"
+        : reads
+          ? "Let the view read from another server?"
+          : saves
+            ? "Save what the view has made?"
+            : `Let the view call ${calls}?`
     }
     onClose=${deny}
     foot=${html`<span class="grow tiny dim">${[queue, since].filter(Boolean).join(", ")}</span
@@ -125,7 +133,7 @@ function ViewWish({ question, queue }) {
           ? html`<a class="btn" href=${url} target="_blank" rel="noopener noreferrer" onClick=${() => allow(false)}
               >Open it</a
             >`
-          : html`${!reads && html`<${Button} onClick=${() => allow(true)}>Allow while it is shown<//>`}<${Button}
+          : html`${calls && html`<${Button} onClick=${() => allow(true)}>Allow while it is shown<//>`}<${Button}
                 primary
                 onClick=${() => allow(false)}
                 >Allow once<//
@@ -144,10 +152,13 @@ function ViewWish({ question, queue }) {
           : reads
             ? html`<dt>resource</dt>
                 <dd class="mono wraps">${reads}</dd>`
-            : html`<dt>tool</dt>
-                <dd class="mono">${calls}</dd>
-                <dt>arguments</dt>
-                <dd class="across"><${Json} value=${given} label="Arguments" whole /></dd>`
+            : saves
+              ? html`<dt>files</dt>
+                  <dd class="mono wraps">${saves.join(", ")}</dd>`
+              : html`<dt>tool</dt>
+                  <dd class="mono">${calls}</dd>
+                  <dt>arguments</dt>
+                  <dd class="across"><${Json} value=${given} label="Arguments" whole /></dd>`
       }
       <dt>era</dt>
       <dd>${question.era}</dd>

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from defserve.client.apps import get_view_uri, is_visible_to, render_app
+from defserve.client.apps import RenderedApp, get_view_uri, is_visible_to, render_app
 from defserve.client.client import Client
 from defserve.client.mgp.server_claims import ListedToolSecurity, parse_tool_security
 from defserve.client.replies import list_if_supported, object_or_empty, string_or_none
@@ -189,20 +189,43 @@ async def show(inspection: Inspection, request: PageRequest) -> Any:
     async with use_request_client(inspection, request) as client:
         app = await render_app(NoTimeoutClient(client, progress), tool, arguments)
     era = "stateless" if client.stateless else "handshake"
+    document = _prepare_document(inspection, app)
+    shown = ShownApp(era, app, inspection.questions)
+    shown.update_context(request.get_object("context"))
+    return {
+        **document,
+        "app": inspection.apps.add(shown),
+        "era": era,
+        "ms": round((time.perf_counter() - began) * 1000, 1),
+        "uri": app.uri,
+        "result": app.result,
+        "text": app.text,
+    }
+
+
+async def reload_view(inspection: Inspection, request: PageRequest) -> Any:
+    """The server tells of a change: fetch a shown view again. Nothing is said if it is the same.
+
+    Its tool is not called again. The new document begins with the same result and the state that the view has saved.
+    """
+    shown = inspection.apps[request.get_integer("app")]
+    async with use_request_client(inspection, request) as client:
+        if not await shown.app.reload(NoTimeoutClient(client)):
+            return {}
+    shown.has_begun = False
+    return _prepare_document(inspection, shown.app)
+
+
+def _prepare_document(inspection: Inspection, app: RenderedApp) -> Json:
+    """Where the document of a view is, and what it may reach. Raises PeerError for one that is too large."""
     size = len(app.html.encode("utf-8", "replace"))
     if size > MAX_VIEW_BYTES:
         raise PeerError(f"the view {app.uri!r} has {size:,} bytes: more than {MAX_VIEW_BYTES:,} are not shown")
     views = inspection.views
     ports = {views.page_port, urlsplit(views.origin).port or 0}
     policy, reaches, refused = narrow_policy(app.policy, make_refusal_check(ports, inspection.target.address))
-    shown = ShownApp(era, app, inspection.questions)
-    shown.update_context(request.get_object("context"))
     return {
-        "app": inspection.apps.add(shown),
         "url": views.add(ViewDocument(app.html, policy)),
-        "era": era,
-        "ms": round((time.perf_counter() - began) * 1000, 1),
-        "uri": app.uri,
         "size": size,
         "policy": policy,
         "reaches": reaches,
@@ -210,8 +233,6 @@ async def show(inspection: Inspection, request: PageRequest) -> Any:
         "permissions": app.permissions,
         "border": app.border,
         "domain": app.domain,
-        "result": app.result,
-        "text": app.text,
     }
 
 
@@ -338,6 +359,7 @@ PAGE_HANDLERS: Final[Mapping[str, PageRequestHandler]] = {
     "tools.latency": latency,
     "apps.list": list_apps,
     "apps.show": show,
+    "apps.reload": reload_view,
     "apps.message": message,
     "apps.context": context,
     "apps.close": close,

@@ -135,6 +135,14 @@ def encode_app_permissions(given: Iterable[str], subject: str, where: str) -> Pa
     return {APP_PERMISSION_NAMES[name][0]: {} for name in names}
 
 
+DISPLAY_MODES: Final = ("inline", "fullscreen", "pip")
+
+
+def check_display_modes(given: Iterable[str], subject: str, where: str) -> None:
+    """Raises UsageError for a mode that does not exist."""
+    _refuse_unknown(given, DISPLAY_MODES, f"{subject}: display_modes", where)
+
+
 def build_content_security_policy(csp: Any) -> str:
     """The `Content-Security-Policy` under which a host shows a view. `csp` is what its server sent, of any shape.
 
@@ -159,7 +167,7 @@ def list_allowed_browser_features(permissions: Any) -> list[str]:
     return [feature for name, feature in APP_PERMISSION_NAMES.values() if name in asked]
 
 
-def _refuse_unknown(given: Iterable[str], known: Mapping[str, Any], subject: str, where: str) -> None:
+def _refuse_unknown(given: Iterable[str], known: Iterable[str], subject: str, where: str) -> None:
     for name in given:
         if name not in known:
             raise UsageError(f"{subject} has no {name!r}", where=where, fix=f"use some of {', '.join(known)}")

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 from defserve.binding.signature import find_source_location as place_of
 from defserve.core.call import Call
@@ -30,6 +31,7 @@ from defserve.protocols.mcp.app_policy import (
     VIEW_ONLY_FACET,
     AppFacet,
     can_show_apps,
+    check_display_modes,
     encode_app_permissions,
     encode_csp,
     is_view_only,
@@ -86,11 +88,16 @@ class Apps(Extension):
 # -- Tools with a view (apps: resource discovery, visibility).
 
 
-AUDIENCES = ("model", "app")
+AUDIENCES: Final = ("model", "app")
+VIEW_ID_META_KEY: Final = "viewUUID"
+"""The name that ext-apps uses. There is no message for it in the text of 2026-01-26."""
 
 
 class LinkedTool(Tool):
-    """A tool that names a view, or who may use it. If a view shows its results, they always have a text, too."""
+    """A tool that names a view, or who may use it.
+
+    If a view shows its results, they always have a text, too, and the id under which the view keeps its state.
+    """
 
     __slots__ = ()
 
@@ -107,6 +114,9 @@ class LinkedTool(Tool):
         found = super().result(call, value)
         content: list[Params] = found["content"]
         is_shown = self.facets[APP_FACET_NAME].uri is not None and not is_view_only(self)
+        if is_shown and APP_FACET_NAME in call.terms.states:
+            # A host that shows the result again, after a reload, shows the same view.
+            found["_meta"] = {VIEW_ID_META_KEY: str(uuid4()), **found.get("_meta", {})}
         if is_shown and not any(block.get("text", "").strip() for block in content):
             title = self.options.title or self.name
             found["content"] = [*content, {"type": "text", "text": f"{title} has run. Its result has no text."}]
@@ -169,8 +179,9 @@ class AppOptions(ResourceOptions):
     """What a view says about itself. `csp` names the origins it may reach: "connect", "resource", "frame", "base_uri".
 
     `permissions` are wishes: "camera", "microphone", "geolocation", "clipboard_write". `border`: the host should draw a
-    border and a background. `domain` is the view's own origin, in the form that the host wants. `bridge=False` leaves
-    the bridge script out, for HTML that brings its own.
+    border and a background. `domain` is the view's own origin, in the form that the host wants. `display_modes` are
+    those that the view is made for: "inline", "fullscreen", "pip"; left out, all of them. `bridge=False` leaves the
+    bridge script out, for HTML that brings its own.
     """
 
     mime_type: str | None = APP_MIME_TYPE
@@ -178,6 +189,7 @@ class AppOptions(ResourceOptions):
     permissions: Sequence[str] = ()
     border: bool = False
     domain: str | None = None
+    display_modes: Sequence[str] = ()
     bridge: bool = True
 
 
@@ -213,6 +225,7 @@ class AppView(Resource):
         resource = Resource.of(function, uri, options, find_provider=find_provider, owner=owner)
         if options.mime_type != APP_MIME_TYPE:
             raise UsageError(f"{subject}: its MIME type is always {APP_MIME_TYPE}", where=where, fix="drop mime_type=")
+        check_display_modes(options.display_modes, subject, where)
         ui: Params = {"prefersBorder": bool(options.border)}
         if options.csp and (csp := encode_csp(options.csp, subject, where)):
             ui["csp"] = csp
@@ -238,7 +251,9 @@ class AppView(Resource):
                 where=self.where,
                 fix='return a Path("view.html"), or the HTML itself',
             )
-        return [{"uri": uri, "mimeType": APP_MIME_TYPE, "text": document(html, self.names), "_meta": {"ui": self.ui}}]
+        assert isinstance(self.options, AppOptions)
+        text = document(html, self.names, self.options.display_modes)
+        return [{"uri": uri, "mimeType": APP_MIME_TYPE, "text": text, "_meta": {"ui": self.ui}}]
 
     def _read_file(self, path: os.PathLike[str]) -> str:
         """The text of a file, read again when it has changed. A relative path starts beside the author's file."""
@@ -285,7 +300,7 @@ class ViewNames(NamedTuple):
         return f'TOOLS = "{self.tool_prefix}", URIS = "{self.uri_prefix}"'
 
 
-def document(html: str, names: ViewNames | None) -> str:
+def document(html: str, names: ViewNames | None, display_modes: Sequence[str] = ()) -> str:
     """A whole document. With `names` it begins with the bridge, ahead of every script of the author.
 
     The charset is said first, because browsers look for it in the first 1024 bytes only.
@@ -295,9 +310,8 @@ def document(html: str, names: ViewNames | None) -> str:
     doctype = "" if start["doctype"] else "<!doctype html>\n"
     if names is None:
         return doctype + html
-    return (
-        f'{doctype}{html[: start.end()]}<meta charset="utf-8">\n<script>{_bridge(names)}</script>{html[start.end() :]}'
-    )
+    bridge = f'<meta charset="utf-8">\n<script>{_bridge(names, display_modes)}</script>'
+    return f"{doctype}{html[: start.end()]}{bridge}{html[start.end() :]}"
 
 
 def prefix_view_names(html: str, prefix: MountPrefix) -> str:
@@ -305,8 +319,9 @@ def prefix_view_names(html: str, prefix: MountPrefix) -> str:
     return _NAMES.sub(lambda found: ViewNames(found[1], found[2]).add_prefix(prefix).format_constants(), html, count=1)
 
 
-def _bridge(names: ViewNames) -> str:
-    return _source().replace('TOOLS = "", URIS = ""', names.format_constants(), 1)
+def _bridge(names: ViewNames, display_modes: Sequence[str]) -> str:
+    source = _source().replace('TOOLS = "", URIS = ""', names.format_constants(), 1)
+    return source.replace('MODES = ""', f'MODES = "{" ".join(display_modes)}"', 1)
 
 
 @cache

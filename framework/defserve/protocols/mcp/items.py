@@ -164,7 +164,7 @@ def choose_item_name(kind: str, given: str | None, signature: Signature) -> str:
 
 ITEM_OPTION_RULES: Final[Mapping[str, OptionRule]] = {
     **dict.fromkeys(("name", "title", "description", "mime_type", "domain"), TEXT_RULE),
-    **dict.fromkeys(("icons", "scopes", "tags", "keywords"), LIST_RULE),
+    **dict.fromkeys(("icons", "scopes", "tags", "keywords", "display_modes"), LIST_RULE),
     **dict.fromkeys(("meta", "annotations", "schema"), OBJECT_RULE),
     **dict.fromkeys(("inline", "listed", "border", "bridge"), make_choice_rule(True, False)),
     "structured": make_choice_rule(True, False, "bare"),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
@@ -164,6 +165,17 @@ async def test_a_result_with_a_view_always_has_a_text():
         assert (await client.call_raw("count", {"to": 1}))["content"] == [{"type": "text", "text": '{"count":1}'}]
 
 
+@for_each_row("version", ERAS)
+async def test_each_result_with_a_view_names_a_view_of_its_own(version: str):
+    server = counting()
+    async with server.connect(version, apps=True) as client:
+        results = [await client.call_raw("count", {"to": 1}) for _ in "ab"]
+        assert len({UUID(result["_meta"]["viewUUID"]) for result in results}) == 2
+        assert "viewUUID" not in (await client.call_raw("more")).get("_meta", {})
+    async with server.connect(version) as client:
+        assert "viewUUID" not in (await client.call_raw("count", {"to": 1})).get("_meta", {})
+
+
 async def test_html_comes_from_a_file_and_is_read_again_when_it_changes(tmp_path: Path):
     server, file = Server("files", "1"), tmp_path / "view.html"
 
@@ -249,6 +261,8 @@ def templated(name: str) -> str:
         ("ui://view", {"mime_type": "text/html"}, "MIME type is always"),
         ("ui://view", {"csp": {"connect": ["*"]}}, "not an origin"),
         ("ui://view", {"permissions": ["usb"]}, "permissions has no 'usb'"),
+        ("ui://view", {"display_modes": ["wide"]}, "display_modes has no 'wide'"),
+        ("ui://view", {"display_modes": "inline"}, "display_modes='inline'"),
         ("ui://view", {"boarder": True}, "did you mean 'border'"),
     ],
 )

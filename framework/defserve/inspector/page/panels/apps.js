@@ -11,7 +11,7 @@ import { List, enters } from "../parts/lists.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { Stage } from "./apps/stage.js";
-import { close, show, store as stage } from "./apps/state.js";
+import { close, show, startReloading, store as stage } from "./apps/state.js";
 import { fitting, listed } from "./listed.js";
 import { setValue, startOf, store as tools, valueOf } from "./tools/state.js";
 
@@ -245,7 +245,10 @@ function Panel() {
 
 export const apps = {
   Panel,
-  start,
+  start: () => {
+    start();
+    startReloading();
+  },
   keys: [
     ["Ctrl Enter", "show the app"],
     ["Esc", "cancel the call"],

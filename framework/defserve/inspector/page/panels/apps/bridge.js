@@ -1,9 +1,10 @@
 // The messages between the page and the view in its frame: JSON-RPC over postMessage. A view is not trusted: how many
 // messages it sends, and how large, is bounded. Beyond that it is stopped.
 import { ask } from "../../socket.js";
-import { app } from "../../store.js";
+import { app, toast } from "../../store.js";
+import { saveFile } from "../../parts/content.js";
 import { TALLEST, context } from "./context.js";
-import { change, store } from "./state.js";
+import { change, close, store } from "./state.js";
 
 const LONGEST = 1000000; // characters of one message
 const BURST = 400,
@@ -39,6 +40,16 @@ function keep(n, from, data, text, of) {
   });
 }
 
+// Saves a file that a view has made. The person has allowed it, by its name.
+function save({ resource: { uri, mimeType, text, blob } }) {
+  const last = String(uri).split("/").pop() || "file";
+  try {
+    saveFile(decodeURIComponent(last), String(mimeType ?? ""), text ?? blob, text === undefined);
+  } catch {
+    toast(`${last} was not saved: its name or its base64 is broken`);
+  }
+}
+
 // Joins the frame of an opened app with its host side, until the function that it gives is called.
 export function bridge(n, id, frame) {
   let messages = BURST,
@@ -68,6 +79,7 @@ export function bridge(n, id, frame) {
       for (const answer of answers) {
         post(answer);
         if (data.method === "ui/request-display-mode" && answer.result) change(n, () => ({ mode: answer.result.mode }));
+        if (data.method === "ui/download-file" && answer.result) data.params.contents.forEach(save);
       }
     } catch (error) {
       if (data.id !== undefined && data.method && !error.cancelled)
@@ -113,6 +125,7 @@ export function bridge(n, id, frame) {
     const size = Number(data.params?.height);
     if (data.method === "ui/notifications/size-changed" && size > 0)
       change(n, () => ({ height: Math.min(size, TALLEST) }));
+    if (data.method === "ui/notifications/request-teardown") close();
     if (typeof data.method === "string") take(data);
     else if (data.id === "teardown") goodbye?.();
   };
