@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.session import Session
     from defserve.kernel.config.entries import ServerEntry
-    from defserve.kernel.kernel import Kernel, StateFile
+    from defserve.kernel.kernel import Kernel
+    from defserve.kernel.kernel_state import StateFile
     from defserve.kernel.members import KernelMember
 
 HELD: Final = "held"

@@ -23,7 +23,7 @@ from defserve.base.hidden_characters import replace_hidden_characters
 from defserve.client.replies import Json, object_or_empty
 
 if TYPE_CHECKING:
-    from defserve.kernel.kernel import KernelState, StateFile
+    from defserve.kernel.kernel_state import KernelState, StateFile
 
 PinChange: TypeAlias = Literal["new", "changed", "outdated"]
 """`outdated`: an older version has pinned it, and did not look at all of it."""
