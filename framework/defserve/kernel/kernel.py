@@ -28,7 +28,7 @@ from defserve.kernel.governance.access import (
     needs_access_control,
 )
 from defserve.kernel.governance.governance import Governance
-from defserve.kernel.governance.marks import check_marks
+from defserve.kernel.governance.marks_and_pins import check_marks
 from defserve.kernel.governance.server_directory import check_register_rules, make_guarded_resolver
 from defserve.kernel.kernel_extension import KernelExtension
 from defserve.kernel.kernel_state import KernelGroup, SharedState, StateFile

@@ -533,6 +533,8 @@ class SeatServer:
                 await self._serve_peer(reader, writer)
         except (PeerGone, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             log.debug("a kernel left: %s", error)
+        except asyncio.CancelledError:
+            pass  # this kernel ends, and asyncio would complain about a connection that was cancelled
         finally:
             self._peers.discard(task)
             writer.close()
