@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ async def test_a_server_moves_when_its_kernel_ends_and_no_call_fails(tmp_path: P
         first = await (await owner.enter_async_context(serving(path))).call("files_pid")
         async with serving(path) as other:
             under_way = asyncio.create_task(other.call("files_slow", seconds=1))
-            await until(lambda: other.kernel.members["files"].backend.calls == 1)
+            await until(lambda: other.kernel.ps()[0]["calls"] == 1)
             leaving = asyncio.create_task(owner.aclose())
             await until_called(other, None, unlike=first)
             assert await under_way == first
@@ -268,7 +268,7 @@ MAX_MOVE_SECONDS = 15.0
 
 
 @contextmanager
-def kernel_process(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def kernel_process(path: Path) -> Generator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "defserve", "kernel", "--config", str(path), "--on", "http://127.0.0.1:0/mcp"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

@@ -153,7 +153,9 @@ class SharedState(StateFile):
         self.where = f"the store of {identity.label}"
         self._loop = asyncio.new_event_loop()
         Thread(target=self._loop.run_forever, name="defserve kernel state", daemon=True).start()
-        self.known, self._revision, self._told = KernelState(), b"", b""
+        self.known = KernelState()
+        self._revision: bytes = b""
+        self._told: bytes = b""
         try:
             self.secret = self._run(self._load_secret())
             self._run(self._load())
