@@ -224,6 +224,22 @@ def test_a_link_that_others_cannot_reach_is_refused(tmp_path: Path, sqlite: str,
         Kernel(load_kernel_config(path))
 
 
+@for_each_row("store", ["memory:", "state.json", "mysql://a/b"])
+def test_a_store_that_kernels_cannot_share_is_a_mistake_in_the_file(tmp_path: Path, store: str) -> None:
+    with pytest.raises(UsageError, match=r"kernel.group.store is not a store that several kernels can use"):
+        load_kernel_config(write_file(tmp_path, store, SHARED))
+
+
+def test_a_kernel_alone_loads_nothing_of_a_group(tmp_path: Path) -> None:
+    (tmp_path / "mgp.toml").write_text(SHARED)
+    program = (
+        "import sys; from defserve.kernel.kernel import Kernel; Kernel.load('mgp.toml');"
+        "print([name for name in sys.modules if name.startswith(('defserve.kernel.shared', 'defserve.stores.red'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 async def test_two_changes_at_once_are_both_kept(sqlite: str) -> None:
     one, other = (SharedState(sqlite, identify_server("desk")) for _ in range(2))
     await asyncio.gather(

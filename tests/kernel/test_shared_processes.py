@@ -155,6 +155,16 @@ async def test_a_resource_is_watched_until_nobody_wants_it() -> None:
     assert pipe.sent[-1]["method"] == "resources/unsubscribe"
 
 
+async def test_only_the_last_client_can_have_the_process_end() -> None:
+    pipe, process = share()
+    one, other = process.add_seat(), process.add_seat()
+    await say(one, id=1, method="mgp/lifecycle/shutdown", params={"reason": "kernel_shutdown"})
+    assert (await hear(one))["result"] == {"accepted": False} and pipe.sent == []
+    await one.aclose()
+    await say(other, id=1, method="mgp/lifecycle/shutdown", params={"reason": "kernel_shutdown"})
+    assert pipe.sent[-1]["method"] == "mgp/lifecycle/shutdown"
+
+
 async def test_calls_beyond_the_room_wait_in_line_whoever_makes_them() -> None:
     pipe, process = share(room=2)
     one, other = process.add_seat(), process.add_seat()

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024
 """What a seat may be behind. One that reads too slowly loses its seat, and nobody else waits for it."""
 HEALTH_METHODS: Final = frozenset(("ping", "server/discover", "mgp/health/ping"))
+SHUTDOWN: Final = "mgp/lifecycle/shutdown"
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 NOBODY_TO_ASK: Final[Json] = {"code": -32603, "message": "no call is under way, so there is nobody to ask"}
 
@@ -125,6 +126,10 @@ class SharedProcess:
             if any(uri in other.uris for other in self.seats):
                 seat.deliver(to_json({"jsonrpc": "2.0", "id": message["id"], "result": {}}))
                 return None
+        elif method == SHUTDOWN and len(self.seats) > 1:
+            # The others still need it.
+            seat.deliver(to_json({"jsonrpc": "2.0", "id": message["id"], "result": {"accepted": False}}))
+            return None
         number, meta = next(self._numbers), object_or_empty(params.get("_meta"))
         token = meta.get("progressToken")
         if token is not None:

@@ -35,7 +35,6 @@ from defserve.kernel.config.settings import (
 from defserve.kernel.config.settings import SettingPath as Place
 from defserve.proxying.mounted import RestartPolicy
 from defserve.search.entries import ToolBudget
-from defserve.stores.identity import SHARED_STORE_SCHEMES
 
 INCLUDED: Final = {"servers", "paths"}
 
@@ -227,6 +226,8 @@ def kernel_settings(read: Mapping[str, Any], folder: Path, report: ReportMistake
 def _group(read: Mapping[str, Any] | None, folder: Path, report: ReportMistake) -> GroupSettings | None:
     if read is None or "store" not in read:
         return None
+    from defserve.stores.identity import SHARED_STORE_SCHEMES
+
     store = _place(read["store"], folder) if read["store"].startswith(SQLITE) else read["store"]
     if not store.startswith(("${", *SHARED_STORE_SCHEMES)):
         report(
