@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from tests.kernel.running import BACKEND, Running, entry
 from tests.rows import for_each_row
 from tests.stores.postgres_server import PostgresServer
 from tests.stores.redis_server import RedisServer
-from tests.waiting import is_running, until
+from tests.waiting import is_running, until, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -263,34 +264,39 @@ async def test_the_next_call_is_answered_after_the_owner_was_killed(
 ) -> None:
     server = request.getfixturevalue(kind)
     path = write_file(tmp_path, server.address if kind == "redis" else server.make_address(), SHARED)
-    with kernel_process(path) as one, kernel_process(path) as other:
+    with kernel_process(path, tmp_path / "one") as one, kernel_process(path, tmp_path / "other") as other:
         rows = {each.pid: await find_row(path, each.pid) for each in (one, other)}
         assert len({row["kernel"] for row in rows.values()}) == 1
         # The owner has the child: it alone knows the child's process id.
-        owner, left = (one, other) if rows[one.pid]["pid"] is not None else (other, one)
+        owner, log = (one, "other") if rows[one.pid]["pid"] is not None else (other, "one")
         process = rows[owner.pid]["pid"]
-        status = await anext(ask_kernel_async(path, {"verb": "status"}, left.pid))
-        async with Client(await connect_url(status["on"])) as client:
+        address = re.search(r"http://127\.0\.0\.1:\d+/mcp", (tmp_path / log).read_text())
+        assert address is not None
+        async with Client(await connect_url(address[0])) as client:
             assert await client.call("files_pid") == str(process)
             os.kill(owner.pid, signal.SIGKILL)
             owner.wait()
             began = time.monotonic()
-            answer = await call_until_answered(client)
-            assert answer != str(process) and time.monotonic() - began < MAX_MOVE_SECONDS
-            assert not is_running(process)
+            assert await call_until_answered(client) != str(process)
+            assert time.monotonic() - began < MAX_MOVE_SECONDS
+            await until(lambda: not is_running(process))
 
 
 MAX_MOVE_SECONDS = 15.0
 
 
 @contextmanager
-def kernel_process(path: Path) -> Generator[subprocess.Popen[bytes]]:
+def kernel_process(path: Path, log: Path) -> Generator[subprocess.Popen[bytes]]:
+    """One more kernel of the file, as a process that serves."""
     command = [sys.executable, "-m", "defserve", "kernel", "--config", str(path), "--on", "http://127.0.0.1:0/mcp"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    with log.open("w") as said:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+    try:
+        wait_until(lambda: "serving on" in log.read_text() or process.poll() is not None)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 async def find_row(path: Path, process: int) -> dict[str, Any]:
