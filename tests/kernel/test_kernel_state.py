@@ -203,6 +203,20 @@ async def test_a_process_that_ends_is_started_once_for_all_kernels(tmp_path: Pat
         assert await one.call("files_pid") == await other.call("files_pid")
 
 
+async def test_a_process_that_hangs_is_replaced_for_all_kernels(tmp_path: Path, sqlite: str) -> None:
+    health = 'per = "shared"\nhealth = { interval_secs = 0.2, timeout_secs = 1, failures = 1 }'
+    path = write_file(tmp_path, sqlite, entry("files", more=health))
+    async with serving(path) as one, serving(path) as other:
+        process = await one.call("files_pid")
+        hanging = asyncio.create_task(other.call("files_hang"))
+        with pytest.raises(DefserveError):
+            await hanging
+        await until(lambda: not is_running(int(process)))
+        for here in (one, other):
+            await until_called(here, None, unlike=process)
+        assert await one.call("files_pid") == await other.call("files_pid")
+
+
 def test_a_group_without_its_store_says_so(tmp_path: Path) -> None:
     path = write_file(tmp_path, "redis://127.0.0.1:1/0", SHARED)
     with pytest.raises(UsageError, match=r"the store of \[kernel.group\] cannot be used"):
@@ -263,23 +277,42 @@ async def test_the_next_call_is_answered_after_the_owner_was_killed(
     tmp_path: Path, request: pytest.FixtureRequest, kind: str
 ) -> None:
     server = request.getfixturevalue(kind)
-    path = write_file(tmp_path, server.address if kind == "redis" else server.make_address(), SHARED)
-    with kernel_process(path, tmp_path / "one") as one, kernel_process(path, tmp_path / "other") as other:
-        rows = {each.pid: await find_row(path, each.pid) for each in (one, other)}
-        assert len({row["kernel"] for row in rows.values()}) == 1
-        # The owner has the child: it alone knows the child's process id.
-        owner, log = (one, "other") if rows[one.pid]["pid"] is not None else (other, "one")
-        process = rows[owner.pid]["pid"]
-        address = re.search(r"http://127\.0\.0\.1:\d+/mcp", (tmp_path / log).read_text())
+    store = f"{server.address}?prefix=killed:" if kind == "redis" else server.make_address()
+    async with owner_and_client(write_file(tmp_path, store, SHARED)) as (owner, process, client):
+        assert await client.call("files_pid") == str(process)
+        os.kill(owner.pid, signal.SIGKILL)
+        owner.wait()
+        began = time.monotonic()
+        assert await call_until_answered(client) != str(process)
+        assert time.monotonic() - began < MAX_MOVE_SECONDS
+        await until(lambda: not is_running(process))
+
+
+@pytest.mark.slow
+async def test_no_call_at_another_kernel_fails_while_the_owner_is_stopped(tmp_path: Path, redis: RedisServer) -> None:
+    path = write_file(tmp_path, f"{redis.address}?prefix=stopped:", SHARED)
+    async with owner_and_client(path) as (owner, process, client):
+        slow = asyncio.create_task(client.call("files_slow", seconds=2))
+        owner.terminate()
+        while owner.poll() is None:
+            await client.call("files_pid")
+        assert owner.returncode == 0 and await slow == str(process) != await client.call("files_pid")
+        assert not is_running(process)
+
+
+@asynccontextmanager
+async def owner_and_client(path: Path) -> AsyncGenerator[tuple[subprocess.Popen[bytes], int, Client]]:
+    """Two kernels as processes: the one that owns the server, the process of the server, and a client of the other."""
+    logs = [path.with_name(name) for name in ("one", "other")]
+    with kernel_process(path, logs[0]) as one, kernel_process(path, logs[1]) as other:
+        rows = [await find_row(path, each.pid) for each in (one, other)]
+        assert rows[0]["kernel"] == rows[1]["kernel"] is not None
+        # Only the owner knows the child's process id.
+        owner, log = (one, logs[1]) if rows[0]["pid"] is not None else (other, logs[0])
+        address = re.search(r"http://127\.0\.0\.1:\d+/mcp", log.read_text())
         assert address is not None
         async with Client(await connect_url(address[0])) as client:
-            assert await client.call("files_pid") == str(process)
-            os.kill(owner.pid, signal.SIGKILL)
-            owner.wait()
-            began = time.monotonic()
-            assert await call_until_answered(client) != str(process)
-            assert time.monotonic() - began < MAX_MOVE_SECONDS
-            await until(lambda: not is_running(process))
+            yield owner, rows[0]["pid"] or rows[1]["pid"], client
 
 
 MAX_MOVE_SECONDS = 15.0
