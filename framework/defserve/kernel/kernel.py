@@ -31,7 +31,7 @@ from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks_and_pins import check_marks
 from defserve.kernel.governance.server_directory import check_register_rules, make_guarded_resolver
 from defserve.kernel.kernel_extension import KernelExtension
-from defserve.kernel.kernel_state import KernelGroup, SharedState, StateFile
+from defserve.kernel.kernel_state import KernelGroup, KernelState, SharedState, StateFile, count_restarts
 from defserve.kernel.members import CALLS_AT_ONCE, KernelMember, ServerCreator, ServerJournal, summarize_call_history
 from defserve.kernel.operator_actions import (
     ACCESS_GRANT,
@@ -154,8 +154,8 @@ class Kernel:
                 self._prepare(member)
             if member.backend is None:
                 raise UsageError(f"{id} cannot be started: {member.problem}", fix=f"{member.entry.where}: {member.fix}")
+            await self._order(member, is_stopped=False)
             member.is_stopped = False
-            await self._order(member, stopped=False)
             await member.backend.start()
         return {"id": id, "state": member.state}
 
@@ -166,8 +166,8 @@ class Kernel:
         """
         member = self.member(id)
         async with member.changing:
+            await self._order(member, is_stopped=True)
             member.is_stopped = True
-            await self._order(member, stopped=True)
             if member.backend is not None:
                 await member.backend.stop(reason, self.config.settings.drain_secs if timeout is None else timeout)
         return {"id": id, "state": member.state}
@@ -178,8 +178,8 @@ class Kernel:
         if member.backend is None:
             return await self.start(id)
         async with member.changing:
+            await self._order(member, is_stopped=False, is_restart=True)
             timeout, overlap, member.is_stopped = self.config.settings.drain_secs, member.entry.overlap, False
-            await self._order(member, stopped=False, restarted=member.restarted + 1)
             if now:
                 await member.backend.restart("operator_request", 0)
             else:
@@ -190,19 +190,22 @@ class Kernel:
                     raise
         return {"id": id, "state": member.state}
 
-    async def _order(self, member: KernelMember, **orders: Any) -> None:
+    async def _order(self, member: KernelMember, *, is_stopped: bool, is_restart: bool = False) -> None:
         """Have the other kernels of the group do the same. Raises UsageError if they cannot be told."""
         if self.group is None or member.creator is not None:
             return
+
+        def change(state: KernelState) -> None:
+            orders = state.servers.setdefault(member.id, {})
+            orders |= {"stopped": is_stopped, "restarted": count_restarts(orders) + is_restart}
+
         try:
-            await asyncio.to_thread(
-                self.state.update, lambda state: state.servers.setdefault(member.id, {}).update(orders)
-            )
+            await asyncio.to_thread(self.state.update, change)
         except OSError as error:
             raise UsageError(
                 f"the other kernels cannot be told: {error}", fix="see that the store of [kernel.group] runs"
             ) from None
-        member.restarted = self.group.count_restarts(member.id)
+        member.restarted = count_restarts(self.state.known.servers.get(member.id))
 
     def follow_orders(self) -> None:
         """Do what operators have had other kernels of the group do."""
@@ -210,7 +213,7 @@ class Kernel:
             member = self.members.get(id)
             if member is None or member.creator is not None or id in self._following:
                 continue
-            is_stopped, count = orders.get("stopped") is True, orders.get("restarted", 0)
+            is_stopped, count = orders.get("stopped") is True, count_restarts(orders)
             if is_stopped != member.is_stopped or (count != member.restarted and not is_stopped):
                 self._following.add(id)
                 work = self.ending.start(self._follow_order(member, is_stopped, count))
@@ -346,7 +349,7 @@ class Kernel:
         if self.group is not None and creator is None:
             room = entry.launch.in_flight or CALLS_AT_ONCE
             member.share_command = partial(self.group.share_command, entry.id, room, entry.overlap)
-            member.restarted = self.group.count_restarts(entry.id)
+            member.restarted = count_restarts(self.state.known.servers.get(entry.id))
         if entry.enabled:
             self._prepare(member)
         return member

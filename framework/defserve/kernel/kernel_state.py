@@ -255,6 +255,12 @@ def _find_differences(before: KernelState, now: KernelState) -> tuple[dict[str, 
     return put, drop
 
 
+def count_restarts(orders: Json | None) -> int:
+    """How often operators have had all kernels start a server again."""
+    count = (orders or {}).get("restarted")
+    return count if isinstance(count, int) else 0
+
+
 # -- The processes of a group: which kernel has one, and how the others get to it.
 
 
@@ -355,6 +361,8 @@ class KernelGroup(Extension):
     def share_command(self, id: str, room: int, overlap: bool, command: Command) -> SharedCommand:
         """A command of the file, as one that all kernels use."""
         shared = SharedCommand(self, id, room, overlap, command)
+        # What was started otherwise before is known as long as its processes run.
+        self._commands = {name: one for name, one in self._commands.items() if one.id != id or name in self._leases}
         self._commands[shared.name] = shared
         return shared
 
@@ -386,7 +394,7 @@ class KernelGroup(Extension):
 
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FINDING_SECONDS
-        key = f"{self.count_restarts(command.id)} {key}"
+        key = f"{count_restarts(self._state.known.servers.get(command.id))} {key}"
         while True:
             command.owner = owner = await self._find_owner(command.name)
             if owner == self.place:
@@ -401,11 +409,6 @@ class KernelGroup(Extension):
                     raise
             # If it is dead, its lease ends soon.
             await asyncio.sleep(FIND_AGAIN_SECONDS)
-
-    def count_restarts(self, id: str) -> int:
-        """How often operators have had all kernels start a server again."""
-        count = self._state.known.servers.get(id, {}).get("restarted")
-        return count if isinstance(count, int) else 0
 
     async def _find_owner(self, name: str) -> KernelPlace:
         """Who has the processes of this name: if nobody does, this kernel does from now on. Raises PeerGone."""
