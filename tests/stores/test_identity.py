@@ -182,6 +182,8 @@ ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
         "redis": "renames keys into a server's part",
     },
     "cli/commands/keys.py": {"open_store": "chooses a server's part"},
+    "kernel/kernel_state.py": {HMAC: "its key is derived"},
+    "kernel/shared_processes.py": {HMAC: "the key of the group is derived"},
     "inspector/state_trees.py": {"open_store": "chooses a server's part"},
 }
 CIPHERS: Final = frozenset(("AESGCM", "ChaCha20Poly1305", "Fernet", "HKDF", "PBKDF2HMAC", "Scrypt"))

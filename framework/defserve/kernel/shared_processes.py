@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024
 """What a seat may be behind. One that reads too slowly loses its seat, and nobody else waits for it."""
+MAX_QUESTIONS: Final = 1_000
 HEALTH_METHODS: Final = frozenset(("ping", "server/discover", "mgp/health/ping"))
 SHUTDOWN: Final = "mgp/lifecycle/shutdown"
 SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
@@ -247,7 +248,7 @@ class SharedProcess:
         """One that names no call belongs to the one that began last, as it does with one client."""
         calls = (sent.seat for sent in reversed(self._sent.values()) if sent.method not in HEALTH_METHODS)
         seat = next((seat for seat in calls if seat in self.seats), next(iter(self.seats), None))
-        if seat is None:
+        if seat is None or len(self._questions) >= MAX_QUESTIONS:
             self._write_soon({"jsonrpc": "2.0", "id": message["id"], "error": NOBODY_TO_ASK})
         else:
             self._questions[message["id"]] = seat
