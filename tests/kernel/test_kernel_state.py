@@ -20,6 +20,7 @@ from defserve.auth.api_keys import ApiKeys
 from defserve.client import Client
 from defserve.client.targets import connect_url
 from defserve.errors import DefserveError, PeerGone, UsageError
+from defserve.kernel import kernel_state
 from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.control import ask_kernel_async
 from defserve.kernel.kernel import Kernel
@@ -155,7 +156,9 @@ async def test_a_caller_with_a_key_has_one_process_at_all_kernels_and_nobody_els
 ) -> None:
     monkeypatch.setenv("DEFSERVE_KEYS_PEPPER", "a pepper that is long enough")
     keys = ApiKeys(tmp_path / "keys.json")
-    ann, bob = [(await keys.create(who, permissions=["ToolInvoke(*)", "ToolsListAll"])).token for who in ("ann", "bob")]
+    ann, bob, cy = [
+        (await keys.create(who, permissions=["ToolInvoke(*)", "ToolsListAll"])).token for who in ("ann", "bob", "cy")
+    ]
     await keys.close()
     path = write_file(tmp_path, sqlite, entry("files"), settings='keys = "keys.json"')
     one, other = (Kernel(load_kernel_config(path)) for _ in range(2))
@@ -168,6 +171,12 @@ async def test_a_caller_with_a_key_has_one_process_at_all_kernels_and_nobody_els
         process = await find_process(here, ann)
         assert await find_process(there, ann) == process
         assert await find_process(there, bob) == await find_process(here, bob) != process
+        # The server's own process, Ann's and Bob's are all there may be, wherever a fourth is asked for.
+        monkeypatch.setattr(kernel_state, "MAX_CHANNELS", 2)
+        for url in (here, there):
+            with pytest.raises(DefserveError, match="files"):
+                await find_process(url, cy)
+        assert await find_process(there, ann) == process
 
 
 async def test_kernels_that_were_given_other_commands_share_no_process(tmp_path: Path, sqlite: str) -> None:

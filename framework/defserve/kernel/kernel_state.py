@@ -32,6 +32,7 @@ from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerGone, Refused, UsageError
 from defserve.kernel.kernel_extension import read_file_stamp
 from defserve.proxying.channel import MAIN_PROCESS_KEY
+from defserve.proxying.conversations import MAX_CHANNELS
 from defserve.proxying.targets import Command
 from defserve.stores.files import hold_file_lock, replace_file
 
@@ -390,7 +391,7 @@ class KernelGroup(Extension):
 
     async def open_seat(self, command: SharedCommand, key: str) -> ClientLink:
         """A seat at a process, wherever it is. Raises PeerGone if there is none to be had in time."""
-        from defserve.kernel.shared_processes import RemoteSeat
+        from defserve.kernel.shared_processes import OwnerGone, RemoteSeat
 
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FINDING_SECONDS
@@ -404,7 +405,7 @@ class KernelGroup(Extension):
                 return await RemoteSeat.connect(
                     (owner.host, owner.port), self._link_key, request, lambda: self._move_soon(command.id)
                 )
-            except PeerGone:
+            except OwnerGone:
                 if loop.time() > deadline:
                     raise
             # If it is dead, its lease ends soon.
@@ -431,12 +432,14 @@ class KernelGroup(Extension):
 
     async def _give_seat(self, request: Json) -> ProcessSeat:
         """The seat that another kernel asks for."""
+        from defserve.kernel.shared_processes import OwnerGone
+
         name, key = request.get("command"), request.get("key")
         command = self._commands.get(name) if isinstance(name, str) else None
         if command is None or command.name not in self._leases or not isinstance(key, str):
-            raise PeerGone("this kernel does not run that server")
+            raise OwnerGone("this kernel does not run that server")
         if request.get("id") != self.place.kernel:
-            raise PeerGone("another kernel was meant, which has gone")
+            raise OwnerGone("another kernel was meant, which has gone")
         return await self._sit_down(command, key)
 
     async def _sit_down(self, command: SharedCommand, key: str) -> ProcessSeat:
@@ -453,6 +456,8 @@ class KernelGroup(Extension):
     async def _start_process(self, command: SharedCommand, place: tuple[str, str]) -> SharedProcess:
         from defserve.kernel.shared_processes import SharedProcess
 
+        if sum(name == command.name for name, _ in self.processes) > MAX_CHANNELS:
+            raise PeerGone(f"all of its {MAX_CHANNELS} processes are in use, at all kernels together")
         if not command.overlap:
             old = (one for (name, _), one in tuple(self.processes.items()) if name == command.name)
             await asyncio.gather(*(one.aclose() for one in old))

@@ -371,8 +371,13 @@ MAX_REASON_LENGTH: Final = 4_000
 MESSAGE, BEAT, END, MOVE = b"m", b"b", b"e", b"v"
 """What a frame is: a message, nothing but a sign of life, the end and its reason, a request to sit elsewhere."""
 
+
+class OwnerGone(PeerGone):
+    """The kernel that was asked cannot be reached, or does not run the server any more: another one may."""
+
+
 OpenSeat = Callable[[Json], Awaitable[ProcessSeat]]
-"""Gives the seat that another kernel asks for. Raises PeerGone if there is none here."""
+"""Gives the seat that another kernel asks for. Raises OwnerGone if it is not here, PeerGone if there is none."""
 
 
 class SealedFrames:
@@ -444,18 +449,18 @@ class RemoteSeat:
     async def connect(
         cls, at: tuple[str, int], key: bytes, request: Mapping[str, Any], on_moved: Callable[[], None]
     ) -> RemoteSeat:
-        """Ask the kernel at an address for a seat. Raises PeerGone if it cannot be reached, or refuses."""
+        """Ask the kernel at an address for a seat. Raises OwnerGone if it has none, PeerGone if it refuses."""
         try:
             async with asyncio.timeout(OPENING_SECONDS):
                 reader, writer = await asyncio.open_connection(*at)
         except (OSError, TimeoutError) as error:
-            raise PeerGone(f"the kernel at {at[0]}:{at[1]} cannot be reached: {error or 'it is late'}") from None
+            raise OwnerGone(f"the kernel at {at[0]}:{at[1]} cannot be reached: {error or 'it is late'}") from None
         try:
             frames = await _greet_owner(reader, writer, key)
             frames.write_frame(MESSAGE, json.dumps(dict(request)).encode())
             kind, data = await frames.read_frame(START_SECONDS)
             if kind != MESSAGE:
-                raise PeerGone(_format_reason(data))
+                raise (OwnerGone if kind == MOVE else PeerGone)(_format_reason(data))
         except BaseException:
             writer.close()
             raise
@@ -489,7 +494,7 @@ async def _greet_owner(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
             nonces = nonce + await reader.readexactly(NONCE_BYTES)
             proof = await reader.readexactly(NONCE_BYTES)
     except (OSError, TimeoutError, asyncio.IncompleteReadError):
-        raise PeerGone("the other kernel left before it answered") from None
+        raise OwnerGone("the other kernel left before it answered") from None
     write_key, read_key = _make_keys(key, nonces)
     if not hmac.compare_digest(proof, hmac.digest(read_key, nonces, "sha256")):
         raise PeerGone("the kernel that answers is not one of this group")
@@ -563,7 +568,8 @@ class SeatServer:
         try:
             seat = await self._open_seat(object_or_empty(_parse_message(opening)))
         except PeerGone as error:
-            frames.write_frame(END, error.message[:MAX_REASON_LENGTH].encode())
+            kind = MOVE if isinstance(error, OwnerGone) else END
+            frames.write_frame(kind, error.message[:MAX_REASON_LENGTH].encode())
             await frames.drain()
             return
         frames.write_frame(MESSAGE)
