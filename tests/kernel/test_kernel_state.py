@@ -265,7 +265,7 @@ def test_a_kernel_alone_loads_nothing_of_a_group(tmp_path: Path) -> None:
 
 
 async def test_two_changes_at_once_are_both_kept(sqlite: str) -> None:
-    one, other = (SharedState(sqlite, identify_server("desk")) for _ in range(2))
+    one, other = states = [SharedState(sqlite, identify_server("desk")) for _ in range(2)]
     await asyncio.gather(
         *(
             asyncio.to_thread(state.update, lambda kept, name=f"{place}.{number}": kept.pins.update({name: {"a": "1"}}))
@@ -274,7 +274,13 @@ async def test_two_changes_at_once_are_both_kept(sqlite: str) -> None:
         )
     )
     assert one.refresh() and one.known.pins.keys() == {f"{place}.{number}" for place in (0, 1) for number in range(10)}
-    assert SharedState(sqlite, identify_server("another")).known.pins == {}
+    states.append(SharedState(sqlite, identify_server("another")))
+    assert states[-1].known.pins == {}
+    for state in states:
+        state.close()
+    # It connects again when it is needed.
+    assert not one.refresh()
+    one.close()
 
 
 # -- kernels as processes: `kill -9` of the one that owns a server

@@ -31,7 +31,14 @@ from defserve.kernel.governance.governance import Governance
 from defserve.kernel.governance.marks_and_pins import check_marks
 from defserve.kernel.governance.server_directory import check_register_rules, make_guarded_resolver
 from defserve.kernel.kernel_extension import KernelExtension
-from defserve.kernel.kernel_state import KernelGroup, KernelState, SharedState, StateFile, count_restarts
+from defserve.kernel.kernel_state import (
+    KernelGroup,
+    KernelState,
+    SharedState,
+    StateFile,
+    count_restarts,
+    parse_link_address,
+)
 from defserve.kernel.members import CALLS_AT_ONCE, KernelMember, ServerCreator, ServerJournal, summarize_call_history
 from defserve.kernel.operator_actions import (
     ACCESS_GRANT,
@@ -486,7 +493,7 @@ def _share(
         return options, StateFile(config.path), None
     from defserve.stores.identity import identify_server
 
-    store, link = fill(group.store, environ), fill(group.link, environ)
+    store, link = fill(group.store, environ), parse_link_address(fill(group.link, environ))
     url = getattr(options.get("auth"), "resource_url", "")
     identity = identify_server(config.settings.name, namespace=options.get("namespace"), url=url)
     state = SharedState(store, identity)

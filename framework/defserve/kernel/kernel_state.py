@@ -152,8 +152,8 @@ class SharedState(StateFile):
 
         self._store: ServerStore = make_server_store(address, identity, what="the store of [kernel.group]")
         self.where = f"the store of {identity.label}"
-        self._loop = asyncio.new_event_loop()
-        Thread(target=self._loop.run_forever, name="defserve kernel state", daemon=True).start()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread, self._lock = Thread(), Lock()
         self.known = KernelState()
         self._revision: bytes = b""
         self._told: bytes = b""
@@ -161,6 +161,7 @@ class SharedState(StateFile):
             self.secret = self._run(self._load_secret())
             self._run(self._load())
         except Refused as error:
+            self.close()
             raise UsageError(
                 f"the store of [kernel.group] cannot be used: {error.message}", fix="start it, or correct its address"
             ) from None
@@ -181,14 +182,26 @@ class SharedState(StateFile):
         return was != self._told
 
     def close(self) -> None:
-        """Give the connections back. What is known stays."""
+        """Give the connections and the thread back. What is known stays, and the next use connects again."""
+        if (loop := self._loop) is None:
+            return
         with suppress(Refused):
             self._run(self._store.close())
+        self._loop = None
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join(STORE_SECONDS)
+        if not loop.is_running():
+            loop.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         from defserve.stores.store import StoreUnavailable
 
-        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if (loop := self._loop) is None:
+                loop = self._loop = asyncio.new_event_loop()
+                self._thread = Thread(target=loop.run_forever, name="defserve kernel state", daemon=True)
+                self._thread.start()
+        waiting = asyncio.run_coroutine_threadsafe(work, loop)
         try:
             return waiting.result(STORE_SECONDS)
         except TimeoutError:
@@ -335,11 +348,13 @@ class KernelGroup(Extension):
 
     name = "kernel group"
 
-    def __init__(self, kernel: Kernel, state: SharedState, identity: ServerIdentity, store: str, link: str) -> None:
+    def __init__(
+        self, kernel: Kernel, state: SharedState, identity: ServerIdentity, store: str, link: tuple[str, int]
+    ) -> None:
         from defserve.stores.identity import make_server_store
 
         self._kernel, self._state = kernel, state
-        self._host, self._port = _parse_link_address(link)
+        self._host, self._port = link
         self._store = make_server_store(store, identity, what="the store of [kernel.group]")
         self._link_key = identity.derive_key(state.secret, "kernel link")
         self._digest_key = identity.derive_key(state.secret, "kernel launch")
@@ -499,7 +514,7 @@ class KernelGroup(Extension):
             self._moving.discard(id)
 
 
-def _parse_link_address(text: str) -> tuple[str, int]:
+def parse_link_address(text: str) -> tuple[str, int]:
     """The host and port of a link. Raises UsageError for one that other kernels could not reach."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
