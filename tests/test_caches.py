@@ -97,6 +97,8 @@ CACHES: dict[str, tuple[str, str]] = {
     "base/peer_bounds.py:RecentItems": (OURS, "the number and the bytes that its maker gives"),
     "base/peer_bounds.py:_sizes": (OURS, "a number for each item that is kept"),
     "serve/lifespans.py:_queue": ("how slowly it reads", "the answers it asked for"),
+    "kernel/shared_processes.py:_unread": ("what a process says", "64 MB a seat, which then ends"),
+    "kernel/shared_processes.py:_waiting": ("calls of the kernels of a group", "in_flight for each of them"),
     "kernel/members.py:follower": ("lines of its servers", "1000 lines of 2,000 characters"),
     "openapi/sending.py:incoming": (OURS, "two messages"),
     "client/audit.py:_waiting": ("what servers claim, and how slowly the audit server reads", "16 MB"),

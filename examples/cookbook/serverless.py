@@ -1,8 +1,9 @@
-"""A function of the cloud: `app` is a plain ASGI app without sessions, so any instance may answer any request."""
+"""A function of the cloud, without sessions: `app` for platforms that run ASGI apps, `handler` for AWS Lambda."""
 
 import os
 from typing import Annotated
 
+from mangum import Mangum
 from pydantic import BaseModel
 
 from defserve import Server, safe
@@ -24,3 +25,4 @@ def count_words(text: Annotated[str, "Words with spaces between them."]) -> Coun
 
 
 app = server.asgi(stateless=True, allowed_hosts=[os.environ.get("PUBLIC_HOST", "localhost")])
+handler = Mangum(app, lifespan="off")

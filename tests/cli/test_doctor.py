@@ -161,3 +161,15 @@ def test_of_a_kernel_it_says_which_servers_are_started_for_each_call(defserve: R
     assert 'per = "shared"' in found(defserve, "mgp.toml")[doctor.KERNEL, "plain"]["fix"]
     (folder / "mgp.toml").write_text(f'[kernel]\nkeys = "keys.json"\n{text}')
     assert {each["state"] for each in found(defserve, "mgp.toml").values()} == {"ok"}
+
+
+def test_of_a_group_of_kernels_it_says_what_other_machines_would_miss(defserve: Run, folder: Path):
+    def find_states(settings: str, group: str) -> dict[str, str]:
+        (folder / "mgp.toml").write_text(f"[kernel]\n{settings}\n[kernel.group]\n{group}\n")
+        rows = found(defserve, "mgp.toml").items()
+        return {name: each["state"] for (kind, name), each in rows if kind == doctor.GROUP}
+
+    assert find_states("", 'store = "sqlite:///a.db"') == {"store": "missing", "link": "ok"}
+    assert find_states("", 'store = "postgres://a/b"') == {"store": "ok", "link": "missing"}
+    whole = find_states('keys = "keys.json"\naudit = "redis://a"', 'store = "${STORE}"\nlink = "${HOST_ADDRESS}:8300"')
+    assert whole == {"store": "ok", "link": "ok", "keys": "missing"}

@@ -34,6 +34,8 @@ LANGUAGES: Final = {
     ".html": "html",
     ".md": "markdown",
     ".conf": "nginx",
+    ".yaml": "yaml",
+    ".service": "ini",
 }
 # What a reader does not look for: the map, what other pages show as well, what is for those who change defserve.
 UNSEARCHED: Final = (

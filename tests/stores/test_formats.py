@@ -21,8 +21,8 @@ from redis.asyncio import Redis
 from defserve.auth.api_keys import ApiKeys
 from defserve.auth.issuers import IssuerUnavailable
 from defserve.auth.signed_tokens import DeniedTokens
+from defserve.cli.commands.state import adopt_store
 from defserve.errors import UsageError
-from defserve.stores.adoption import adopt_store
 from defserve.stores.audit import log_file as audit
 from defserve.stores.audit.chain import AuditHead, AuditKeys, make_head_path
 from defserve.stores.audit.log_file import AuditLog, verify_audit_log

@@ -161,11 +161,6 @@ ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
         "open_store": "the helper itself",
         "redis": "makes stores; who calls it is looked at",
     },
-    "stores/adoption.py": {
-        HMAC: "what 0.1.0 derived, kept in the part of the server that it is given to",
-        "open_store": "gives what names no server to one",
-        "redis": "renames keys into a server's part",
-    },
     "stores/redis.py": {"redis": "the store itself: its spaces come from ServerStore, but for the format"},
     "stores/postgres.py": {"redis": "the store itself: its spaces come from ServerStore"},
     "stores/shared/worker_link.py": {"redis": "its prefix is the identity's"},
@@ -181,8 +176,14 @@ ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
     "protocols/mcp/asking/round_trips.py": {HMAC: "its secret is derived"},
     "protocols/mcp/events/event_log.py": {HMAC: "its key is derived"},
     "protocols/mcp/events/sending.py": {HMAC: "the key is the subscriber's own, for its own endpoint"},
-    "cli/commands/state.py": {"open_store": "chooses a server's part"},
+    "cli/commands/state.py": {
+        HMAC: "what 0.1.0 derived, kept in the part of the server that it is given to",
+        "open_store": "chooses a server's part, or gives what names no server to one",
+        "redis": "renames keys into a server's part",
+    },
     "cli/commands/keys.py": {"open_store": "chooses a server's part"},
+    "kernel/kernel_state.py": {HMAC: "its key is derived"},
+    "kernel/shared_processes.py": {HMAC: "the key of the group is derived"},
     "inspector/state_trees.py": {"open_store": "chooses a server's part"},
 }
 CIPHERS: Final = frozenset(("AESGCM", "ChaCha20Poly1305", "Fernet", "HKDF", "PBKDF2HMAC", "Scrypt"))

@@ -198,3 +198,23 @@ def test_a_holder_who_could_not_release_has_it_again_at_once(run: Run):
         await Lease(store, "tree", b"other").acquire(10)
 
     run(take_again())
+
+
+def test_a_holder_is_told_when_another_has_its_lease(run: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(leases, "RENEWED_EVERY", 0.01)
+    store = MemoryStore()
+
+    async def lose() -> None:
+        lost = asyncio.Event()
+        lease = Lease(store, "tree", b"one")
+        lease.on_lost = lost.set
+        await lease.acquire(10)
+        assert await lease.find_holder() == b"one" and await lease.is_held()
+        # As if it had been paused until its lease had ended.
+        await Lease(store, "tree", b"one").release()
+        await Lease(store, "tree", b"other").acquire(10)
+        async with asyncio.timeout(10):
+            await lost.wait()
+        assert await lease.find_holder() == b"other" and not await lease.is_held()
+
+    run(lose())

@@ -80,7 +80,7 @@ class Principal:
         return self.covers(replace(self, credential=credential, scopes=frozenset(scopes)))
 
     @property
-    def rights_class(self) -> Hashable:
+    def rights_class(self) -> tuple[type[Principal], Hashable]:
         """Two credentials of one principal have the same one only if each covers the other."""
         return type(self), self.scopes if type(self) is Principal else self.credential
 
@@ -214,7 +214,7 @@ class ApiKeyPrincipal(Principal):
         return {(self.key, limit): Rate(count / seconds, count) for limit, count, seconds in counts if count}
 
     @property
-    def rights_class(self) -> Hashable:
+    def rights_class(self) -> tuple[type[Principal], Hashable]:
         return type(self), self.scopes
 
     def _has_rights_of(self, other: Principal) -> bool:

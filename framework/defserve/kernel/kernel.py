@@ -6,24 +6,20 @@ What it remembers beside that file (digests of tools, grants, decisions) is in i
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.secret_references import SecretReader
 from defserve.client.link import ResolveHost
-from defserve.core.json_values import is_array, is_object
 from defserve.errors import DefserveError, InvalidParams, UsageError
-from defserve.kernel.config.entries import KernelConfig, ServerEntry, find_server_changes
+from defserve.kernel.config.entries import KernelConfig, ServerEntry, fill, find_server_changes
 from defserve.kernel.config.loading import load_kernel_config
 from defserve.kernel.governance.access import (
     find_open_servers,
@@ -32,10 +28,18 @@ from defserve.kernel.governance.access import (
     needs_access_control,
 )
 from defserve.kernel.governance.governance import Governance
-from defserve.kernel.governance.marks import check_marks
+from defserve.kernel.governance.marks_and_pins import check_marks
 from defserve.kernel.governance.server_directory import check_register_rules, make_guarded_resolver
-from defserve.kernel.kernel_extension import KernelExtension, read_file_stamp
-from defserve.kernel.members import KernelMember, ServerCreator, ServerJournal, summarize_call_history
+from defserve.kernel.kernel_extension import KernelExtension
+from defserve.kernel.kernel_state import (
+    KernelGroup,
+    KernelState,
+    SharedState,
+    StateFile,
+    count_restarts,
+    parse_link_address,
+)
+from defserve.kernel.members import CALLS_AT_ONCE, KernelMember, ServerCreator, ServerJournal, summarize_call_history
 from defserve.kernel.operator_actions import (
     ACCESS_GRANT,
     ACCESS_QUERY,
@@ -48,9 +52,9 @@ from defserve.kernel.operator_actions import (
     list_held_tools,
     show_audit,
 )
+from defserve.protocols.mcp.asking.server_secret import SECRET_VARIABLE
 from defserve.search.ranking import Search
 from defserve.server.server import Server
-from defserve.stores.files import hold_file_lock, replace_file
 
 MAX_SEARCH_RESULTS: Final = 20
 
@@ -75,12 +79,18 @@ class Kernel:
         self.leaving: dict[str, KernelMember] = {}
         """Servers that were removed and have not gone yet. Their ids and names are not free."""
         self.ending = BackgroundTasks()
-        state = StateFile(config.path)
-        self.server = _server(config, state, options)
+        self._following: set[str] = set()
+        server_options, state, make_group = _share(config, self._environ, options)
+        self.server = _server(config, state, server_options)
         self.mounts = self.server.mounts
+        self.state = state
         self.governance = Governance(self, state)
         # It looks at a tool before the others do: what it refuses is recorded.
         self.server.extensions = (self.governance, *self.server.extensions)
+        self.group: KernelGroup | None = None
+        if make_group is not None:
+            self.group = make_group(self)
+            self.server.extensions = (self.group, *self.server.extensions)
         self.access, self.permissions = AccessVerbs(self), PermissionVerbs(self)
         if (access := self.governance.access) is not None:
             answers = {ACCESS_QUERY: access.answer_query, ACCESS_GRANT: access.grant, ACCESS_REVOKE: access.revoke}
@@ -113,10 +123,18 @@ class Kernel:
 
     def ps(self) -> list[dict[str, Any]]:
         """Every server, its state and its figures."""
+        held = self.governance.pins.list_held_names
         return [
-            {**member.make_ps_row(), "held": self.governance.pins.list_held_names(member.id)}
+            {**member.make_ps_row(), "held": held(member.id), **self._find_owner(member)}
             for member in self.members.values()
         ]
+
+    def _find_owner(self, member: KernelMember) -> dict[str, Any]:
+        """In a group, the kernel that has the process of a server, by the address of its link."""
+        if self.group is None:
+            return {}
+        owner = self.group.find_owner(member.backend.target) if member.backend is not None else None
+        return {"kernel": owner.shown if owner is not None else None}
 
     def history(self) -> list[dict[str, Any]]:
         """How long the calls of each server took in the last ten minutes, as far back as they are remembered."""
@@ -143,6 +161,7 @@ class Kernel:
                 self._prepare(member)
             if member.backend is None:
                 raise UsageError(f"{id} cannot be started: {member.problem}", fix=f"{member.entry.where}: {member.fix}")
+            await self._order(member, is_stopped=False)
             member.is_stopped = False
             await member.backend.start()
         return {"id": id, "state": member.state}
@@ -154,6 +173,7 @@ class Kernel:
         """
         member = self.member(id)
         async with member.changing:
+            await self._order(member, is_stopped=True)
             member.is_stopped = True
             if member.backend is not None:
                 await member.backend.stop(reason, self.config.settings.drain_secs if timeout is None else timeout)
@@ -165,6 +185,7 @@ class Kernel:
         if member.backend is None:
             return await self.start(id)
         async with member.changing:
+            await self._order(member, is_stopped=False, is_restart=True)
             timeout, overlap, member.is_stopped = self.config.settings.drain_secs, member.entry.overlap, False
             if now:
                 await member.backend.restart("operator_request", 0)
@@ -175,6 +196,62 @@ class Kernel:
                     self.journal.add_line(id, "problem", member.hidden(f"it was not restarted: {error}"))
                     raise
         return {"id": id, "state": member.state}
+
+    async def _order(self, member: KernelMember, *, is_stopped: bool, is_restart: bool = False) -> None:
+        """Have the other kernels of the group do the same. Raises UsageError if they cannot be told."""
+        if self.group is None or member.creator is not None:
+            return
+
+        def change(state: KernelState) -> None:
+            orders = state.servers.setdefault(member.id, {})
+            orders |= {"stopped": is_stopped, "restarted": count_restarts(orders) + is_restart}
+
+        try:
+            await asyncio.to_thread(self.state.update, change)
+        except OSError as error:
+            raise UsageError(
+                f"the other kernels cannot be told: {error}", fix="see that the store of [kernel.group] runs"
+            ) from None
+        member.restarted = count_restarts(self.state.known.servers.get(member.id))
+
+    def follow_orders(self) -> None:
+        """Do what operators have had other kernels of the group do."""
+        for id, orders in self.state.known.servers.items() if self.group is not None else ():
+            member = self.members.get(id)
+            if member is None or member.creator is not None or id in self._following:
+                continue
+            is_stopped, count = orders.get("stopped") is True, count_restarts(orders)
+            if is_stopped != member.is_stopped or (count != member.restarted and not is_stopped):
+                self._following.add(id)
+                work = self.ending.start(self._follow_order(member, is_stopped, count))
+                work.add_done_callback(lambda done, id=id: self._following.discard(id))
+
+    async def _follow_order(self, member: KernelMember, is_stopped: bool, restarted: int) -> None:
+        is_started, member.restarted = member.is_stopped and not is_stopped, restarted
+        member.is_stopped = is_stopped
+        if member.backend is None:
+            return
+        if is_stopped:
+            async with member.changing:
+                await member.backend.stop("operator_request", self.config.settings.drain_secs)
+        elif is_started:
+            async with member.changing:
+                await member.backend.start()
+        else:
+            await self.renew_server(member.id, "operator_request")
+
+    async def renew_server(self, id: str, reason: str) -> None:
+        """Open a server again where it runs now. If that fails, it is opened when its process ends."""
+        member = self.members.get(id)
+        if member is None or member.backend is None or member.is_stopped:
+            return
+        async with member.changing:
+            try:
+                await member.backend.renew(
+                    reason, timeout=self.config.settings.drain_secs, overlap=member.entry.overlap
+                )
+            except DefserveError as error:
+                self.journal.add_line(id, "problem", member.hidden(f"it was not opened again: {error}"))
 
     async def search(self, query: str, top: int = 5) -> list[dict[str, Any]]:
         """The tools that fit a query best, whoever may use them: who asks operates the kernel."""
@@ -219,6 +296,7 @@ class Kernel:
     async def refresh(self) -> None:
         """Take over what operators have decided at other kernels of the same file."""
         await self.governance.refresh()
+        self.follow_orders()
 
     async def reload(self) -> dict[str, Any]:
         """Read the file again and do what it says now. A file with a mistake changes nothing: UsageError names it.
@@ -275,6 +353,10 @@ class Kernel:
     ) -> KernelMember:
         member = self.members[entry.id] = KernelMember(entry, self._environ, resolve, self._secrets)
         member.creator = creator
+        if self.group is not None and creator is None:
+            room = entry.launch.in_flight or CALLS_AT_ONCE
+            member.share_command = partial(self.group.share_command, entry.id, room, entry.overlap)
+            member.restarted = count_restarts(self.state.known.servers.get(entry.id))
         if entry.enabled:
             self._prepare(member)
         return member
@@ -402,6 +484,26 @@ def _check(config: KernelConfig) -> None:
     check_register_rules(config.settings.register)
 
 
+def _share(
+    config: KernelConfig, environ: Mapping[str, str], options: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], StateFile, Callable[[Kernel], KernelGroup] | None]:
+    """The options of the server, what the kernel remembers, and what makes its group if the file has one."""
+    group = config.settings.group
+    if group is None:
+        return options, StateFile(config.path), None
+    from defserve.stores.identity import identify_server
+
+    store, link = fill(group.store, environ), parse_link_address(fill(group.link, environ))
+    url = getattr(options.get("auth"), "resource_url", "")
+    identity = identify_server(config.settings.name, namespace=options.get("namespace"), url=url)
+    state = SharedState(store, identity)
+    shared: dict[str, Any] = {} if config.settings.events not in ("", "memory") else {"store": store}
+    if not os.environ.get(SECRET_VARIABLE):
+        # What one kernel has sealed, another one opens.
+        shared["secret"] = identity.derive_key(state.secret, "kernel questions")
+    return {**shared, **options}, state, lambda kernel: KernelGroup(kernel, state, identity, store, link)
+
+
 def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) -> Server:
     settings = config.settings
     level: Any = settings.level
@@ -421,88 +523,3 @@ def _server(config: KernelConfig, state: StateFile, options: Mapping[str, Any]) 
         of_file["auth"] = ApiKeys(settings.keys)
     given = {name: value for name, value in of_file.items() if value is not None}
     return Server(settings.name, **{**given, **options})
-
-
-# -- What a kernel remembers beside its file: the digests of tools, who was granted what, what operators decided.
-#
-# It is one file, made when there is something to remember. Several kernels may serve one mgp.toml, so each change is
-# made to what the file says at that moment, under a lock, and the file is replaced whole. `refresh` reads what others
-# did.
-
-
-VERSION: Final = 1
-MAX_STATE_BYTES: Final = 64 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class KernelState:
-    """`pins` are digests by server and tool, `definitions` what they are digests of. `access` are entries by server,
-    `permissions` the decisions of operators by server and permission."""
-
-    pins: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
-    access: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
-    definitions: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict[str, dict[str, dict[str, Any]]])
-    permissions: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict[str, dict[str, dict[str, Any]]])
-
-
-class StateFile:
-    """`known` is what the file said last. Nobody else changes it: give `update` what to change. Raises UsageError for
-    a file that cannot be read."""
-
-    def __init__(self, config: Path) -> None:
-        self.path = config.with_suffix(".state.json")
-        self._lock = Lock()
-        self._stamp = read_file_stamp(self.path)
-        self.known = self._read_state()
-
-    def update(self, change: Callable[[KernelState], None]) -> None:
-        """Make a change to what is kept now. When it returns, the change is safe. Raises OSError if it cannot be."""
-        with self._lock, hold_file_lock(self.path.with_name(f"{self.path.name}.lock")):
-            try:
-                state = self._read_state()
-            except UsageError as error:
-                raise OSError(error.problem) from None
-            change(state)
-            kept = {"version": VERSION, **asdict(state)}
-            replace_file(self.path, json.dumps(kept, indent=1, sort_keys=True).encode() + b"\n")
-            self.known = state
-
-    def refresh(self) -> bool:
-        """Read what others have written meanwhile. Returns whether the file has changed. Raises UsageError."""
-        with self._lock:
-            if (stamp := read_file_stamp(self.path)) == self._stamp:
-                return False
-            self.known, self._stamp = self._read_state(), stamp
-            return True
-
-    def _read_state(self) -> KernelState:
-        try:
-            if self.path.stat().st_size > MAX_STATE_BYTES:
-                raise ValueError
-            found = json.loads(self.path.read_bytes())
-        except FileNotFoundError:
-            return KernelState()
-        except (OSError, ValueError, RecursionError):
-            found = None
-        if is_object(found) and found.pop("version", None) == VERSION and _is_sound(found):
-            return KernelState(**{name: found[name] for name in KernelState.__slots__ if name in found})
-        raise UsageError(
-            f"{self.path} cannot be read, or is not what a kernel of this version writes",
-            fix="restore it; or remove it, and approve tools and grant access anew",
-        )
-
-
-def _is_sound(found: dict[str, Any]) -> bool:
-    pins, access = found.get("pins"), found.get("access")
-    return (
-        is_object(pins)
-        and all(is_object(each) and all(isinstance(text, str) for text in each.values()) for each in pins.values())
-        and is_object(access)
-        and all(is_array(each) and all(map(is_object, each)) for each in access.values())
-        and all(_is_table(found.get(name, {})) for name in ("definitions", "permissions"))
-    )
-
-
-def _is_table(found: Any) -> bool:
-    """Objects by server and name."""
-    return is_object(found) and all(is_object(each) and all(map(is_object, each.values())) for each in found.values())

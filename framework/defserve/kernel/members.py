@@ -62,6 +62,10 @@ class KernelMember:
         self.creator: ServerCreator | None = None
         self.health = ""
         self.changing = asyncio.Lock()
+        self.share_command: Callable[[Command], Command] | None = None
+        """Makes a command one that all kernels of a group use."""
+        self.restarted = 0
+        """How many orders to start it again this kernel has followed."""
 
     @property
     def id(self) -> str:
@@ -109,7 +113,8 @@ class KernelMember:
             return Remote(
                 launch.url, token=launch.auth_token or None, headers=launch.headers, resolve=self._resolve, **how
             )
-        return Command(launch.command, *launch.args, env=launch.env, cwd=launch.cwd or None, **how)
+        command = Command(launch.command, *launch.args, env=launch.env, cwd=launch.cwd or None, **how)
+        return command if self.share_command is None else self.share_command(command)
 
     @property
     def uses_secrets(self) -> bool:

@@ -19,7 +19,7 @@ from defserve.core.call import Call
 from defserve.core.messages import Params
 from defserve.errors import MethodNotFound, PeerError, UsageError
 from defserve.kernel.governance.access import INTERACTIVE_POLICY, KernelAccess, PermissionDecision, require_operator
-from defserve.kernel.governance.pins import digest_held_tools
+from defserve.kernel.governance.marks_and_pins import digest_held_tools
 from defserve.kernel.members import KernelMember
 from defserve.protocols.mgp import vocabulary
 from defserve.protocols.mgp.audit import MAX_REPLAYED_EVENTS, ReadableAuditLog, find_readable_log, replay_audit_log

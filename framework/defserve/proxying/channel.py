@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pydantic_core import to_json
 
 from defserve.auth.authority import is_stranger
+from defserve.auth.principals import Principal
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.version import VERSION
 from defserve.client.eras import (
@@ -445,6 +446,9 @@ class Updates:
 # -- Who is served: which calls may share one conversation with a backend.
 
 
+MAIN_PROCESS_KEY: Final = "main"
+"""The key of a backend's own conversation. No client has it: theirs are lists."""
+
 OFFERED: Final = ("elicitation", "sampling", "roots")
 """What a front may offer to a backend, beside views. Everything else of its offer concerns us alone."""
 
@@ -476,6 +480,17 @@ class FrontClient(NamedTuple):
     def credential(self) -> str:
         """Names the key or token that it showed."""
         return self.caller.credential if self.caller is not None else ""
+
+    @property
+    def process_key(self) -> str:
+        """The same wherever this client calls next. Empty: it is known by its session or its call alone."""
+        caller = self.caller
+        if self.key is None or self.session is not None or not isinstance(caller, Principal):
+            return ""
+        # As `rights_class` has it, which another process could not compare.
+        kind, rights = caller.rights_class
+        own = "" if isinstance(rights, frozenset) else caller.credential
+        return encode([self.principal, kind.__name__, sorted(caller.scopes), own, self.offers]).decode()
 
 
 @dataclass(slots=True, eq=False)

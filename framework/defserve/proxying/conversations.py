@@ -36,9 +36,9 @@ from defserve.protocols.mgp.vocabulary import (
 )
 from defserve.proxying import boundary
 from defserve.proxying.boundary import make_busy_error
-from defserve.proxying.channel import BackendChannel, FrontClient
+from defserve.proxying.channel import MAIN_PROCESS_KEY, BackendChannel, FrontClient
 from defserve.proxying.mounted import CLEAN_EXIT_REASON, RestartCountersByKey, RestartPolicy, RestartRefusal
-from defserve.proxying.targets import ChannelSharing, SpareChildren
+from defserve.proxying.targets import ChannelSharing, Command, SpareChildren
 
 if TYPE_CHECKING:
     from defserve.core.call import Call
@@ -133,7 +133,8 @@ class BackendChannels:
         # The era that the first conversation found saves the others a probe.
         version = server.target.version or (server.era if front is not None else None)
         if front is None or not await self._open_with_spare(channel, version, front):
-            await channel.open(await server.target.link(server.take_stderr), version)
+            key = MAIN_PROCESS_KEY if front is None else front.process_key
+            await channel.open(await server.target.link(server.take_stderr, key), version)
         if server.decides is not None and channel.offers_mgp:
             try:
                 await self._begin_grants(channel, server.decides)
@@ -145,7 +146,8 @@ class BackendChannels:
 
     async def _open_with_spare(self, channel: BackendChannel, version: str | None, front: FrontClient) -> bool:
         """Open it with a child that waits for a caller. False: there is none, so one has to be started."""
-        if not self._server.target.isolates:
+        target = self._server.target
+        if not target.isolates or (isinstance(target, Command) and target.is_joined and front.process_key):
             return False
         link = self.spares.take(is_for_one_call=front.key is None)
         if link is not None:

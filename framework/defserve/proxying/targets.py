@@ -144,8 +144,8 @@ class Remote(Address):
         """Whether another conversation is another process."""
         return False
 
-    async def link(self, on_stderr: Callable[[str], None]) -> ClientLink:
-        """Connect. Raises PeerError or PeerGone if there is no way to."""
+    async def link(self, on_stderr: Callable[[str], None], key: str = "") -> ClientLink:
+        """Connect. Raises PeerError or PeerGone if there is no way to. The `key` is that of `Command.link`."""
         from defserve.client.targets import connect_url
 
         return await connect_url(
@@ -201,8 +201,16 @@ class Command:
         """Whether another conversation is another process."""
         return True
 
-    async def link(self, on_stderr: Callable[[str], None]) -> ClientLink:
-        """Start the child. Raises PeerGone if it cannot be started."""
+    @property
+    def is_joined(self) -> bool:
+        """Whether links with the same key lead to one process."""
+        return False
+
+    async def link(self, on_stderr: Callable[[str], None], key: str = "") -> ClientLink:
+        """Start the child. Raises PeerGone if it cannot be started.
+
+        The `key` says whom it is for, where several processes of this front share a child; empty: for nobody else.
+        """
         from defserve.client.links.stdio import ProcessLink
 
         return await ProcessLink.spawn(

@@ -146,6 +146,7 @@ TASK_ACCOUNT_SPACES: Final = SpaceFamily("task account:")
 EVENT_LOG_SPACES: Final = SpaceFamily("event log:")
 EVENT_NEWS_SPACE: Final = Space("event news")
 WEBHOOK_SPACES: Final = SpaceFamily("webhooks:")
+KERNEL_STATE_SPACE: Final = Space("kernel state")
 
 SPACES_WITHOUT_SERVER: Final = frozenset((FORMAT_SPACE, AUDIT_HEADS_SPACE, AUDIT_LOG_SPACES))
 PERMANENT_SPACES: Final = frozenset((API_KEYS_SPACE, SECRETS_SPACE, DENIED_TOKENS_SPACE, CHECKPOINT_SPACES))
@@ -156,7 +157,7 @@ SPACE_DESCRIPTIONS: Final[Mapping[str, str]] = {
     SERVER_SPACES: "after the colon the identity of a server, a colon, and one of the other names",
     API_KEYS_SPACE: "each API key under its id. 0.1.0 also kept the secret of checkpoint ids here, as `checkpoints`",
     SECRETS_SPACE: "`checkpoints` is the secret of checkpoint ids, `checkpoints 0.1.0` what 0.1.0 made them with; "
-    "`events` is that of event cursors",
+    "`events` is that of event cursors, `kernels` that of the link between the kernels of a group",
     AUDIT_HEADS_SPACE: "the last signed head of each audit log that is anchored here, under the log's name",
     AUDIT_LOG_SPACES: "after the colon the log's name: each record under its number, the last signed head under `head`",
     AUDIT_EXPORT_SPACE: "under the names of an audit log and a collector, the number of the next record to send there",
@@ -171,6 +172,8 @@ SPACE_DESCRIPTIONS: Final[Mapping[str, str]] = {
     EVENT_NEWS_SPACE: "nothing is kept here: in Redis, the types of event to which one was added are told by this name",
     WEBHOOK_SPACES: "after the colon the hash of a principal: its `ledger`, each subscription by its id, its progress "
     "as `progress` and the id",
+    KERNEL_STATE_SPACE: "of the kernels of a group: `revision`, and for each server `pins`, `definitions`, `access`, "
+    "`permissions` and `servers`, each with a space and the server's id after it",
 }
 
 
@@ -293,13 +296,15 @@ class Lease:
     was unreachable when the caller wanted to release the lease, it then gets the lease back at once.
     """
 
-    __slots__ = ("_store", "_space", "_token", "_renewing", "_given_up", "_withdrawing")
+    __slots__ = ("_store", "_space", "_token", "_renewing", "_given_up", "_withdrawing", "on_lost")
 
     def __init__(self, store: Store, name: str, token: bytes | None = None) -> None:
         self._store, self._space, self._token = store, LEASE_SPACES.make_space(name), token or make_lease_token()
         self._renewing: asyncio.Task[None] | None = None
         self._withdrawing: asyncio.Task[None] | None = None
         self._given_up = asyncio.Event()
+        self.on_lost: Callable[[], None] | None = None
+        """Called if another holder is found where this one should be."""
 
     async def acquire(self, seconds: float) -> None:
         """Wait for the lease. Raises StoreBusy after `seconds`, and what the store raises.
@@ -322,7 +327,11 @@ class Lease:
 
     async def is_held(self) -> bool:
         """Whether the lease is still ours. It may end a moment later."""
-        return (await self._store.get(self._space, [_HOLDER])).get(_HOLDER) == self._token
+        return await self.find_holder() == self._token
+
+    async def find_holder(self) -> bytes | None:
+        """The token of whoever holds it now."""
+        return (await self._store.get(self._space, [_HOLDER])).get(_HOLDER)
 
     async def release(self) -> None:
         """Let another caller have the lease. If the store cannot be reached, the lease ends by itself."""
@@ -362,6 +371,8 @@ class Lease:
             await asyncio.sleep(RENEWED_EVERY)
             try:
                 if not await self._store.change(self._make_hold_change(self._token)):
+                    if self.on_lost is not None:
+                        self.on_lost()
                     return
             except Exception as error:
                 # Whatever is wrong with the store may pass. A lease that is not renewed is lost.

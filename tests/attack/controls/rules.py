@@ -106,7 +106,7 @@ def repeat_the_version(patch: Patch) -> None:
 
 # -- what people approve ---------------------------------------------------------------------------------
 
-PINS = "defserve.kernel.governance.pins"
+PINS = "defserve.kernel.governance.marks_and_pins"
 DESCRIPTIONS = "defserve.proxying.boundary"
 
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve.errors import UsageError
-from defserve.kernel.governance import pins as pins_module
-from defserve.kernel.governance.pins import MAX_SHOWN, HeldTool, ToolPin, ToolPins, digest_of
-from defserve.kernel.kernel import StateFile
+from defserve.kernel.governance import marks_and_pins as pins_module
+from defserve.kernel.governance.marks_and_pins import MAX_SHOWN, HeldTool, ToolPin, ToolPins, digest_of
+from defserve.kernel.kernel_state import StateFile
 from defserve.protocols.mgp.terms import SECURITY_META_KEY
 from tests.kernel.governance.governing import Governed, governed, tool
 from tests.protocols.mgp.callers import code_of, speaking

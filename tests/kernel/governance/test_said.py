@@ -14,7 +14,7 @@ import pytest
 from defserve import Server, dangerous, moderate
 from defserve.client.mgp.server_claims import MgpClaims
 from defserve.kernel.config.entries import MgpEntry, ServerEntry, ServerLaunch
-from defserve.kernel.governance.marks import (
+from defserve.kernel.governance.marks_and_pins import (
     build_governing_entry,
     find_contradictions,
     get_trust_level,

@@ -14,7 +14,7 @@ import pytest
 
 from defserve.errors import UsageError
 from defserve.kernel.control import ask_kernel, find_socket_paths
-from defserve.kernel.kernel import KernelState, StateFile
+from defserve.kernel.kernel_state import KernelState, StateFile
 from defserve.stores.files import hold_file_lock
 from tests.kernel.governance.governing import governed, tool
 from tests.kernel.running import entry

@@ -269,7 +269,7 @@ async def test_a_decision_that_cannot_be_kept_is_refused_with_the_reason(
         raise OSError("No space left on device")
 
     async with governed(tmp_path, tool("look"), mgp=NEEDS, kernel=CLOSED) as one:
-        monkeypatch.setattr("defserve.kernel.kernel.replace_file", full)
+        monkeypatch.setattr("defserve.kernel.kernel_state.replace_file", full)
         with pytest.raises(UsageError, match="No space left"):
             await asked(one, "permissions deny", id="s")
         with pytest.raises(UsageError):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from defserve.base.version import VERSION
 from defserve.cli.exits import print_error
@@ -22,6 +22,9 @@ from defserve.errors import UsageError
 from defserve.tooling.client_settings import install_command
 from defserve.tooling.lint.wording_rules import FIX_DENIED
 
+if TYPE_CHECKING:
+    from defserve.kernel.config.entries import GroupSettings, KernelSettings
+
 EXAMPLES: Final = """  defserve doctor
   defserve doctor --port 8080 --json
   defserve doctor --auth https://tools.example.com/mcp
@@ -32,6 +35,8 @@ EXAMPLES: Final = """  defserve doctor
 OLDEST: Final = (3, 11)
 MCPL: Final = "feature sets"
 KERNEL: Final = "Processes of a kernel's servers"
+GROUP: Final = "A group of kernels"
+FIX_LINK: Final = 'for several machines, write link = "${HOST_ADDRESS}:8300" in [kernel.group]'
 FIX_STARTS: Final = (
     'give callers keys ([kernel] keys), set per = "shared" if the server keeps nothing of a caller, or spares = 4'
 )
@@ -178,6 +183,29 @@ def _kernel_servers(path: str) -> Iterator[DoctorFinding]:
             yield DoctorFinding(KERNEL, entry.id, "missing", about, FIX_STARTS)
     if not config.servers:
         yield DoctorFinding(KERNEL, config.path.name, "unused", "it has no servers")
+    if config.settings.group is not None:
+        yield from _kernel_group(config.settings, config.settings.group)
+
+
+def _kernel_group(settings: KernelSettings, group: GroupSettings) -> Iterator[DoctorFinding]:
+    """What the kernels of a group would not share, or could not reach."""
+    scheme = group.store.partition(":")[0]
+    if scheme == "sqlite":
+        about, fix = "kernels of one machine only", "for several machines, use redis://… or postgres://…"
+        yield DoctorFinding(GROUP, "store", "missing", about, fix)
+    elif scheme.startswith("postgres"):
+        about = "clients before 2026-07-28 have to come back to the same kernel"
+        yield DoctorFinding(GROUP, "store", "ok", f"Postgres keeps no sessions: {about}")
+    else:
+        yield DoctorFinding(GROUP, "store", "ok", "all kernels share it")
+    is_local = group.link.startswith(("127.", "localhost:", "[::1]"))
+    about = f"{group.link} is reached from this machine only" if is_local else f"other kernels reach it at {group.link}"
+    is_wrong = is_local and scheme != "sqlite"
+    yield DoctorFinding(GROUP, "link", "missing" if is_wrong else "ok", about, FIX_LINK if is_wrong else "")
+    for name, place in (("keys", settings.keys), ("audit", settings.audit)):
+        if place and "://" not in place:
+            about = f"{place} is a file, which other machines do not have"
+            yield DoctorFinding(GROUP, name, "missing", about, f'name a store there: {name} = "redis://…"')
 
 
 def findings(port: int) -> Iterator[DoctorFinding]:

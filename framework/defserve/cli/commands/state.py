@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from defserve.cli.exits import EXIT_OK, print_error
 from defserve.cli.parser import (
@@ -41,8 +41,19 @@ from defserve.stores.checkpoints.checkpoint_store import (
 )
 from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGone, CheckpointTree, Retention, TreeKey
 from defserve.stores.checkpoints.json_patches import PatchOperation
-from defserve.stores.identity import ServerStore, choose_server, open_store, parse_identity
-from defserve.stores.store import Store
+from defserve.stores.identity import ServerIdentity, ServerStore, choose_server, open_store, parse_identity
+from defserve.stores.store import (
+    FORMAT_SPACE,
+    SECRETS_SPACE,
+    SERVER_SPACES,
+    SPACE_DESCRIPTIONS,
+    SPACES_WITHOUT_SERVER,
+    Store,
+    StoreChange,
+)
+
+if TYPE_CHECKING:
+    from defserve.stores.redis import RedisAddress
 
 UNKNOWN: Final = 2
 """The store was not checked: it does not exist, or the command line is wrong."""
@@ -116,8 +127,6 @@ def _adopt(argv: list[str]) -> int:
     options = CommandParser("defserve state adopt", ADOPT).parse_options(
         argv, STORE, CommandArgument("--server", metavar="NAME", required=True, help=SERVER), JSON_FLAG
     )
-    from defserve.stores.adoption import adopt_store
-
     identity = parse_identity(options.server)
     try:
         count = asyncio.run(
@@ -584,3 +593,89 @@ def require_existing_store(address: str) -> str:
             fix="name a file that is there: sqlite:///notes.db, or sqlite:////var/lib/notes.db with its whole path",
         )
     return address
+
+
+# -- `adopt`: gives what 0.1.0 kept in a store to one server. 0.1.0 named no server, so somebody has to say whose it is.
+#
+# Everything in the store becomes that server's: checkpoints, their secret, API keys, denied tokens, and what ends by
+# itself. It may be repeated after a failure: what was given already is left alone.
+
+
+_OLD_LABEL: Final = b"defserve checkpoint ids v1"
+
+
+async def adopt_store(address: str, identity: ServerIdentity, secret: bytes | None = None) -> int:
+    """Make everything that 0.1.0 kept at an address this server's, and return how many spaces that were.
+
+    `secret` is the server's, if it has one: ids of checkpoints that 0.1.0 made with it stay known, and prove nothing.
+    Raises UsageError for a store that holds nothing of 0.1.0, and what a store raises.
+    """
+    import hmac
+
+    from defserve.stores.checkpoints.checkpoint_store import OLD_SECRET_NAME, load_checkpoint_secret
+    from defserve.stores.redis import RedisStore
+    from defserve.stores.sqlite import SqliteStore
+
+    store = open_store(address)
+    if isinstance(store, RedisStore):
+        count = await _adopt_redis(store.address, identity)
+    elif isinstance(store, SqliteStore):
+        count = _adopt_sqlite(store.path, identity)
+    else:
+        raise UsageError("only SQLite and Redis were stores of 0.1.0", fix="name a SQLite file or a Redis")
+    if not count:
+        raise UsageError("the store has nothing of defserve 0.1.0 that names no server", fix="there is nothing to do")
+    # Keep what 0.1.0 made ids with, and see to it that new ids are made with something else.
+    part = ServerStore(store, identity)
+    old = await find_old_secret(part) if secret is None else hmac.digest(secret, _OLD_LABEL, "sha256")
+    if old is not None:
+        await part.change(StoreChange(SECRETS_SPACE, put={OLD_SECRET_NAME: old}, expect={OLD_SECRET_NAME: None}))
+    await load_checkpoint_secret(part, secret, identity)
+    await store.close()
+    return count
+
+
+def _is_unnamed(space: str) -> bool:
+    """Whether a space is one of 0.1.0, which belongs to a server."""
+    named = [name for name in SPACE_DESCRIPTIONS if name not in (*SPACES_WITHOUT_SERVER, SERVER_SPACES)]
+    return any(space.startswith(name) if name.endswith(":") else space == name for name in named)
+
+
+def _adopt_sqlite(path: Path, identity: ServerIdentity) -> int:
+    import sqlite3
+
+    from defserve.stores.sqlite import FIRST_NAMED_FORMAT, migrate_format
+
+    # SQLite would make an empty file of a wrong name.
+    connection = sqlite3.connect(path.absolute().as_uri() + "?mode=rw", uri=True, isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        if not 0 < found <= FIRST_NAMED_FORMAT:
+            return 0
+        migrate_format(connection, found)
+        unnamed = [space for (space,) in connection.execute("SELECT DISTINCT space FROM entries") if _is_unnamed(space)]
+        for space in unnamed:
+            connection.execute("UPDATE entries SET space = ? WHERE space = ?", (identity.make_prefix() + space, space))
+        connection.execute("COMMIT")
+        return len(unnamed)
+    finally:
+        connection.close()
+
+
+async def _adopt_redis(address: RedisAddress, identity: ServerIdentity) -> int:
+    from defserve.stores.redis import REDIS_FORMAT_VERSION
+
+    client: Any = address.client()
+    count = 0
+    try:
+        with address.raising_store_errors():
+            for key in [key.decode(errors="surrogateescape") async for key in client.scan_iter(count=1000)]:
+                space = key.removeprefix(address.prefix)
+                if key.startswith(address.prefix) and _is_unnamed(space):
+                    count += bool(await client.renamenx(key, identity.make_prefix(address.prefix) + space))
+            await client.hset(address.prefix + FORMAT_SPACE, "version", REDIS_FORMAT_VERSION)
+    finally:
+        await client.aclose()
+    return count

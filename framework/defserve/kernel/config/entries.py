@@ -176,6 +176,17 @@ class RegisterRules:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """`[kernel.group]`: the store that several kernels share, and where the others reach this one.
+
+    Both keep their variables, as a server's texts do: the store may have a password, and each machine has an address.
+    """
+
+    store: str = field(repr=False)
+    link: str = "127.0.0.1:0"
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSettings:
     """`[kernel]`."""
 
@@ -196,6 +207,7 @@ class KernelSettings:
     budget: ToolBudget = field(default_factory=ToolBudget)
     pinned: tuple[str, ...] = ()
     register: RegisterRules = field(default_factory=RegisterRules)
+    group: GroupSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)

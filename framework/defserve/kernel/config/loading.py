@@ -12,6 +12,7 @@ from defserve.core.json_values import is_array, is_object
 from defserve.errors import UsageError
 from defserve.kernel.config import settings
 from defserve.kernel.config.entries import (
+    GroupSettings,
     HealthRules,
     KernelConfig,
     KernelSettings,
@@ -209,6 +210,7 @@ def kernel_settings(read: Mapping[str, Any], folder: Path, report: ReportMistake
     """`[kernel]`. The paths in it start from `folder`. What does not fit together is reported and left out."""
     given = dict(read)
     register = RegisterRules(**given.pop("register", {}))
+    group = _group(given.pop("group", None), folder, report)
     try:
         budget = ToolBudget(**given.pop("budget", {}))
     except UsageError as error:
@@ -218,7 +220,25 @@ def kernel_settings(read: Mapping[str, Any], folder: Path, report: ReportMistake
         if name in given:
             given[name] = _place(given[name], folder)
     pinned = given.pop("tools", {}).get("pinned", ())
-    return KernelSettings(**given, budget=budget, register=register, pinned=pinned)
+    return KernelSettings(**given, budget=budget, register=register, pinned=pinned, group=group)
+
+
+def _group(read: Mapping[str, Any] | None, folder: Path, report: ReportMistake) -> GroupSettings | None:
+    if read is None or "store" not in read:
+        return None
+    from defserve.stores.identity import SHARED_STORE_SCHEMES
+
+    store = _place(read["store"], folder) if read["store"].startswith(SQLITE) else read["store"]
+    if not store.startswith(("${", *SHARED_STORE_SCHEMES)):
+        report(
+            ConfigMistake(
+                ("kernel", "group", "store"),
+                "is not a store that several kernels can use",
+                "write the address of one: redis://…, postgres://…, or sqlite:///… on one machine",
+            )
+        )
+        return None
+    return GroupSettings(**{**read, "store": store})
 
 
 def _place(text: str, folder: Path) -> str:

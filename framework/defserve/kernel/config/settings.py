@@ -402,6 +402,16 @@ KERNEL: Final = Table(
             "relay events of the servers (MCP Events, a draft), and keep them here: memory, or the address of a store",
             example="sqlite:///events.db",
         ),
+        "group": Table(
+            "several kernels with this file behind one address",
+            {
+                "store": Text("the store that they share; variables are filled in", example="redis://localhost:6379/0"),
+                "link": Text(
+                    "where the other kernels reach this one; variables are filled in", example="${POD_IP}:8300"
+                ),
+            },
+            required=("store",),
+        ),
         "watch": Flag("whether the kernel reads this file again when it changes"),
         "drain_secs": Number("seconds for calls under way when a server is stopped", 0, 3600),
         "budget": Table(

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from defserve.core.registry import Registry
     from defserve.core.session import PeerIdentity, Session
     from defserve.kernel.config.entries import KernelConfig
-    from defserve.kernel.kernel import Kernel, KernelState, StateFile
+    from defserve.kernel.kernel import Kernel
+    from defserve.kernel.kernel_state import KernelState, StateFile
     from defserve.kernel.members import KernelMember
     from defserve.protocols.mcp.tools import Tool
     from defserve.protocols.mgp.audit import AuditTrail
@@ -207,7 +208,7 @@ class KeptEntries:
                 found = _denials(kept)
                 what = "it denies all that it may be about" if found else "it is left out"
                 problem = str(error).partition("\n")[0]
-                log.error("%s: an entry for %r cannot be read, so %s: %s", self._state.path, self._id, what, problem)
+                log.error("%s: an entry for %r cannot be read, so %s: %s", self._state.where, self._id, what, problem)
                 denials += found
         # Last, because they outweigh what others allow.
         yield from denials

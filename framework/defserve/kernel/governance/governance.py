@@ -18,15 +18,19 @@ from defserve.kernel.governance.access import (
     needs_access_control,
     require_operator,
 )
-from defserve.kernel.governance.marks import (
+from defserve.kernel.governance.marks_and_pins import (
+    DIGEST_LENGTH,
     SANDBOXED_TRUST_LEVELS,
+    PinChange,
+    ToolPin,
+    ToolPins,
     apply_security_marks,
     build_governing_entry,
+    digest_held_tools,
     find_contradictions,
     get_tool_claims,
     is_sandboxed,
 )
-from defserve.kernel.governance.pins import DIGEST_LENGTH, PinChange, ToolPin, ToolPins, digest_held_tools
 from defserve.kernel.governance.server_directory import KernelDirectory
 from defserve.protocols.mcp.authorization import identify_caller
 from defserve.protocols.mgp.errors import ToolDisabled
@@ -40,7 +44,8 @@ if TYPE_CHECKING:
     from defserve.core.call import Call
     from defserve.core.session import Session
     from defserve.kernel.config.entries import ServerEntry
-    from defserve.kernel.kernel import Kernel, StateFile
+    from defserve.kernel.kernel import Kernel
+    from defserve.kernel.kernel_state import StateFile
     from defserve.kernel.members import KernelMember
 
 HELD: Final = "held"

@@ -20,7 +20,7 @@ from defserve.guard.network import Egress, judge_url_and_addresses, make_refusal
 from defserve.kernel.config.entries import MgpEntry, RegisterRules, ServerEntry, ServerLaunch
 from defserve.kernel.config.loading import resolve_program_path
 from defserve.kernel.governance.access import is_operator, require_operator
-from defserve.kernel.governance.marks import (
+from defserve.kernel.governance.marks_and_pins import (
     SANDBOXED_TRUST_LEVELS,
     build_governing_entry,
     get_claimed_permissions,

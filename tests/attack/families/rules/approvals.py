@@ -14,8 +14,8 @@ from defserve import Remote, Server, UsageError
 from defserve.client import Answers
 from defserve.client.answers import Decline
 from defserve.errors import PeerError
-from defserve.kernel.governance.pins import MAX_BYTES, MAX_NAMES, MAX_SHOWN, ToolPin, ToolPins
-from defserve.kernel.kernel import StateFile
+from defserve.kernel.governance.marks_and_pins import MAX_BYTES, MAX_NAMES, MAX_SHOWN, ToolPin, ToolPins
+from defserve.kernel.kernel_state import StateFile
 from defserve.protocols.mcp.errors import SERVER_ID_META_KEY, SOURCE_META_KEY
 from defserve.protocols.mgp.terms import CONFIRMED_META_KEY, SECURITY_META_KEY
 from tests.at_address import at_address
