@@ -227,10 +227,15 @@ class WebSocketConnection(StallGuard):
             return
         if data := b"".join(self._conn.data_to_send()):
             self.transport.write(data)
-        if self._conn.state is State.CLOSED or (self._is_ending and self._has_left and self._has_closed):
+        if self._conn.state is State.CLOSED or self._is_close_exchanged:
             self.transport.close()
         elif self._conn.close_expected() and not self._is_ending:
             self._await_close()
+
+    @property
+    def _is_close_exchanged(self) -> bool:
+        """Whether both sides have sent a close. The server then ends the connection (RFC 6455 §7.1.1): a client waits for it."""
+        return self._conn.close_sent is not None and self._conn.close_rcvd is not None
 
     def _await_close(self) -> None:
         self._is_ending = True
