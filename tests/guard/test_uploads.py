@@ -16,7 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from defserve import Server, ToolError, UsageError, dangerous
 from defserve.errors import Rejected
-from defserve.guard import Egress, FileTypes, Upload, egress
+from defserve.guard import Egress, FileTypes, Upload
+from defserve.guard import network as egress
 from defserve.guard.uploads import MAX_CHUNK_BYTES, sanitize_name
 from defserve.testing import SyncClient
 from tests.rows import for_each_row

@@ -12,7 +12,6 @@ from defserve.client.targets import RemoteServer as Address
 from defserve.core.json_values import is_array, is_mapping
 from defserve.core.registry import Registry
 from defserve.errors import UsageError
-from defserve.openapi.api import MAX_UNSEARCHED_TOOLS, ImportedApi, ImportFields, ImportOptions
 from defserve.protocols.mcp.extension import MCP
 from defserve.protocols.mcp.transforms import MountPrefix
 from defserve.proxying.targets import Command
@@ -20,6 +19,7 @@ from defserve.server.decorators import find_author_location
 from defserve.server.options import refuse_unknown_option
 
 if TYPE_CHECKING:
+    from defserve.openapi.api import ImportedApi
     from defserve.protocols.mcp.transforms import Transform
     from defserve.server.server import Server
 
@@ -125,7 +125,9 @@ def make_openapi_server(
     kind: Callable[..., S], document: Any, name: str | None, search: Any, options: Mapping[str, Any]
 ) -> S:
     """A server with a tool for each operation."""
-    api = ImportedApi(document, _parse_options(options, "Server.from_openapi"))
+    from defserve.openapi.api import MAX_UNSEARCHED_TOOLS
+
+    api = _import_api(document, options, "Server.from_openapi")
     if search == "auto":
         search = "always" if len(api.tools) > MAX_UNSEARCHED_TOOLS else None
     about: dict[str, Any] = api.server_options
@@ -156,7 +158,7 @@ def _path_parameters(app: Any) -> list[str]:
 
 def add_openapi_tools(server: Server, document: Any, options: Mapping[str, Any]) -> None:
     """Add a tool for each operation to a server."""
-    add(server, ImportedApi(document, _parse_options(options, "server.add_openapi")))
+    add(server, _import_api(document, options, "server.add_openapi"))
 
 
 def add(server: Server, api: ImportedApi) -> None:
@@ -180,6 +182,8 @@ def _within(api: ImportedApi, inner: Lifespan | None) -> Lifespan:
     return lifespan
 
 
-def _parse_options(options: Mapping[str, Any], subject: str) -> ImportOptions:
+def _import_api(document: Any, options: Mapping[str, Any], subject: str) -> ImportedApi:
+    from defserve.openapi.api import ImportedApi, ImportFields, ImportOptions
+
     refuse_unknown_option(options, list(ImportFields.__annotations__), subject, find_author_location())
-    return ImportOptions(**options)
+    return ImportedApi(document, ImportOptions(**options))

@@ -397,7 +397,7 @@ def take_any_file_for_a_sign_in(patch: Patch) -> None:
     """Whose tokens a file has is known by its name."""
     from defserve.client.link import get_sign_in_path
 
-    store = "defserve.client.signin.credential_files:FileCredentialStore"
+    store = "defserve.client.signin.credentials:FileCredentialStore"
     patch.set(f"{store}.load_credential", lambda self, server: self._read_file(get_sign_in_path(server, self._folder)))
 
 

@@ -15,6 +15,5 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "40")
-    for module in ("screen", "progress"):
-        monkeypatch.setattr(f"defserve.cli.{module}.sys", SimpleNamespace(stdout=made, stderr=made))
+    monkeypatch.setattr("defserve.cli.screen.sys", SimpleNamespace(stdout=made, stderr=made))
     return made

@@ -11,8 +11,7 @@ import pytest
 
 from defserve import Context
 from defserve.serve.http import exchange as outbox
-from defserve.serve.http import sessions, streamable
-from defserve.serve.http import sessions as session
+from defserve.serve.http import sessions, streamable, streams
 from tests.asgi import Peer, Web, last, living, peer, request, text
 from tests.raw import ERAS, HANDSHAKE, PREFIX, STATELESS, soon, turns
 from tests.serve.web_tools import Tools, is_json, is_stream, settled
@@ -469,7 +468,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        for module in (sessions, session):
+        for module in (sessions, streams):
             monkeypatch.setattr(module, "time", self)
 
     def monotonic(self) -> float:

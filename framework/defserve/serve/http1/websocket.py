@@ -234,7 +234,7 @@ class WebSocketConnection(StallGuard):
 
     @property
     def _is_close_exchanged(self) -> bool:
-        """Whether both sides have sent a close. The server then ends the connection (RFC 6455 §7.1.1): a client waits for it."""
+        """Whether both sides sent a close. Then the server ends the connection: clients wait for that (RFC 6455 §7)."""
         return self._conn.close_sent is not None and self._conn.close_rcvd is not None
 
     def _await_close(self) -> None:

@@ -28,7 +28,8 @@ from defserve import (
     moderate,
     validator,
 )
-from defserve.guard import Verdict, egress
+from defserve.guard import Verdict
+from defserve.guard import network as egress
 from defserve.guard.verdict import Violation
 from tests.raw import ERAS, Json, raw, text_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from defserve import Server, moderate
 from defserve.auth import StaticTokens
-from defserve.server import AccessPolicy, Entry, shared_features
+from defserve.server import AccessPolicy, Entry, sharing
 from tests.asgi import Exchange, Peer, last, text
 from tests.raw import STATELESS
 from tests.serve.http.shared.group import Client, Group, becomes
@@ -108,7 +108,7 @@ async def test_an_event_that_is_too_large_to_be_shared_does_not_disturb_the_numb
     await client.at("one").ask("mgp/events/subscribe", {"channels": ["news"]})
     await client.knows("two", lambda log: "news" in str(log.known))
     channel = {name: pair[name].server.mgp.events.channels["news"] for name in ("one", "two")}
-    large = "x" * (shared_features.MAX_EVENT_BYTES + 1)
+    large = "x" * (sharing.MAX_EVENT_BYTES + 1)
     for name, data in (("one", 1), ("two", large), ("two", 2), ("one", large), ("one", 3)):
         channel[name].emit_now(data)
         if name == "one" or data != large:
