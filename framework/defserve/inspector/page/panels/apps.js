@@ -1,34 +1,23 @@
 // Apps: tools whose results are shown as a view, the view in a frame of its own, and its messages.
-import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
-import { useKeys } from "../keys.js";
+import { html, useMemo } from "../vendor/preact.js";
 import { app, go, useStore } from "../store.js";
-import { cut, plural } from "../format.js";
-import { Button, Chip, Copy, Search } from "../parts/controls.js";
+import { cut } from "../format.js";
+import { Button, Chip, Copy } from "../parts/controls.js";
 import { Form } from "../parts/form/form.js";
 import { problems } from "../parts/form/schema.js";
 import { Icon } from "../parts/icons.js";
-import { List, enters } from "../parts/lists.js";
-import { Empty, ErrorNote, Loading } from "../parts/notes.js";
+import { Empty } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { Stage } from "./apps/stage.js";
 import { close, show, startReloading, store as stage } from "./apps/state.js";
-import { fitting, listed } from "./listed.js";
+import { ItemPane, fitting, group, listed, useItems } from "./listed.js";
 import { setValue, startOf, store as tools, valueOf } from "./tools/state.js";
 
 const { store, load, start } = listed("apps.list", "tools");
-const wide = () => innerWidth >= 720;
 const idOf = item => (item.name && item.audience ? item.name : item.uri);
 const isTool = item => !!item?.audience;
 const opens = item => isTool(item) && item.uri && item.audience.includes("model");
-const every = list => (list ? [...list.tools, ...list.views] : []);
-const group = (key, label, items) => ({
-  key,
-  label,
-  items,
-  head:
-    items.length > 0 &&
-    html`<div class="group"><span class="grow">${label}</span><span class="num">${items.length}</span></div>`,
-});
+const every = list => [...list.tools, ...list.views];
 
 // A tool that only views call, or a view: what it is, and where it leads.
 function About({ item, list, onBack }) {
@@ -105,51 +94,27 @@ function AppForm({ item, onShow, onBack }) {
 }
 
 function Panel() {
-  const era = useStore(app, state => state.era),
-    rest = useStore(app, state => state.route.rest);
-  const { lists, errors } = useStore(store);
-  const [words, setWords] = useState("");
-  const [view, setView] = useState(rest ? "form" : "list");
-  const search = useRef(null),
-    element = useRef(null);
-  const list = lists[era],
-    error = errors[era],
-    all = every(list);
-  const found = fitting(all, words, item => [item.name, item.uri, item.title, item.description]);
-  const item = all.find(each => idOf(each) === rest);
-  useEffect(() => {
-    if (!rest && !location.hash.includes("/") && all.length && wide()) go("apps", idOf(all.find(opens) ?? all[0]));
-  }, [rest, all.length]);
-  const onShow = () => {
+  const onShow = ({ item, setView }) => {
     if (!opens(item)) return false;
     show(item.name, valueOf(tools.get(), item));
     setView("res");
     return true;
   };
-  useKeys({
-    "/": () => {
-      search.current.focus();
-      search.current.select();
-    },
-    "ctrl+enter": onShow,
-    escape: () => {
-      if (stage.get().open?.state !== "calling") return false;
-      close();
-      return true;
-    },
+  const items = useItems(store, "apps", {
+    itemsOf: every,
+    textsOf: each => [each.name, each.uri, each.title, each.description],
+    keyOf: idOf,
+    first: all => all.find(opens) ?? all[0],
+    keys: panel => ({
+      "ctrl+enter": () => onShow(panel),
+      escape: () => {
+        if (stage.get().open?.state !== "calling") return false;
+        close();
+        return true;
+      },
+    }),
   });
-  const select = id => go("apps", id);
-  const down = event => {
-    if (enters(event) && found.length) {
-      event.preventDefault();
-      select(idOf(found[0]));
-      element.current?.focus();
-    }
-  };
-  const open = () => {
-    setView("form");
-    if (wide()) setTimeout(() => document.querySelector(".t-form .body :is(input, textarea, select, button)")?.focus());
-  };
+  const { chosen: rest, list, item, view, setView } = items;
   const row = each =>
     html`<${Icon} name=${isTool(each) ? (opens(each) ? "window" : "tool") : "file"} s /><span class="nm cut"
         >${idOf(each)}</span
@@ -157,70 +122,27 @@ function Panel() {
       ><span class="d cut">${(each.description || each.title || each.uri || "").trim().split("\n")[0]}</span>`;
   const back = () => setView("list");
   return html`<${Panes} id="apps" class="p-apps" title="Apps" show=${`show-${view}`}>
-    <${Pane} label="Apps" class="t-list"
-      ><div class="head">
-        <${Search}
-          value=${words}
-          onInput=${setWords}
-          placeholder=${`Search ${plural(all.length, "app")}`}
-          inputRef=${search}
-          onKeyDown=${down}
-        />
-      </div>
-      ${
-        error &&
-        html`<div class="pad">
-          <${ErrorNote} error=${error} fact="The apps could not be listed." onRetry=${() => load(era)} />
-        </div>`
-      }
-      ${
-        !list
-          ? error
-            ? html`<div class="grow"></div>`
-            : html`<${Loading} rows=${4} />`
-          : found.length
-            ? html`<${List}
-                label="Apps"
-                id="app"
-                listRef=${element}
-                keyOf=${idOf}
-                selected=${rest}
-                rowClass="tool q"
-                onSelect=${select}
-                onOpen=${open}
-                row=${row}
-                groups=${[
-                  group("apps", "Tools with a view", found.filter(opens)),
-                  group(
-                    "helpers",
-                    "Tools for views",
-                    found.filter(each => isTool(each) && !opens(each)),
-                  ),
-                  group(
-                    "views",
-                    "Views",
-                    found.filter(each => !isTool(each)),
-                  ),
-                ]}
-              />`
-            : html`<div class="body">
-                ${
-                  words
-                    ? html`<${Empty}
-                        icon="search"
-                        title=${`No app fits “${words}”`}
-                        action=${html`<${Button} small keys="Esc" onClick=${() => setWords("")}>Clear the search<//>`}
-                      />`
-                    : html`<${Empty}
-                        icon="window"
-                        title="No apps"
-                        action=${html`<${Button} small onClick=${() => go("tools")}>Go to Tools<//>`}
-                        >No tool of this server has a view in this era.<//
-                      >`
-                }
-              </div>`
-      }<//
-    >
+    <${ItemPane}
+      items=${items}
+      noun="app"
+      icon="window"
+      load=${load}
+      focus=".body :is(input, textarea, select, button)"
+      row=${row}
+      groups=${found => [
+        group("apps", "Tools with a view", found.filter(opens)),
+        group(
+          "helpers",
+          "Tools for views",
+          found.filter(each => isTool(each) && !opens(each)),
+        ),
+        group(
+          "views",
+          "Views",
+          found.filter(each => !isTool(each)),
+        ),
+      ]}
+      without=${{ go: "tools", to: "Tools", text: "No tool of this server has a view in this era." }} />
     <${Pane} label=${rest || "App"} class="t-form"
       >${
         !item
@@ -231,7 +153,7 @@ function Panel() {
                 >
               </div>`
           : opens(item)
-            ? html`<${AppForm} item=${item} onShow=${onShow} onBack=${back} />`
+            ? html`<${AppForm} item=${item} onShow=${() => onShow(items)} onBack=${back} />`
             : html`<${About} item=${item} list=${list} onBack=${back} />`
       }<//
     >

@@ -1,18 +1,16 @@
 // Events: the types that a server tells of, and what comes of them by stream, poll or webhook.
-import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useMemo } from "../vendor/preact.js";
 import { clock, plural } from "../format.js";
-import { useKeys } from "../keys.js";
 import { ask, on } from "../socket.js";
 import { app, createStore, go, useStore } from "../store.js";
-import { Button, Chip, Copy, Search, Segments } from "../parts/controls.js";
+import { Button, Chip, Copy, Segments } from "../parts/controls.js";
 import { Form } from "../parts/form/form.js";
 import { initial, problems, resolve } from "../parts/form/schema.js";
 import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
-import { List, enters } from "../parts/lists.js";
-import { Empty, ErrorNote, Loading } from "../parts/notes.js";
+import { Empty, ErrorNote } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
-import { fitting, listed } from "./listed.js";
+import { ItemPane, firstLine, fitting, listed, useItems } from "./listed.js";
 
 const { store, load, start: startList } = listed("events.list", "events");
 // `values`: event → arguments. `ways`: event → how it is followed. `failed`: "era event" → why it could not be.
@@ -24,11 +22,6 @@ const CHECKS = {
   repeated: ["warn", "repeated id"],
   refused: ["bad", "refused"],
 };
-const wide = () => innerWidth >= 720;
-const firstLine = text =>
-  String(text ?? "")
-    .trim()
-    .split("\n")[0];
 const schemaOf = event => ({ type: "object", ...event.inputSchema });
 const valueOf = (values, event) =>
   values[event.name] ?? initial(resolve(schemaOf(event), schemaOf(event)), schemaOf(event)) ?? {};
@@ -169,103 +162,36 @@ function Deliveries({ name, onBack }) {
 }
 
 function Panel() {
-  const era = useStore(app, each => each.era),
-    name = useStore(app, each => each.route.rest);
-  const { lists, errors } = useStore(store);
-  const [words, setWords] = useState("");
-  const [view, setView] = useState(name ? "form" : "list");
-  const search = useRef(null),
-    element = useRef(null);
-  const list = lists[era],
-    error = errors[era],
-    all = list?.events ?? [];
-  const found = fitting(all, words, each => [each.name, each.description]);
-  const event = all.find(each => each.name === name);
-  useEffect(() => {
-    list?.followed.forEach(keep);
-  }, [list]);
-  useEffect(() => {
-    if (!name && !location.hash.includes("/") && all.length && wide()) go("events", all[0].name);
-  }, [name, all.length]);
-  const onFollow = () => {
-    if (event) {
-      follow(era, event);
+  const onFollow = ({ era, item, setView }) => {
+    if (item) {
+      follow(era, item);
       setView("res");
     }
   };
-  useKeys({
-    "/": () => {
-      search.current?.focus();
-      search.current?.select();
-    },
-    "ctrl+enter": onFollow,
+  const items = useItems(store, "events", {
+    itemsOf: list => list.events,
+    textsOf: each => [each.name, each.description],
+    keyOf: each => each.name,
+    keys: panel => ({ "ctrl+enter": () => onFollow(panel) }),
   });
-  const down = pressed => {
-    if (enters(pressed) && found.length) {
-      pressed.preventDefault();
-      go("events", found[0].name);
-      element.current?.focus();
-    }
-  };
+  const { era, chosen: name, list, item: event, view, setView } = items;
+  useEffect(() => {
+    list?.followed.forEach(keep);
+  }, [list]);
   return html`<${Panes} id="events" class="p-events" title="Events" show=${`show-${view}`}>
-    <${Pane} label="Events" class="t-list"
-      ><div class="head">
-        <${Search}
-          value=${words}
-          onInput=${setWords}
-          placeholder=${`Search ${plural(all.length, "event")}`}
-          inputRef=${search}
-          onKeyDown=${down}
-        />
-      </div>
-      ${
-        error &&
-        html`<div class="pad">
-          <${ErrorNote} error=${error} fact="The events could not be listed." onRetry=${() => load(era)} />
-        </div>`
-      }
-      ${
-        !list
-          ? error
-            ? html`<div class="grow"></div>`
-            : html`<${Loading} rows=${4} />`
-          : found.length
-            ? html`<${List}
-                label="Events"
-                id="event"
-                listRef=${element}
-                keyOf=${each => each.name}
-                selected=${name}
-                rowClass="tool q"
-                onSelect=${each => go("events", each)}
-                onOpen=${() => setView("form")}
-                groups=${[{ key: "events", label: "Events", items: found }]}
-                row=${each =>
-                  html`<${Icon} name="live" s /><span class="nm cut">${each.name}</span><span class="tok"></span
-                    ><span class="d cut">${firstLine(each.description)}</span>`}
-              />`
-            : html`<div class="body">
-                ${
-                  words
-                    ? html`<${Empty}
-                        icon="search"
-                        title=${`No event fits “${words}”`}
-                        action=${html`<${Button} small keys="Esc" onClick=${() => setWords("")}>Clear the search<//>`}
-                      />`
-                    : html`<${Empty}
-                        icon="live"
-                        title="No events"
-                        action=${html`<${Button} small onClick=${() => go("tools")}>Go to Tools<//>`}
-                        >${
-                          list.offered
-                            ? "This server lists no events in this era."
-                            : "This server offers no MCP Events in this era. They are a draft of the stateless one."
-                        }<//
-                      >`
-                }
-              </div>`
-      }<//
-    >
+    <${ItemPane}
+      items=${items}
+      noun="event"
+      icon="live"
+      load=${load}
+      without=${{
+        go: "tools",
+        to: "Tools",
+        text: "This server offers no MCP Events in this era. They are a draft of the stateless one.",
+      }}
+      row=${each =>
+        html`<${Icon} name="live" s /><span class="nm cut">${each.name}</span><span class="tok"></span
+          ><span class="d cut">${firstLine(each.description)}</span>`} />
     <${Pane} label=${name || "Event"} class="t-form"
       >${
         event
@@ -273,7 +199,7 @@ function Panel() {
               key=${`${era} ${name}`}
               event=${event}
               era=${era}
-              onFollow=${onFollow}
+              onFollow=${() => onFollow(items)}
               onBack=${() => setView("list")}
             />`
           : html`<div class="head only-m">

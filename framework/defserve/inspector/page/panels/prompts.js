@@ -1,27 +1,20 @@
 // Prompts: fill in the arguments, read the messages that a model would get.
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useState } from "../vendor/preact.js";
 import { duration, plural } from "../format.js";
-import { useKeys } from "../keys.js";
 import { ask } from "../socket.js";
 import { app, createStore, go, useStore } from "../store.js";
-import { Button, Chip, Copy, Search } from "../parts/controls.js";
+import { Button, Chip, Copy } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
-import { List, enters } from "../parts/lists.js";
 import { Messages } from "../parts/messages.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { Suggesting } from "../parts/suggesting.js";
-import { fitting, listed } from "./listed.js";
+import { ItemPane, firstLine, fitting, listed, useItems } from "./listed.js";
 
 const { store, load, start } = listed("prompts.list", "prompts");
 // `values`: prompt → arguments as typed. `got`: "era prompt" → { result, error, ms, at, busy }.
 const typed = createStore({ values: {}, got: {} });
-const wide = () => innerWidth >= 720;
-const firstLine = text =>
-  String(text ?? "")
-    .trim()
-    .split("\n")[0];
 const given = values => Object.fromEntries(Object.entries(values).filter(([, value]) => value !== ""));
 
 function get(era, prompt, values) {
@@ -135,108 +128,32 @@ function Got({ state, name, onBack, onGet }) {
 }
 
 function Panel() {
-  const era = useStore(app, state => state.era),
-    name = useStore(app, state => state.route.rest);
-  const { lists, errors } = useStore(store);
   const got = useStore(typed, state => state.got);
-  const [words, setWords] = useState("");
-  const [view, setView] = useState(name ? "form" : "list");
-  const search = useRef(null),
-    element = useRef(null);
-  const list = lists[era],
-    error = errors[era],
-    all = list?.prompts ?? [];
-  const found = fitting(all, words, each => [each.name, each.title, each.description]);
-  const prompt = all.find(each => each.name === name);
-  useEffect(() => {
-    if (!name && !location.hash.includes("/") && all.length && wide()) go("prompts", all[0].name);
-  }, [name, all.length]);
-  const onGet = () => {
-    if (prompt) {
-      get(era, name, typed.get().values[name] ?? {});
+  const onGet = ({ era, item, setView }) => {
+    if (item) {
+      get(era, item.name, typed.get().values[item.name] ?? {});
       setView("res");
     }
   };
-  useKeys({
-    "/": () => {
-      search.current.focus();
-      search.current.select();
-    },
-    "ctrl+enter": onGet,
-    r: onGet,
+  const items = useItems(store, "prompts", {
+    itemsOf: list => list.prompts,
+    textsOf: each => [each.name, each.title, each.description],
+    keyOf: each => each.name,
+    keys: panel => ({ "ctrl+enter": () => onGet(panel), r: () => onGet(panel) }),
   });
-  const open = () => {
-    setView("form");
-    if (wide())
-      requestAnimationFrame(() => document.querySelector(".t-form .body input, .t-form .bar button")?.focus());
-  };
-  const down = event => {
-    if (enters(event) && found.length) {
-      event.preventDefault();
-      go("prompts", found[0].name);
-      element.current?.focus();
-    }
-  };
+  const { era, chosen: name, list, item: prompt, view, setView } = items;
   return html`<${Panes} id="prompts" class="p-prompts" title="Prompts" show=${`show-${view}`}>
-    <${Pane} label="Prompts" class="t-list"
-      ><div class="head">
-        <${Search}
-          value=${words}
-          onInput=${setWords}
-          placeholder=${`Search ${plural(all.length, "prompt")}`}
-          inputRef=${search}
-          onKeyDown=${down}
-        />
-      </div>
-      ${
-        error &&
-        html`<div class="pad">
-          <${ErrorNote} error=${error} fact="The prompts could not be listed." onRetry=${() => load(era)} />
-        </div>`
-      }
-      ${
-        !list
-          ? error
-            ? html`<div class="grow"></div>`
-            : html`<${Loading} rows=${4} />`
-          : found.length
-            ? html`<${List}
-                label="Prompts"
-                id="prompt"
-                listRef=${element}
-                keyOf=${each => each.name}
-                selected=${name}
-                rowClass="tool q"
-                onSelect=${each => go("prompts", each)}
-                onOpen=${open}
-                groups=${[{ key: "prompts", label: "Prompts", items: found }]}
-                row=${each =>
-                  html`<${Icon} name="chat" s /><span class="nm cut">${each.name}</span
-                    ><span class="tok">${each.arguments?.length || ""}</span
-                    ><span class="d cut">${firstLine(each.description) || each.title}</span>`}
-              />`
-            : html`<div class="body">
-                ${
-                  words
-                    ? html`<${Empty}
-                        icon="search"
-                        title=${`No prompt fits “${words}”`}
-                        action=${html`<${Button} small keys="Esc" onClick=${() => setWords("")}>Clear the search<//>`}
-                      />`
-                    : html`<${Empty}
-                        icon="chat"
-                        title="No prompts"
-                        action=${html`<${Button} small onClick=${() => go("tools")}>Go to Tools<//>`}
-                        >${
-                          list.offered
-                            ? "This server lists no prompts in this era."
-                            : "This server offers no prompts in this era."
-                        }<//
-                      >`
-                }
-              </div>`
-      }<//
-    >
+    <${ItemPane}
+      items=${items}
+      noun="prompt"
+      icon="chat"
+      load=${load}
+      focus=":is(.body input, .bar button)"
+      without=${{ go: "tools", to: "Tools", text: "This server offers no prompts in this era." }}
+      row=${each =>
+        html`<${Icon} name="chat" s /><span class="nm cut">${each.name}</span
+          ><span class="tok">${each.arguments?.length || ""}</span
+          ><span class="d cut">${firstLine(each.description) || each.title}</span>`} />
     <${Pane} label=${name || "Prompt"} class="t-form"
       >${
         prompt
@@ -245,7 +162,7 @@ function Panel() {
               prompt=${prompt}
               era=${era}
               completes=${list.completes}
-              onGet=${onGet}
+              onGet=${() => onGet(items)}
               onBack=${() => setView("list")}
             />`
           : html`<div class="head only-m">

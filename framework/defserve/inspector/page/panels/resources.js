@@ -1,31 +1,25 @@
 // Resources: find one, fill in a template, read it, watch it change.
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { bytes, clock, decodedSize, duration, plural } from "../format.js";
 import { useKeys } from "../keys.js";
 import { ask, on } from "../socket.js";
 import { app, createStore, go, toast, useStore } from "../store.js";
 import { Block, Part, Structured } from "../parts/content.js";
-import { Button, Chip, Copy, Search, Switch } from "../parts/controls.js";
+import { Button, Chip, Copy, Switch } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
-import { List, enters } from "../parts/lists.js";
 import { parsed } from "../parts/parsing.js";
 import { Empty, ErrorNote, Loading } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
 import { Suggesting } from "../parts/suggesting.js";
-import { fitting, listed } from "./listed.js";
+import { ItemPane, firstLine, fitting, group, listed, useItems } from "./listed.js";
 
 const { store, load, start } = listed("resources.list", "resources");
 const MOST_READ = 20;
 // "era uri" → { contents, error, ms, at, busy, stale }: the last ones read. `fields`: template → what was typed.
 const reads = createStore({ read: {}, fields: {} });
-const wide = () => innerWidth >= 720;
 const idOf = item => item.uri ?? item.definition.uriTemplate;
 const about = item => item.definition ?? item;
-const firstLine = text =>
-  String(text ?? "")
-    .trim()
-    .split("\n")[0];
 
 const put = (key, change) =>
   reads.set(({ read }) => {
@@ -251,43 +245,12 @@ function Detail({ item, uri, era, list, onBack }) {
 }
 
 function Panel() {
-  const era = useStore(app, state => state.era),
-    rest = useStore(app, state => state.route.rest);
-  const { lists, errors } = useStore(store);
-  const [words, setWords] = useState("");
-  const [view, setView] = useState(rest ? "form" : "list");
-  const search = useRef(null),
-    element = useRef(null);
-  const list = lists[era],
-    error = errors[era];
-  const all = list ? [...list.resources, ...list.templates] : [];
-  const found = fitting(all, words, item => [idOf(item), about(item).name, about(item).title, about(item).description]);
-  const item = all.find(each => idOf(each) === rest);
-  useEffect(() => {
-    if (!rest && !location.hash.includes("/") && all.length && wide()) go("resources", idOf(all[0]));
-  }, [rest, all.length]);
-  useKeys({
-    "/": () => {
-      search.current.focus();
-      search.current.select();
-    },
+  const items = useItems(store, "resources", {
+    itemsOf: list => [...list.resources, ...list.templates],
+    textsOf: each => [idOf(each), about(each).name, about(each).title, about(each).description],
+    keyOf: idOf,
   });
-  const select = uri => go("resources", uri);
-  const down = event => {
-    if (enters(event) && found.length) {
-      event.preventDefault();
-      select(idOf(found[0]));
-      element.current?.focus();
-    }
-  };
-  const group = (key, label, items) => ({
-    key,
-    label,
-    items,
-    head:
-      items.length > 0 &&
-      html`<div class="group"><span class="grow">${label}</span><span class="num">${items.length}</span></div>`,
-  });
+  const { era, chosen: rest, list, item, view, setView } = items;
   const row = each =>
     html`<${Icon}
         name=${each.definition ? "filter" : /^image\//.test(each.mimeType ?? "") ? "window" : "file"}
@@ -298,73 +261,26 @@ function Panel() {
         >${firstLine(about(each).description) || about(each).title || about(each).name}</span
       >`;
   return html`<${Panes} id="resources" class="p-resources" title="Resources" show=${`show-${view}`}>
-    <${Pane} label="Resources" class="t-list"
-      ><div class="head">
-        <${Search}
-          value=${words}
-          onInput=${setWords}
-          placeholder=${`Search ${plural(all.length, "resource")}`}
-          inputRef=${search}
-          onKeyDown=${down}
-        />
-      </div>
-      ${
-        error &&
-        html`<div class="pad">
-          <${ErrorNote} error=${error} fact="The resources could not be listed." onRetry=${() => load(era)} />
-        </div>`
-      }
-      ${
-        !list
-          ? error
-            ? html`<div class="grow"></div>`
-            : html`<${Loading} rows=${6} />`
-          : found.length
-            ? html`<${List}
-                label="Resources"
-                id="resource"
-                listRef=${element}
-                keyOf=${idOf}
-                selected=${rest}
-                rowClass="tool q"
-                onSelect=${select}
-                onOpen=${() => setView("form")}
-                row=${row}
-                groups=${[
-                  group(
-                    "resources",
-                    "Resources",
-                    found.filter(each => !each.definition),
-                  ),
-                  group(
-                    "templates",
-                    "Templates",
-                    found.filter(each => each.definition),
-                  ),
-                ]}
-              />`
-            : html`<div class="body">
-                ${
-                  words
-                    ? html`<${Empty}
-                        icon="search"
-                        title=${`No resource fits “${words}”`}
-                        action=${html`<${Button} small keys="Esc" onClick=${() => setWords("")}>Clear the search<//>`}
-                      />`
-                    : html`<${Empty}
-                        icon="file"
-                        title="No resources"
-                        action=${html`<${Button} small onClick=${() => go("tools")}>Go to Tools<//>`}
-                        >${
-                          list.offered
-                            ? "This server lists no resources in this era."
-                            : "This server offers no resources in this era."
-                        }<//
-                      >`
-                }
-              </div>`
-      }<//
-    >
+    <${ItemPane}
+      items=${items}
+      noun="resource"
+      icon="file"
+      load=${load}
+      row=${row}
+      groups=${found => [
+        group(
+          "resources",
+          "Resources",
+          found.filter(each => !each.definition),
+        ),
+        group(
+          "templates",
+          "Templates",
+          found.filter(each => each.definition),
+        ),
+      ]}
+      without=${{ go: "tools", to: "Tools", text: "This server offers no resources in this era." }}
+    />
     <${Pane} label=${rest || "Resource"} class="t-form"
       >${
         rest

@@ -1,21 +1,19 @@
 // Skills: what a server knows how to do, the files of each, and whether they are what was listed.
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { useKeys } from "../keys.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { app, go, useStore } from "../store.js";
 import { bytes, plural } from "../format.js";
-import { Button, Chip, Copy, Search, Tabs } from "../parts/controls.js";
+import { Button, Chip, Copy, Tabs } from "../parts/controls.js";
 import { Icon } from "../parts/icons.js";
 import { Json } from "../parts/json.js";
-import { List, enters } from "../parts/lists.js";
-import { Empty, ErrorNote, Loading, Note } from "../parts/notes.js";
+import { List } from "../parts/lists.js";
+import { Empty, Note } from "../parts/notes.js";
 import { Pane, Panes } from "../parts/panes.js";
-import { fitting, listed } from "./listed.js";
+import { ItemPane, fitting, listed, useItems } from "./listed.js";
 import { Contents } from "./skills/contents.js";
 import { Folders } from "./skills/folders.js";
 import { forget, keyOf, read, reads } from "./skills/state.js";
 
 const { store, load, start } = listed("skills.list", "resources");
-const wide = () => innerWidth >= 720;
 const short = digest => digest.slice(7, 15);
 
 function Files({ skill, era, path, onOpen }) {
@@ -115,45 +113,18 @@ function Skill({ skill, era, path, directories, onOpen, onBack }) {
 }
 
 function Panel() {
-  const era = useStore(app, state => state.era),
-    rest = useStore(app, state => state.route.rest);
-  const { lists, errors } = useStore(store);
   const paths = useStore(reads, state => state.path);
-  const [words, setWords] = useState("");
-  const [view, setView] = useState(rest ? "form" : "list");
-  const search = useRef(null),
-    element = useRef(null);
-  const list = lists[era],
-    error = errors[era],
-    all = list?.skills ?? [];
-  const found = fitting(all, words, each => [each.name, each.uri, each.about]);
-  const skill = all.find(each => each.uri === rest),
-    path = paths[rest] ?? skill?.files[0]?.path;
-  useEffect(() => {
-    if (!rest && !location.hash.includes("/") && all.length && wide()) go("skills", all[0].uri);
-  }, [rest, all.length]);
-  useEffect(forget, [list]);
-  useKeys({
-    "/": () => {
-      search.current.focus();
-      search.current.select();
-    },
+  const items = useItems(store, "skills", {
+    itemsOf: list => list.skills,
+    textsOf: each => [each.name, each.uri, each.about],
+    keyOf: each => each.uri,
   });
-  const select = uri => go("skills", uri);
-  const down = event => {
-    if (enters(event) && found.length) {
-      event.preventDefault();
-      select(found[0].uri);
-      element.current?.focus();
-    }
-  };
+  const { era, chosen: rest, list, item: skill, view, setView } = items;
+  const path = paths[rest] ?? skill?.files[0]?.path;
+  useEffect(forget, [list]);
   const onOpen = next => {
     read(era, skill.uri, next);
     setView("res");
-  };
-  const open = () => {
-    setView("form");
-    if (wide()) setTimeout(() => document.querySelector(".t-form [role=listbox]")?.focus());
   };
   const row = each =>
     html`<${Icon} name="book" s /><span class="nm cut">${each.name || each.uri}</span>${
@@ -162,62 +133,15 @@ function Panel() {
           : html`<span class="tok">${plural(each.files.length, "file")}</span>`
       }<span class="d cut">${each.about.trim().split("\n")[0]}</span>`;
   return html`<${Panes} id="skills" class="p-skills" title="Skills" show=${`show-${view}`}>
-    <${Pane} label="Skills" class="t-list"
-      ><div class="head">
-        <${Search}
-          value=${words}
-          onInput=${setWords}
-          placeholder=${`Search ${plural(all.length, "skill")}`}
-          inputRef=${search}
-          onKeyDown=${down}
-        />
-      </div>
-      ${
-        error &&
-        html`<div class="pad">
-          <${ErrorNote} error=${error} fact="The skills could not be listed." onRetry=${() => load(era)} />
-        </div>`
-      }
-      ${
-        !list
-          ? error
-            ? html`<div class="grow"></div>`
-            : html`<${Loading} rows=${4} />`
-          : found.length
-            ? html`<${List}
-                label="Skills"
-                id="skill"
-                listRef=${element}
-                keyOf=${each => each.uri}
-                selected=${rest}
-                rowClass="tool q"
-                onSelect=${select}
-                onOpen=${open}
-                row=${row}
-                groups=${[{ key: "skills", items: found }]}
-              />`
-            : html`<div class="body">
-                ${
-                  words
-                    ? html`<${Empty}
-                        icon="search"
-                        title=${`No skill fits “${words}”`}
-                        action=${html`<${Button} small keys="Esc" onClick=${() => setWords("")}>Clear the search<//>`}
-                      />`
-                    : html`<${Empty}
-                        icon="book"
-                        title="No skills"
-                        action=${html`<${Button} small onClick=${() => go("resources")}>Go to Resources<//>`}
-                        >${
-                          list.offered
-                            ? "This server lists no skills in this era."
-                            : "This server offers no skills in this era."
-                        }<//
-                      >`
-                }
-              </div>`
-      }
-      ${list?.more > 0 && html`<p class="tiny dim pad">${plural(list.more, "skill")} more than are shown.</p>`}
+    <${ItemPane}
+      items=${items}
+      noun="skill"
+      icon="book"
+      load=${load}
+      focus="[role=listbox]"
+      row=${row}
+      without=${{ go: "resources", to: "Resources", text: "This server offers no skills in this era." }}
+      >${list?.more > 0 && html`<p class="tiny dim pad">${plural(list.more, "skill")} more than are shown.</p>`}
       ${
         list?.offered &&
         html`<div class="bar"><${Button} small icon="repeat" onClick=${() => load(era)}>List again<//></div>`
