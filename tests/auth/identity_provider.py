@@ -238,7 +238,11 @@ def provider_at_address(make: type[P] = Provider) -> Iterator[P]:
     provider = make()
 
     def find(address: str) -> Documents:
-        metadata = {"issuer": address, "token_endpoint": f"{address}/token", "jwks_uri": f"{address}/jwks"}
+        # RFC 8414 and OpenID Connect Discovery want the first endpoint too, and so do the clients that check that.
+        places = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "jwks"}
+        metadata = {"issuer": address, **{name: f"{address}/{path}" for name, path in places.items()}}
+        metadata |= {"response_types_supported": ["code"], "subject_types_supported": ["public"]}
+        metadata |= {"id_token_signing_alg_values_supported": ["ES256"]}
         return {"/.well-known/openid-configuration": metadata, "/jwks": provider.keys.as_dict(private=False)}
 
     def answer(form: dict[str, str], headers: dict[str, str]) -> tuple[int, bytes]:

@@ -7,10 +7,13 @@ import hmac
 import json
 import logging
 import time
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from defserve.auth import (
     OIDC,
@@ -30,10 +33,12 @@ from defserve.errors import DefserveError
 from tests.attack.arena import Kind, Served
 from tests.attack.controls.identity import (
     forward_tokens,
+    publish_private_keys,
     read_tokens_without_checking,
     take_any_introspection,
     take_assertions_again,
     take_proofs_again,
+    vouch_everywhere,
 )
 from tests.attack.speaking.mcp import Caller
 from tests.attack.trial import Control, Family, Trial
@@ -423,3 +428,85 @@ def _(trial: Trial) -> None:
         trial.expect(not await is_taken(token("A", "A", aud=site)), "an access token is taken for an assertion")
 
     asyncio.run(try_all())
+
+
+@FAMILY.attack(
+    "what a server vouches for at other services",
+    Control(vouch_everywhere, "a statement is", here=True),
+    Control(publish_private_keys, "the key set has", here=True),
+)
+def _(trial: Trial) -> None:
+    """A caller gets a statement about itself alone, for one issuer and a short time; nobody gets the key, and what was
+    shown to the issuer opens nothing here."""
+    issuer, site, partner = "https://a.example", "http://localhost:8080", "https://partner.example"
+    shown: list[str] = []
+
+    async def fetch(url: str) -> bytes:
+        return key_set(jwk(KEYS["A"], "ES256", kid="k"))
+
+    async def send(request: HttpRequest) -> HttpResponse:
+        shown.append(str((request.form or {})["assertion"]))
+        return HttpResponse(200, {}, json.dumps({"access_token": f"t{len(shown)}", "token_type": "Bearer"}).encode())
+
+    async def try_all() -> None:
+        signing_key = KEYS["B"].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        target = OnBehalfOf(
+            f"{partner}/token", client_id="c", client_secret="s", form="rfc7523", statement_audience=partner, send=send
+        )
+        auth = OAuthProxy(
+            url=SERVER,
+            issuers=[TrustedIssuer(issuer, jwks_url=f"{issuer}/keys", fetch=fetch)],
+            clients=[RegisteredClient("app", secret="app" * 9)],
+            signing_key=signing_key,
+            targets={"mail": target},
+        )
+        assert auth.site is not None and auth.exchanges is not None
+        site_answers = auth.site.answer_request
+        kind = {"content-type": "application/x-www-form-urlencoded"}
+
+        async def redeem(assertion: str) -> HttpResponse | Any:
+            form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
+            body = urlencode({**form, "client_id": "app", "client_secret": "app" * 9}).encode()
+            return await site_answers(SiteRequest("POST", "/token", "", kind, body))
+
+        now, head = int(time.time()), {"kid": "k", "typ": "oauth-id-jag+jwt"}
+        said = {"iss": issuer, "aud": site, "client_id": "app", "exp": now + 60, "scope": None}
+        # What a person of the company says about itself is no word of ours.
+        extra = {
+            "sub_id": {"format": "iss_sub", "iss": issuer, "sub": "boss"},
+            "identity_provider": "https://evil.example",
+        }
+        for name in ("ann", "bob"):
+            one = signed(claims(**said, **extra, sub=name, jti=name), key=KEYS["A"], headers=head)
+            text = json.loads((await redeem(one)).body)["access_token"]
+            principal = await auth.authenticate([f"Bearer {text}".encode()])
+            assert isinstance(principal, Principal)
+            forged = Principal(
+                f"{issuer}|boss", frozenset(), {**principal.claims, "sub": "boss"}, credential=principal.credential
+            )
+            try:
+                await auth.exchanges.get_token(forged, "mail")
+                trial.expect(False, "somebody is vouched for under the name of another")
+            except DefserveError:
+                pass
+            await auth.exchanges.get_token(principal, "mail")
+            made = read_claims(shown[-1])
+            named = {"format": "iss_sub", "iss": issuer, "sub": name}
+            held = (made["iss"], made["sub"], made.get("sub_id")) == (site, f"{issuer}|{name}", named)
+            trial.expect(held, f"a statement is about somebody else: {made}")
+            held = made["aud"] == partner and made.get("client_id") == "c"
+            trial.expect(held, f"a statement is for anybody: {made}")
+            trial.expect(made["exp"] <= now + 600, f"a statement is good for {made['exp'] - now} s")
+            trial.expect((await redeem(shown[-1])).status == 400, "a statement is taken here for an assertion")
+            caller = await auth.authenticate([f"Bearer {shown[-1]}".encode()])
+            trial.expect(not isinstance(caller, Principal), "a statement is taken here for a token")
+        published = (await site_answers(SiteRequest("GET", "/jwks", "", {}, b""))).body
+        trial.expect(b'"d"' not in published, "the key set has a private key")
+
+    asyncio.run(try_all())
+
+
+def read_claims(token: str) -> dict[str, Any]:
+    """What a token says, whoever has signed it."""
+    middle = token.split(".")[1]
+    return json.loads(urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
