@@ -431,6 +431,59 @@ def _(trial: Trial) -> None:
 
 
 @FAMILY.attack(
+    "clients that sign for themselves",
+    Control(take_assertions_again, "is taken again", here=True),
+    Control(read_tokens_without_checking, "of another key is taken", here=True),
+)
+def _(trial: Trial) -> None:
+    """A client's signature is taken once, for this server, from the client itself, and gives its own scopes alone."""
+    site = "http://localhost:8080"
+    clients = [
+        RegisteredClient(name, key=pem(KEYS[key]), scopes=["read"]) for name, key in (("one", "A"), ("two", "B"))
+    ]
+    plain = RegisteredClient("plain", secret="plain" * 9, scopes=["read"])
+    jwt_bearer = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+
+    def signature(signer: str = "A", *, typ: str = "JWT", **changed: Any) -> dict[str, str]:
+        said = {"iss": "one", "sub": "one", "aud": site, "jti": str(time.monotonic_ns()), "exp": int(time.time()) + 60}
+        made = signed(claims(**{**said, "scope": None, **changed}), key=KEYS[signer], headers={"typ": typ})
+        return {"client_assertion_type": jwt_bearer, "client_assertion": made}
+
+    async def try_all() -> None:
+        auth = OAuthProxy(url=SERVER, scopes=["read"], optional_scopes=["write"], clients=[*clients, plain])
+
+        async def ask(shown: dict[str, str], **form: str) -> dict[str, Any]:
+            body = urlencode({"grant_type": "client_credentials", **shown, **form}).encode()
+            kind = {"content-type": "application/x-www-form-urlencoded"}
+            assert auth.site is not None
+            return json.loads((await auth.site.answer_request(SiteRequest("POST", "/token", "", kind, body))).body)
+
+        good = signature()
+        trial.expect("access_token" in await ask(good), "an honest signature is refused")
+        trial.expect("access_token" not in await ask(good), "a signature is taken again")
+        for name, shown in {
+            "of another key": signature("B"),
+            "of another client under this name": signature("B", iss="two", sub="one"),
+            "for another server": signature(aud="https://x.example"),
+            "for two servers": signature(aud=[site, "https://x.example"]),
+            "for the resource": signature(aud=SERVER),
+            "that never ends": signature(exp=None),
+            "that ends in ten years": signature(exp=2**31),
+            "that has ended": signature(exp=int(time.time()) - 60),
+            "without an id": signature(jti=None),
+            "that is an identity assertion": signature(typ="oauth-id-jag+jwt"),
+            "that is a proof": signature(typ="dpop+jwt"),
+            "with a secret beside it": {**signature(), "client_id": "one", "client_secret": "x" * 40},
+            "for the name of another": {**signature(), "client_id": "two"},
+            "of a client that has a secret": signature(iss="plain", sub="plain"),
+        }.items():
+            trial.expect("access_token" not in await ask(shown), f"a signature {name} is taken")
+        trial.expect("access_token" not in await ask(signature(), scope="write"), "a client gets scopes of others")
+
+    asyncio.run(try_all())
+
+
+@FAMILY.attack(
     "what a server vouches for at other services",
     Control(vouch_everywhere, "a statement is", here=True),
     Control(publish_private_keys, "the key set has", here=True),
