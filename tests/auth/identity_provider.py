@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from authlib.oauth2.drafts.id_jag import IDJAGGrant
@@ -58,7 +58,11 @@ class Provider(AuthorizationServer):
         self.lifetime = 300
         self.wants_interaction = False
         self.register_grant(TokenExchange)
-        self.register_grant(OnBehalfOf)
+        self.register_grant(self.take_jwt_grant())
+
+    def take_jwt_grant(self) -> type[BaseGrant]:
+        """What answers `jwt-bearer`: here Entra's form of an exchange."""
+        return OnBehalfOf
 
     def make_id_jag(
         self, audience: str, client_id: str, /, *, header: dict[str, Any] | None = None, **claims: Any
@@ -225,13 +229,20 @@ def documents_at_address(find: Callable[[str], Documents], answer: AnswerForm | 
             thread.join()
 
 
+P = TypeVar("P", bound=Provider)
+
+
 @contextmanager
-def provider_at_address() -> Iterator[Provider]:
+def provider_at_address(make: type[P] = Provider) -> Iterator[P]:
     """The provider, on a port of its own."""
-    provider = Provider()
+    provider = make()
 
     def find(address: str) -> Documents:
-        metadata = {"issuer": address, "token_endpoint": f"{address}/token", "jwks_uri": f"{address}/jwks"}
+        # RFC 8414 and OpenID Connect Discovery want the first endpoint too, and so do the clients that check that.
+        places = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "jwks"}
+        metadata = {"issuer": address, **{name: f"{address}/{path}" for name, path in places.items()}}
+        metadata |= {"response_types_supported": ["code"], "subject_types_supported": ["public"]}
+        metadata |= {"id_token_signing_alg_values_supported": ["ES256"]}
         return {"/.well-known/openid-configuration": metadata, "/jwks": provider.keys.as_dict(private=False)}
 
     def answer(form: dict[str, str], headers: dict[str, str]) -> tuple[int, bytes]:

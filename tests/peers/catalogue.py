@@ -102,6 +102,17 @@ BRIDGES = (
 )
 
 
+# Which clients have the grants without a browser.
+CREDENTIALS = ("client secret", "client signature")
+GRANTS = {
+    "official Python client 1.x": CREDENTIALS,
+    "official Python client 2.x": (*CREDENTIALS, "identity assertion"),
+    "official TypeScript client 1.x": CREDENTIALS,
+    "official TypeScript client 2.x": (*CREDENTIALS, "identity assertion"),
+    "FastMCP 4.x": CREDENTIALS,
+}
+
+
 def _signs_in(peer: Peer, client: str) -> Peer:
     """The same peer, as one that signs in: `client` says how."""
     return replace(
@@ -110,7 +121,7 @@ def _signs_in(peer: Peer, client: str) -> Peer:
         role="sign-in",
         driver="signing_in.py",
         ways=(HTTP_ANY,),
-        features=("sign in, issuer", "sign in, proxy"),
+        features=("sign in, issuer", "sign in, proxy", *GRANTS.get(peer.name, ())),
         faults=(),
         runs_here=True,
         settings={"client": client},

@@ -39,7 +39,9 @@ _ROLES = {
         "Signing in",
         "The peer signs a user in with OAuth and calls tools as that user. The identity provider is npm's "
         "`oidc-provider`. The server uses `OIDC`, or `OAuthProxy` in front of the provider. Claude Code only connects, "
-        "and gets a copy of its document at claude.ai, because the tests have no network.",
+        "and gets a copy of its document at claude.ai, because the tests have no network. In the last three columns "
+        "there's no browser: the client shows a secret, a signature or an identity assertion of a company, whose "
+        "provider is made of Authlib ([how to set it up](company-sign-in.md)).",
     ),
     "server": ("Servers", "The peer is the server, and defserve's client calls it."),
     "kernel": (
@@ -70,7 +72,13 @@ _COLUMNS = {
     "resumption": ("resumption",),
     "token": ("auth", "no token"),
 }
-_SIGN_IN_COLUMNS = {"OIDC": ("sign in, issuer",), "OAuthProxy": ("sign in, proxy",)}
+_SIGN_IN_COLUMNS = {
+    "OIDC": ("sign in, issuer",),
+    "OAuthProxy": ("sign in, proxy",),
+    "secret": ("client secret",),
+    "signature": ("client signature",),
+    "ID-JAG": ("identity assertion",),
+}
 _ALL_COLUMNS = {**_COLUMNS, **_SIGN_IN_COLUMNS}
 _HOW = """\
 ## How each feature is tested

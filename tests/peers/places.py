@@ -14,6 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from joserfc.jwk import ECKey
+
+from tests.auth.identity_provider import CLIENT_ID, CLIENT_SECRET, provider_at_address
 from tests.conformance.suite_install import ROOT, node
 from tests.peers import tours
 from tests.peers.behind import SERVERS, command, configured
@@ -49,15 +52,25 @@ async def places(
 
 @asynccontextmanager
 async def _members(provider: Package) -> AsyncGenerator[dict[str, Any]]:
-    """A server behind an issuer, one in front of it, the browser, and the scripts of clients that print addresses."""
+    """A server behind an issuer, one in front of it, one for a company's people and for programs; the browser, and the
+    scripts of clients that print addresses."""
     command = [str(node()), str(SIGNING_IN / "provider.mjs"), str(provider.folder)]
     running = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert running.stdout is not None
     try:
         variables = {"MEMBERS_ISSUER": (await running.stdout.readline()).decode().strip()}
         program = [sys.executable, str(SERVERS / "members.py")]
-        async with _served(program, variables) as url, _served(program, {**variables, "MEMBERS_PROXY": "1"}) as proxy:
-            found = {"issuer": _by_name(url), "proxy": _by_name(proxy), "clients": str(SIGNING_IN)}
+        async with AsyncExitStack() as stack:
+            url = await stack.enter_async_context(_served(program, variables))
+            proxy = await stack.enter_async_context(_served(program, {**variables, "MEMBERS_PROXY": "1"}))
+            company, key, secret = stack.enter_context(provider_at_address()), ECKey.generate_key("P-256"), "s" * 40
+            known = {"MEMBERS_COMPANY": company.issuer, "MEMBERS_SECRET": secret}
+            known["MEMBERS_KEY"] = key.as_pem(private=False).decode()
+            without_browser = _by_name(await stack.enter_async_context(_served(program, known)))
+            credentials = {"url": without_browser, "issuer": without_browser.removesuffix("/mcp"), "secret": secret}
+            credentials |= {"key": key.as_pem(private=True).decode(), "company": company.issuer}
+            found: dict[str, Any] = {"issuer": _by_name(url), "proxy": _by_name(proxy), "clients": str(SIGNING_IN)}
+            found["credentials"] = {**credentials, "at_company": [CLIENT_ID, CLIENT_SECRET]}
             yield {**found, "browser": ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tests.peers.browser"]}
     finally:
         running.kill()

@@ -225,6 +225,44 @@ async def test_a_failure_is_told_as_the_reply_tells_it(version: str, method: str
     assert "a secret" not in str(told) + str(span.status.description)
 
 
+@for_each_row("version", ERAS)
+@for_each_row("tool", ["long", "long_error", "long_after_progress"])
+async def test_what_is_too_large_for_its_reply_failed_in_the_span_too(version: str, tool: str):
+    watched = Watched(limits=Limits(response=10_000))
+
+    @watched.server.tool
+    def long() -> str:
+        return "x" * 20_000
+
+    @watched.server.tool
+    def long_error() -> str:
+        raise ToolError("x" * 20_000)
+
+    @watched.server.tool
+    async def long_after_progress(ctx: CallContext) -> str:
+        ctx.progress(1, 2)
+        return "x" * 20_000
+
+    async with raw(watched.server, version) as peer:
+        reply = await peer.ask("tools/call", {"name": tool, "_meta": {"progressToken": 1}})
+    (span,) = [each for each in watched.exporter.get_finished_spans() if each.name == f"tools/call {tool}"]
+    told = attributes(span)
+    assert span.status.status_code == StatusCode.ERROR
+    assert told["dev.defserve.error_type"] == "limit_exceeded"
+    assert "larger than 10000 bytes" in str(reply)
+    if "error" in reply:
+        assert told["rpc.response.status_code"] == told["error.type"] == str(reply["error"]["code"])
+        assert span.status.description == reply["error"]["message"]
+    else:
+        assert told["error.type"] == "tool_error"
+    (point,) = [
+        point
+        for point in watched.metrics["mcp.server.operation.duration"].data.data_points
+        if point.attributes.get("gen_ai.tool.name") == tool
+    ]
+    assert point.attributes["error.type"] == told["error.type"]
+
+
 async def test_a_name_that_nobody_has_registered_is_in_no_name_and_no_metric():
     watched = Watched()
     async with raw(watched.server) as peer:

@@ -59,7 +59,7 @@ def test_guides_and_recipes_are_grouped_as_the_pages_that_lead_to_them_group_the
 
 
 def test_the_navigation_has_the_short_names_of_pages(pages: Pages):
-    assert title(pages.texts["security.md"]) == "Security: guards for shell, code, URLs and paths"
+    assert title(pages.texts["security.md"]) == "Security: guards for shell, code, URLs and paths; audit log"
     assert str({"Security": "security.md"}) in str(tomllib.loads(settings(pages))["project"]["nav"])
 
 

@@ -75,6 +75,9 @@ class Auth:
     title = ""
     """What people call the server that this belongs to. The server says it."""
 
+    can_sign_statements = False
+    """Whether it signs statements about callers, for the targets that want them."""
+
     site: OAuthProxySite | None = None
     """Pages and endpoints that are served beside the server, where it issues its tokens itself."""
 
@@ -112,8 +115,9 @@ class Auth:
         self.exchanges: TokenExchanges | None = None
         """Gets tokens for the `targets`; None if there are none."""
         if targets:
-            from defserve.auth.token_exchange import TokenExchanges
+            from defserve.auth.token_exchange import TokenExchanges, check_targets
 
+            check_targets(targets, can_sign=self.can_sign_statements)
             self.exchanges = TokenExchanges(targets, self._check_shown_token, self.find_subject_token)
         self._completes = bool(self._implied or self._permitted or targets)
 
@@ -176,7 +180,7 @@ class Auth:
             return self._make_proof_denial(found, error)
         return self.check_server_scopes(found)
 
-    async def find_subject_token(self, principal: Principal, token: str) -> str | None:
+    async def find_subject_token(self, principal: Principal, token: str, target: OnBehalfOf) -> str | None:
         """What is shown to the issuer of a target for a caller: its token. None if there is nothing to show."""
         return token
 

@@ -7,6 +7,10 @@ gives another one, for that API alone. What a client showed to this server goes 
                              │  ◄── another token ──┘
                              └── that token ──► the API
 
+Who came by an identity assertion of a company has no token that an issuer knows. For them, and where a target says so
+(`statement_audience`), this server's own authorization server signs a statement about the caller, and an issuer that
+trusts it takes that (RFC 7523, or as the subject token of RFC 8693).
+
 A token that was got is kept for its caller, the caller's token, the target and the scopes, until it expires. Before it
 is used again, the caller's token is checked again: one that was revoked, or has expired, gets nothing.
 """
@@ -37,7 +41,7 @@ log = logging.getLogger("defserve.auth")
 
 TOKEN_TYPES: Final = "urn:ietf:params:oauth:token-type:"
 EXCHANGE_GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
-ENTRA_GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+JWT_GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 ENTRA_AUTHORITY: Final = "https://login.microsoftonline.com"
 
 MAX_TOKEN_LENGTH: Final = 16 * 1024
@@ -82,8 +86,13 @@ class OnBehalfOf:
     """What is asked for, unless the tool says otherwise."""
     urls: Sequence[str] = ()
     """Where `ctx.http` may send the token: base URLs of the API. A URL that a model has chosen gets nothing."""
-    subject_token_type: str = f"{TOKEN_TYPES}access_token"
-    form: Literal["rfc8693", "entra"] = "rfc8693"
+    subject_token_type: str = ""
+    """What is shown there: by default an access token, or a JWT if it is a statement."""
+    form: Literal["rfc8693", "rfc7523", "entra"] = "rfc8693"
+    """How it is asked for: by a token exchange, by a statement as the grant (`rfc7523`), or as Entra wants it."""
+    statement_audience: str = ""
+    """The issuer behind the endpoint, if it trusts `OAuthProxy(signing_key=…)`: it is shown a signed statement about
+    the caller then, for this audience alone, and no token."""
     send: SendHttpRequest = field(default=send_http_request, repr=False)
     credential: SecretText = field(init=False, repr=False, compare=False)
     """The secret or the key, read when it is needed."""
@@ -102,6 +111,16 @@ class OnBehalfOf:
             check_oauth_url(url, "a URL of OnBehalfOf(urls=…)")
         if self.form not in FORMS:
             raise UsageError(f"OnBehalfOf(form={self.form!r}) is not known", fix=f"use one of {', '.join(FORMS)}")
+        if self.form == "rfc7523" and not self.statement_audience:
+            raise UsageError(
+                "OnBehalfOf(form='rfc7523') shows a statement, and does not say for whom it is",
+                fix='name the issuer of the API: statement_audience="https://login.example.com"',
+            )
+        if self.form == "entra" and self.statement_audience:
+            raise UsageError(
+                "Entra takes no statement of another server about a person, so statement_audience is of no use",
+                fix='leave it out, and let people sign in there: OAuthProxy("entra", …)',
+            )
 
     @classmethod
     def entra(
@@ -132,10 +151,11 @@ def _is_below(url: str, base: str) -> bool:
 
 
 def _fill_rfc8693(target: OnBehalfOf, token: str, scopes: Sequence[str]) -> dict[str, str]:
+    is_statement = bool(target.statement_audience)
     form = {
         "grant_type": EXCHANGE_GRANT,
         "subject_token": token,
-        "subject_token_type": target.subject_token_type,
+        "subject_token_type": target.subject_token_type or TOKEN_TYPES + ("jwt" if is_statement else "access_token"),
         "requested_token_type": f"{TOKEN_TYPES}access_token",
         "audience": target.audience,
         "resource": target.resource,
@@ -144,13 +164,19 @@ def _fill_rfc8693(target: OnBehalfOf, token: str, scopes: Sequence[str]) -> dict
     return {name: value for name, value in form.items() if value}
 
 
+def _fill_rfc7523(target: OnBehalfOf, token: str, scopes: Sequence[str]) -> dict[str, str]:
+    form = {"grant_type": JWT_GRANT, "assertion": token, "scope": " ".join(scopes)}
+    more = {"audience": target.audience, "resource": target.resource}
+    return {name: value for name, value in (form | more).items() if value}
+
+
 def _fill_entra(target: OnBehalfOf, token: str, scopes: Sequence[str]) -> dict[str, str]:
     if not scopes:
         raise UsageError(
             "Entra wants to know the scopes of the API", fix='OnBehalfOf.entra(…, scopes=["https://api/.default"])'
         )
     return {
-        "grant_type": ENTRA_GRANT,
+        "grant_type": JWT_GRANT,
         "assertion": token,
         "requested_token_use": "on_behalf_of",
         "scope": " ".join(scopes),
@@ -159,6 +185,7 @@ def _fill_entra(target: OnBehalfOf, token: str, scopes: Sequence[str]) -> dict[s
 
 FORMS: Final[Mapping[str, Callable[[OnBehalfOf, str, Sequence[str]], dict[str, str]]]] = {
     "rfc8693": _fill_rfc8693,
+    "rfc7523": _fill_rfc7523,
     "entra": _fill_entra,
 }
 
@@ -210,7 +237,7 @@ class _Kept(NamedTuple):
 
 
 CheckToken = Callable[[str], Awaitable[Principal]]
-FindSubjectToken = Callable[[Principal, str], Awaitable[str | None]]
+FindSubjectToken = Callable[[Principal, str, OnBehalfOf], Awaitable[str | None]]
 
 
 class TokenExchanges:
@@ -246,21 +273,21 @@ class TokenExchanges:
         something first, UsageError for a target that was not declared."""
         target = self.find_target(name)
         asked = tuple(sorted(set(parse_scopes(scopes) or target.scopes)))
-        shown = await self._find_valid_token(principal)
+        current, shown = await self._find_valid_token(principal)
         key = sha256(repr((principal.id, digest_token(shown), name, asked)).encode()).hexdigest()
         kept = self._got.get(key)
         if kept is not None and self._clock() < kept.until:
             return kept.token
-        subject = await self._find_subject(principal, shown)
+        subject = await self._find_subject(current, shown, target)
         if subject is None:
-            raise ToolError("Your sign-in here cannot be used at other services: nobody has given a token for them.")
+            raise _make_no_subject_error(name, target)
         got = await self._exchange(name, target, subject, asked)
         if self._clock() < got.until:
             self._got.store_value(key, got, len(got.token) + 256)
         return got.token
 
-    async def _find_valid_token(self, principal: Principal) -> str:
-        """The token that this caller has shown, if it is still good."""
+    async def _find_valid_token(self, principal: Principal) -> tuple[Principal, str]:
+        """Who the token of this caller proves now, and the token, if it is still good."""
         shown = self._shown.get(principal.credential) if principal.kind == "token" else None
         if shown is None:
             raise ToolError("You have to be signed in with a token for this: nothing can be done in your name.")
@@ -273,7 +300,7 @@ class TokenExchanges:
             raise ToolError("Your token cannot be checked at the moment. Try again.", data={"retry": True}) from None
         if current.id != principal.id:
             raise ToolError("Your token belongs to another caller now: sign in again.")
-        return shown
+        return current, shown
 
     async def _exchange(self, name: str, target: OnBehalfOf, token: str, scopes: Sequence[str]) -> _Kept:
         request = _make_request(target, await target.credential.load_secret(), token, scopes)
@@ -301,6 +328,30 @@ class TokenExchanges:
         if isinstance(seconds, int | float) and not isinstance(seconds, bool):
             lasts = min(float(seconds), MAX_KEPT_SECONDS) - SLACK_SECONDS
         return _Kept(str(got), self._clock() + lasts)
+
+
+def _make_no_subject_error(name: str, target: OnBehalfOf) -> ToolError:
+    """What a tool is told of a caller for whom there is nothing to show. Its operator can change that."""
+    fix = "if the issuer of the target trusts this server: OnBehalfOf(statement_audience=…), OAuthProxy(signing_key=…)"
+    if target.form == "entra":
+        fix = 'OAuthProxy("entra", …): Entra exchanges no tokens but its own, so people have to sign in there'
+    log.warning("there is nothing to show for a caller at the target %s: no token came with the sign-in; %s", name, fix)
+    return ToolError(
+        f"{name!r} cannot be used in your name: whoever signed you in gave this server no token for other services. "
+        "Only the operator of this server can change that.",
+        data={"fix": fix},
+    )
+
+
+def check_targets(targets: Mapping[str, OnBehalfOf], *, can_sign: bool) -> None:
+    """Raises UsageError for a target that wants statements where nobody signs them."""
+    for name, target in targets.items():
+        if target.statement_audience and not can_sign:
+            raise UsageError(
+                f"the target {name!r} shows statements about callers, and nobody here signs them",
+                fix="give OAuthProxy(signing_key=…), or leave out OnBehalfOf(statement_audience=…): "
+                "then the caller's own token is exchanged",
+            )
 
 
 def _make_refusal(name: str, answer: HttpResponse, fields: Mapping[str, Any]) -> Exception:

@@ -87,6 +87,10 @@ class Call(ExtensionLocals):
     suspension: Callable[[], Any] | None = None
     endless = settled = cancelled = timed_out = cut_short = held = notified = False
     reply: FinalReply | None = None
+    on_end: Callable[[], None] | None = None
+    """Called once, when it is known what the reply says, and before the reply is sent."""
+    unsendable: Exception | None = None
+    """Why the reply says something else than how the call ended: that was too large, or has no form on the wire."""
     rest: Awaitable[None] | None = None
     questions = unsent = 0
     last_left = 0.0
@@ -101,7 +105,7 @@ class Call(ExtensionLocals):
         self.identity: PeerIdentity | None = session.identity
         self.params, self.raw, self.terms = params, raw, terms
         self.settled = self.cancelled = self.held = self.notified = False
-        self.task = self.batch = self.envelope = self.suspension = self.reply = self.queued = None
+        self.task = self.batch = self.envelope = self.suspension = self.reply = self.queued = self.on_end = None
 
     @property
     def engine(self) -> Engine:

@@ -302,6 +302,7 @@ class Session(ExtensionLocals):
             if len(data) > self.composition.limits.response:
                 raise make_too_large_error(call)
         except Exception as error:
+            call.unsendable = error
             data, code = encode_failure_reply(call, error, self._encode_failure)
         self._end(call, data, code)
 
@@ -312,6 +313,8 @@ class Session(ExtensionLocals):
 
     def _end(self, call: Call, data: bytes, code: int | None) -> None:
         call.settled = True
+        if call.on_end is not None:
+            call.on_end()
         del self.in_flight[call.id]
         composition = self.composition
         if call.queued is None:
@@ -511,9 +514,11 @@ def encode_failure_reply(
     try:
         data, code = encode(call, error)
     except ValueError as unspeakable:  # the error's own data
+        call.unsendable = unspeakable
         return encode(call, unspeakable)
     if len(data) > call.session.composition.limits.response:  # an author's message may hold anything
-        return encode(call, make_too_large_error(call))
+        call.unsendable = too_large = make_too_large_error(call)
+        return encode(call, too_large)
     return data, code
 
 

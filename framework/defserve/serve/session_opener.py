@@ -210,6 +210,7 @@ class ShapedSession(Session):
             if len(data) > self.composition.limits.response:
                 raise make_too_large_error(call)
         except Exception as error:
+            call.unsendable = error
             data, code = encode_failure_reply(call, error, self._encode_failure)
         self._end(call, data, code)
 

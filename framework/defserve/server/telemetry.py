@@ -87,12 +87,26 @@ class Telemetry(Extension):
         try:
             result = await next(call, params)
         except BaseException as error:
-            self._received.name_item(span, call.method, call.subject_name)
-            self.finish(span, make_error_outcome(call, error))
+            self._finish_call(call, span, make_error_outcome(call, error))
             raise
-        self._received.name_item(span, call.method, call.subject_name)
-        self.finish(span, make_result_outcome(result), result)
+        self._finish_call(call, span, make_result_outcome(result), result)
         return result
+
+    def _finish_call(self, call: Call, span: OpenSpan, outcome: MessageOutcome, result: Any = None) -> None:
+        """End the span as soon as it is known what the reply says: a result may be too large for it."""
+        self._received.name_item(span, call.method, call.subject_name)
+        if call.outer is not None or call.settled:
+            self.finish(span, outcome, result)
+            return
+
+        def finish() -> None:
+            if call.unsendable is None:
+                self.finish(span, outcome, result)
+            else:
+                self.finish(span, make_error_outcome(call, call.unsendable))
+
+        span.leave()
+        call.on_end = finish
 
     def start(self, session: Session, method: str, params: Params, call: Call | None) -> OpenSpan:
         """Begin the span of a request, or of a notification."""

@@ -500,3 +500,30 @@ def take_assertions_again(patch: Patch) -> None:
         return True
 
     patch.set("defserve.auth.proxy.tokens:UserGrants.is_first_use", is_first_use)
+
+
+def vouch_everywhere(patch: Patch) -> None:
+    """A statement about a caller is for nobody in particular, is good for long, and has no type of its own."""
+
+    async def sign(self: Any, principal: Any, target: Any) -> str:
+        import jwt
+
+        key = self._parse_key(await self._keys[0].load_secret())
+        claims = {"iss": self._issuer, "sub": principal.id, "aud": "*", "exp": 2**33, "jti": "1"}
+        return jwt.encode(claims, key.private, key.public["alg"], {"kid": key.public["kid"]})
+
+    patch.set("defserve.auth.proxy.assertions:StatementSigner.sign_statement", sign)
+
+
+def publish_private_keys(patch: Patch) -> None:
+    """The key set has the keys that sign."""
+    import json
+
+    async def list_keys(self: Any) -> list[dict[str, Any]]:
+        from jwt.algorithms import get_default_algorithms
+
+        keys = [self._parse_key(await key.load_secret()) for key in self._keys]
+        made = [get_default_algorithms()[key.public["alg"]].to_jwk(key.private) for key in keys]
+        return [json.loads(text) for text in made]
+
+    patch.set("defserve.auth.proxy.assertions:StatementSigner.list_public_keys", list_keys)

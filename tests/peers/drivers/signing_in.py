@@ -1,4 +1,5 @@
-"""Peers sign in, each as its users let it: to a server behind an issuer, and to one behind `OAuthProxy`.
+"""Peers sign in, each as its users let it: to a server behind an issuer, and to one behind `OAuthProxy`. Those that
+have grants without a browser use them too.
 
 The browser is a program (`browser.py`): the one that peers open, or one that gets the address from the peer's output.
 """
@@ -96,6 +97,15 @@ def at_terminal(command: list[str]) -> str:
     return said.decode(errors="replace")
 
 
+def by_grant(grant: str) -> str:
+    """Whom the server takes the peer for that comes in without a browser."""
+    needed = json.dumps(PLAN["credentials"])
+    if MODULES.exists():
+        return output([PLAN["node"], str(HERE / "credentials.cjs"), PLAN["package"], grant, needed], SECONDS).strip()
+    program = [f"{PLAN['package']}/bin/python", str(HERE / "credentials.py")]
+    return output([*program, PLAN["client"], grant, needed], SECONDS).strip()
+
+
 WAYS = {"official": official, "fastmcp": fastmcp, "inspector": inspector, "claude": claude_code}
 
 
@@ -109,6 +119,8 @@ async def main() -> None:
 
     await attempt("sign in, issuer", lambda: signed_in("issuer"), SECONDS)
     await attempt("sign in, proxy", lambda: signed_in("proxy"), SECONDS)
+    for grant in ("client secret", "client signature", "identity assertion"):
+        await attempt(grant, lambda grant=grant: asyncio.to_thread(by_grant, grant), SECONDS)
 
 
 asyncio.run(main())

@@ -1,4 +1,7 @@
-"""The server that peers sign in to: by an issuer's own tokens, or through `OAuthProxy`. MEMBERS_URL is its address."""
+"""The server that peers sign in to: by an issuer's own tokens, or through `OAuthProxy`. MEMBERS_URL is its address.
+
+With MEMBERS_COMPANY, a company's identity provider, people of the company and programs come in without a browser.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import json
 import os
 
 from defserve import Context, Server
-from defserve.auth import OIDC, Auth, OAuthProxy, Vendor
+from defserve.auth import OIDC, Auth, OAuthProxy, RegisteredClient, TrustedIssuer, Vendor
 
-URL, ISSUER = os.environ["MEMBERS_URL"], os.environ["MEMBERS_ISSUER"]
+URL, ISSUER = os.environ["MEMBERS_URL"], os.environ.get("MEMBERS_ISSUER", "")
 
 
 # What Claude Code says of itself, at its address. Peers have no network.
@@ -35,11 +38,27 @@ def through_proxy() -> Auth:
     )
 
 
+def without_browser(company: str) -> Auth:
+    secret = os.environ["MEMBERS_SECRET"]
+    clients = [
+        RegisteredClient("claude", secret=secret),
+        RegisteredClient("job", secret=secret, scopes=[]),
+        RegisteredClient("agent", key=os.environ["MEMBERS_KEY"], scopes=[]),
+    ]
+    return OAuthProxy(url=URL, issuers=[TrustedIssuer(company)], clients=clients)
+
+
+def make_auth() -> Auth:
+    if company := os.environ.get("MEMBERS_COMPANY"):
+        return without_browser(company)
+    return through_proxy() if os.environ.get("MEMBERS_PROXY") else at_issuer()
+
+
 def at_issuer() -> Auth:
     return Auth(OIDC(ISSUER, audience=URL), scopes=["notes:read"])
 
 
-server = Server("members", "1", auth=through_proxy() if os.environ.get("MEMBERS_PROXY") else at_issuer())
+server = Server("members", "1", auth=make_auth())
 
 
 @server.tool

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 pytest.importorskip("opentelemetry.proto")
 
 from defserve.cli import main
+from defserve.client import Client, ProcessLink
 from defserve.errors import UsageError
 from defserve.stores.audit import export as exporting
 from defserve.stores.audit.chain import AuditKeys
@@ -28,11 +30,13 @@ from defserve.stores.audit.export import (
     ExportRefused,
     make_collector,
 )
-from defserve.stores.audit.log_file import MAX_PAGE_BYTES, AuditLog, AuditPage, LogReader
+from defserve.stores.audit.log_file import MAX_PAGE_BYTES, MAX_PAGE_EVENTS, AuditLog, AuditPage, LogReader
 from defserve.stores.identity import ServerIdentity, ServerStore
 from defserve.stores.store import MemoryStore
 from tests.collector import Collector, Refusal, read_attributes, running_collector
 from tests.rows import for_each_row
+from tests.soak.sampling import BOUNDS, usage
+from tests.soak.slopes import slope
 from tests.waiting import until, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -42,6 +46,10 @@ SHOP = ServerIdentity("name", "shop")
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 EVENTS = int(os.environ.get("EXPORT_EVENTS", "3000"))
 """How many events come while the collector is away. A campaign sets more."""
+AWAY_SECONDS = float(os.environ.get("EXPORT_AWAY_SECONDS", "600"))
+"""How long the collector is away by the clock, while a server is called."""
+CALLS_AT_ONCE, CALLS_PAUSE_SECONDS = 5, 0.5
+MAX_GROWTH_MB = 24.0
 
 
 @pytest.fixture
@@ -201,6 +209,83 @@ def test_an_exporter_that_is_killed_loses_nothing_and_repeats_what_can_be_recogn
         assert uids.setdefault(uid, record.SerializeToString()) == record.SerializeToString()
     assert len(uids) == number
     assert sorted(set(numbers(collector))) == list(range(1, number + 1))
+
+
+SHOP_SERVER = """
+import os
+from defserve import Server
+
+server = Server("shop", audit="audit.log")
+
+@server.tool
+def price(item: str) -> int:
+    return len(item)
+
+@server.tool
+def process_id() -> int:
+    return os.getpid()
+
+server.main()
+"""
+
+
+@pytest.mark.soak
+async def test_nothing_is_lost_while_the_collector_is_away_by_the_clock_and_memory_is_bounded(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+):
+    """A server on stdio is called all the time, and the command exports its log. What each of them uses is measured."""
+    monkeypatch.setenv("DEFSERVE_AUDIT_KEY", KEY.decode())
+    (tmp_path / "shop.py").write_text(SHOP_SERVER)
+    command = [sys.executable, "-m", "defserve", "audit", "export", "audit.log", "--server", "shop", "--follow"]
+    link = await ProcessLink.spawn(sys.executable, ["shop.py"], cwd=tmp_path)
+    memory: dict[str, list[float]] = {"server": [], "exporter": []}
+    times: list[float] = []
+    calls = 0
+    async with Client(link) as client:
+        pids = {"server": await client.call("process_id")}
+        exporter = await asyncio.create_subprocess_exec(*command, "--to", collector.url, cwd=tmp_path)
+        pids["exporter"] = exporter.pid
+        try:
+            await until(lambda: len(collector.logs) > 0)
+            collector.is_away, before, began = True, len(collector.logs), time.monotonic()
+            while time.monotonic() < began + AWAY_SECONDS:
+                for _ in range(CALLS_AT_ONCE):
+                    await client.call("price", item="a lamp")
+                    calls += 1
+                times.append(time.monotonic() - began)
+                for name, pid in pids.items():
+                    memory[name].append(usage([pid])["memory"])
+                await asyncio.sleep(CALLS_PAUSE_SECONDS)
+            assert len(collector.logs) == before
+            collector.is_away, tries = False, collector.tries
+            await client.call("price", item="a lamp")
+            last = count_records(tmp_path / "audit.log")
+            # The exporter tries again within a minute.
+            await until(lambda: numbers(collector)[-1] >= last, 120)
+            for name, pid in pids.items():
+                memory[name].append(usage([pid])["memory"])
+        finally:
+            exporter.terminate()
+            await exporter.wait()
+    for name, values in memory.items():
+        print(f"{name}: {min(values):.1f} to {max(values):.1f} MB, at the end {values[-1]:.1f} MB")
+    print(f"{calls} calls, {last} records, {times[-1]:.0f} s, {tries} requests until the collector was back")
+    for name, values in memory.items():
+        grown = slope(times, values[:-1])
+        assert grown is None or not grown.exceeds(BOUNDS["memory"]), (name, grown)
+        # Whatever has piled up, one page at a time is read and sent when the collector is back.
+        assert values[-1] - values[0] < MAX_GROWTH_MB, name
+    sent = numbers(collector)
+    assert len(sent) >= last > calls > 0
+    assert sent == list(range(1, len(sent) + 1))
+
+
+def count_records(path: Path) -> int:
+    """The number of the last record."""
+    reader, page = LogReader(path, AuditKeys(KEY)), AuditPage([], 1, True)
+    while page.has_more:
+        page = reader.read_page(page.next_seq, None, MAX_PAGE_EVENTS)
+    return page.next_seq - 1
 
 
 async def test_a_collector_that_asks_for_time_gets_it(tmp_path: Path, collector: Collector):

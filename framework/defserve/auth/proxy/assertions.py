@@ -1,4 +1,5 @@
-"""Signed statements at the token endpoint: who a person is (ID-JAG), and who a client is (`private_key_jwt`).
+"""Signed statements at the token endpoint: who a person is (ID-JAG), and who a client is (`private_key_jwt`). Also
+those that this server signs about its callers, for issuers that trust it.
 
 How it works: a company's identity provider signs an identity assertion for a person, one client and one authorization
 server (RFC 7523, the Identity Assertion Authorization Grant). Here it is checked, claim by claim, and becomes a token
@@ -12,16 +13,18 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from re import fullmatch
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from defserve.auth.bearer_tokens import TokenRefused
+from defserve.auth.dpop import thumbprint_of
 from defserve.auth.issuers import (
     ISSUER_TIMEOUT_SECONDS,
     MAX_ISSUER_RESPONSE_BYTES,
@@ -30,7 +33,7 @@ from defserve.auth.issuers import (
     read_claimed_issuer,
 )
 from defserve.auth.oauth import check_oauth_url
-from defserve.auth.principals import is_token_principal_id, parse_scope_claim, parse_scopes
+from defserve.auth.principals import Principal, is_token_principal_id, parse_scope_claim, parse_scopes
 from defserve.auth.proxy.authorization_requests import UserFilter, is_same_resource, make_careful_filter
 from defserve.auth.proxy.clients import OAuthClient, is_document_url
 from defserve.auth.proxy.site_messages import OAuthError
@@ -40,12 +43,16 @@ from defserve.auth.signing_keys import (
     FixedKey,
     KeySet,
     check_algorithms,
+    fitting_algorithms,
     load_fixed_key,
     parse_key_set,
 )
-from defserve.base.secret_references import SecretText
+from defserve.base.secret_references import SecretText, is_secret_reference
 from defserve.core.json_values import as_list, is_array, is_object
 from defserve.errors import UsageError, explain_arguments
+
+if TYPE_CHECKING:
+    from defserve.auth.token_exchange import OnBehalfOf
 
 log = logging.getLogger("defserve.auth")
 
@@ -278,8 +285,8 @@ class RegisteredClient:
             )
         self.id, self.name = client_id, name
         self.scopes = None if scopes is None else parse_scopes(scopes)
-        secrets = [] if secret is None else [secret] if isinstance(secret, str) else list(secret)
-        self._secrets = [SecretText(each, f"RegisteredClient({client_id!r}, secret=…)") for each in secrets]
+        known = [] if secret is None else [secret] if isinstance(secret, str) else list(secret)
+        self._secrets = [SecretText(each, f"RegisteredClient({client_id!r}, secret=…)") for each in known]
         allowed = _check_public_key_algorithms(algorithms, "RegisteredClient")
         self.keys: ClientKeys | None = None
         if jwks_url:
@@ -342,6 +349,96 @@ def read_client_keys(fields: Mapping[str, Any], fetch: FetchUrl) -> ClientKeys:
     if not is_document_url(url):
         raise ValueError("a client that signs needs jwks, or a jwks_uri that is https")
     return ClientKeys(KeySet(url, allowed, fetch=fetch), allowed)
+
+
+# -- Statements of our own: who a caller is, for an issuer that trusts this server.
+
+
+STATEMENT_SECONDS: Final = 120.0
+"""How long one is good. It is made for one request."""
+_STATEMENT_TYPES: Final = {"rfc7523": "authorization-grant+jwt"}
+"""Form of a target → the type of the statement that it shows; that of others is `JWT`."""
+
+
+class StatementSigner:
+    """Signs statements about callers of one authorization server (RFC 7523 §3). `keys` are PEM, or references.
+
+    The first key signs. All are published, so that one can take the place of another.
+    """
+
+    def __init__(self, issuer: str, keys: Sequence[str]) -> None:
+        self._issuer = issuer
+        self._keys = [SecretText(key, "OAuthProxy(signing_key=…)") for key in keys]
+        self._loaded: dict[str, _SigningKey] = {}
+        for key in keys:
+            if not is_secret_reference(key):
+                self._parse_key(key)
+
+    async def sign_statement(self, principal: Principal, target: OnBehalfOf) -> str:
+        """A statement about a caller that was verified just now, for the issuer of a target. Raises UsageError."""
+        import jwt
+
+        key = self._parse_key(await self._keys[0].load_secret())
+        now = int(time.time())
+        claims: dict[str, Any] = {
+            "iss": self._issuer,
+            "sub": principal.id,
+            "aud": target.statement_audience,
+            "client_id": target.client_id,
+            "jti": secrets.token_urlsafe(24),
+            "iat": now,
+            "exp": int(min(now + STATEMENT_SECONDS, principal.claims.get("exp", now + STATEMENT_SECONDS))),
+        }
+        provider, subject = principal.claims.get("identity_provider"), principal.claims.get("sub")
+        if principal.id == f"{provider}|{subject}":
+            # Whom the company's provider means by it (RFC 9493 §3.2.4). A tenant has no place there.
+            claims["sub_id"] = {"format": "iss_sub", "iss": provider, "sub": subject}
+        head = {"kid": key.public["kid"], "typ": _STATEMENT_TYPES.get(target.form, "JWT")}
+        return jwt.encode(claims, key.private, key.public["alg"], head)
+
+    async def list_public_keys(self) -> list[Mapping[str, str]]:
+        """What the signatures are checked with, as members of a key set (RFC 7517). Raises UsageError."""
+        return [self._parse_key(await key.load_secret()).public for key in self._keys]
+
+    def _parse_key(self, pem: str) -> _SigningKey:
+        found = self._loaded.get(pem)
+        if found is None:
+            if len(self._loaded) > len(self._keys):
+                self._loaded.clear()  # keys that were replaced
+            found = self._loaded[pem] = _load_signing_key(pem)
+        return found
+
+
+class _SigningKey(NamedTuple):
+    """A private key, and its public half as a JWK with `kid`, `alg` and `use`."""
+
+    private: Any
+    public: Mapping[str, str]
+
+
+def _load_signing_key(pem: str) -> _SigningKey:
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from jwt.algorithms import get_default_algorithms
+
+    try:
+        private: Any = load_pem_private_key(pem.encode(), None)
+        public = private.public_key()
+    except Exception as error:
+        # Not the text of the error: it may quote the key.
+        raise UsageError(
+            f"OAuthProxy(signing_key=…) is not a private key in PEM ({type(error).__name__})",
+            fix="make one: openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out signing.pem",
+        ) from None
+    fits = fitting_algorithms(public)
+    algorithm = next((name for name in ASYMMETRIC_ALGORITHMS if name in fits), None)
+    if algorithm is None:
+        raise UsageError(
+            "OAuthProxy(signing_key=…) is of a kind that is not used here, or too short",
+            fix="use P-256, P-384, P-521, Ed25519, or RSA of 2048 bits or more",
+        )
+    jwk: dict[str, Any] = get_default_algorithms()[algorithm].to_jwk(public, as_dict=True)
+    plain = {name: str(value) for name, value in jwk.items() if name != "key_ops"}
+    return _SigningKey(private, {**plain, "kid": thumbprint_of(plain), "alg": algorithm, "use": "sig"})
 
 
 # -- What both kinds of statement have in common: a header, a signature, dates, an id.

@@ -23,6 +23,7 @@ from defserve.auth.proxy.assertions import (
     JWT_BEARER_GRANT,
     IdentityAssertions,
     RegisteredClient,
+    StatementSigner,
     TrustedIssuer,
     read_client_keys,
 )
@@ -68,11 +69,12 @@ class OAuthProxy(Auth):
 
     `issuers` are companies' identity providers, whose people come in without a further sign-in. `clients` are known to
     the operator; they may act for themselves. With either, there need not be a `vendor`. `dpop` and `targets` are as in
-    `Auth`; to the issuers of targets, the vendor's token is shown.
+    `Auth`; to the issuers of targets, the vendor's token is shown, or a statement about the caller that this server
+    signs with its `signing_key` (a private key in PEM; of several, the first signs, and all are published).
 
     Clients get tokens of this server; the vendor's stay here, sealed. With several processes, `store` is one that they
-    share, and `secret` (or DEFSERVE_SECRET) the same text in each; of several secrets, the first seals. It and
-    `client_secret` may be references: `file:/run/secrets/NAME`, `command:op read op://VAULT/ITEM/FIELD`.
+    share, and `secret` (or DEFSERVE_SECRET) the same text in each; of several secrets, the first seals. It,
+    `client_secret` and `signing_key` may be references: `file:/run/secrets/NAME`, `command:op read op://VAULT/ITEM/FIELD`.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class OAuthProxy(Auth):
         clients: Sequence[RegisteredClient] = (),
         dpop: DPoP | None = None,
         targets: Mapping[str, OnBehalfOf] | None = None,
+        signing_key: str | Sequence[str] | None = None,
         implies: Mapping[str, Iterable[str]] | None = None,
         permissions: Mapping[str, Iterable[str]] | None = None,
         store: str | Store = "memory:",
@@ -137,6 +140,9 @@ class OAuthProxy(Auth):
             known = resolve_vendor(vendor, {"tenant": tenant, "domain": domain, "issuer": issuer})
             login = VendorLogin(known, client_id, client_secret, self.callback_url, send=send)
             side = VendorSide(login, make_user_filter(allow, known), ScopeRule(offered, scopes_for))
+        signing_keys = [signing_key] if isinstance(signing_key, str) else list(signing_key or ())
+        self._signer = StatementSigner(self.issuer, signing_keys) if signing_keys else None
+        self.can_sign_statements = self._signer is not None
         identities = IdentityAssertions(issuers, self.issuer, url)
         self._tokens = ProxyTokens(self.issuer, offered, seals, grants, directory, side, identities, dpop)
         signing_in = side and SignInFlow(
@@ -170,7 +176,7 @@ class OAuthProxy(Auth):
             dpop=dpop,
             targets=targets,
         )
-        self.site = OAuthProxySite(self.issuer, offered, directory, signing_in, self._tokens, dpop)
+        self.site = OAuthProxySite(self.issuer, offered, directory, signing_in, self._tokens, dpop, self._signer)
 
     def bind_server(self, identity: ServerIdentity) -> None:
         super().bind_server(identity)
@@ -188,8 +194,12 @@ class OAuthProxy(Auth):
         """
         return await self._tokens.vendor_token(principal)
 
-    async def find_subject_token(self, principal: Principal, token: str) -> str | None:
-        """The vendor's token: no issuer knows those of this server."""
+    async def find_subject_token(self, principal: Principal, token: str, target: OnBehalfOf) -> str | None:
+        """A statement about the caller, for a target that wants one; or else the vendor's token, because no issuer
+        knows those of this server."""
+        if target.statement_audience:
+            assert self._signer is not None
+            return await self._signer.sign_statement(principal, target)
         return await self.vendor_token(principal)
 
 
@@ -276,8 +286,9 @@ class OAuthProxySite:
         signing_in: SignInFlow | None,
         tokens: ProxyTokens,
         dpop: DPoP | None = None,
+        signer: StatementSigner | None = None,
     ) -> None:
-        self._issuer, self._offered, self._dpop = issuer, offered, dpop
+        self._issuer, self._offered, self._dpop, self._signer = issuer, offered, dpop, signer
         self._clients, self._tokens, self._has_pages = clients, tokens, signing_in is not None
         base = urlsplit(issuer).path
         endpoints = {AUTHORIZE: Endpoint("GET", _refuse_browser, False)}
@@ -335,8 +346,9 @@ class OAuthProxySite:
         return SiteResponse(200, b"{}", _JSON)
 
     async def _keys(self, request: SiteRequest) -> SiteResponse:
-        """Nobody but this server reads its tokens, so there are no keys."""
-        return SiteResponse(200, _encode_json({"keys": []}), _JSON)
+        """What its statements about callers are checked with. Nobody but this server reads its tokens."""
+        keys = [] if self._signer is None else await self._signer.list_public_keys()
+        return SiteResponse(200, _encode_json({"keys": keys}), _JSON)
 
     async def _metadata(self, request: SiteRequest) -> SiteResponse:
         """The metadata (RFC 8414 §2)."""
@@ -366,6 +378,8 @@ class OAuthProxySite:
             found["authorization_grant_profiles_supported"] = [ID_JAG_PROFILE]
         if self._dpop is not None:
             found["dpop_signing_alg_values_supported"] = algorithms
+        if self._signer is not None:
+            found["jwks_uri"] = self._issuer + KEYS
         if OPENID_METADATA_PATH in request.path:
             # Clients find an issuer with a path here, and want what an OpenID provider has to say.
             found |= {

@@ -138,10 +138,11 @@ def outcome_of_exception(error: BaseException) -> MessageOutcome:
 class OpenSpan:
     """A span that has begun and is the current one, until `MessageTracer.finish`."""
 
-    __slots__ = ("span", "attributes", "_token", "_began")
+    __slots__ = ("span", "attributes", "_token", "_began", "_seconds")
 
     def __init__(self, span: trace.Span, attributes: dict[str, AttributeValue], token: Token[context.Context]) -> None:
         self.span, self.attributes, self._token, self._began = span, attributes, token, perf_counter()
+        self._seconds: float | None = None
 
     @property
     def trace_id(self) -> str:
@@ -155,9 +156,11 @@ class OpenSpan:
         self.span.set_attribute(name, value)
 
     def leave(self) -> float:
-        """The span is no longer the current one. The seconds since its start."""
-        context.detach(self._token)
-        return perf_counter() - self._began
+        """The span is no longer the current one. The seconds from its start until then."""
+        if self._seconds is None:
+            context.detach(self._token)
+            self._seconds = perf_counter() - self._began
+        return self._seconds
 
 
 class MessageTracer:

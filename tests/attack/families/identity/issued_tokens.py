@@ -7,10 +7,13 @@ import hmac
 import json
 import logging
 import time
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from defserve.auth import (
     OIDC,
@@ -30,10 +33,12 @@ from defserve.errors import DefserveError
 from tests.attack.arena import Kind, Served
 from tests.attack.controls.identity import (
     forward_tokens,
+    publish_private_keys,
     read_tokens_without_checking,
     take_any_introspection,
     take_assertions_again,
     take_proofs_again,
+    vouch_everywhere,
 )
 from tests.attack.speaking.mcp import Caller
 from tests.attack.trial import Control, Family, Trial
@@ -423,3 +428,138 @@ def _(trial: Trial) -> None:
         trial.expect(not await is_taken(token("A", "A", aud=site)), "an access token is taken for an assertion")
 
     asyncio.run(try_all())
+
+
+@FAMILY.attack(
+    "clients that sign for themselves",
+    Control(take_assertions_again, "is taken again", here=True),
+    Control(read_tokens_without_checking, "of another key is taken", here=True),
+)
+def _(trial: Trial) -> None:
+    """A client's signature is taken once, for this server, from the client itself, and gives its own scopes alone."""
+    site = "http://localhost:8080"
+    clients = [
+        RegisteredClient(name, key=pem(KEYS[key]), scopes=["read"]) for name, key in (("one", "A"), ("two", "B"))
+    ]
+    plain = RegisteredClient("plain", secret="plain" * 9, scopes=["read"])
+    jwt_bearer = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+
+    def signature(signer: str = "A", *, typ: str = "JWT", **changed: Any) -> dict[str, str]:
+        said = {"iss": "one", "sub": "one", "aud": site, "jti": str(time.monotonic_ns()), "exp": int(time.time()) + 60}
+        made = signed(claims(**{**said, "scope": None, **changed}), key=KEYS[signer], headers={"typ": typ})
+        return {"client_assertion_type": jwt_bearer, "client_assertion": made}
+
+    async def try_all() -> None:
+        auth = OAuthProxy(url=SERVER, scopes=["read"], optional_scopes=["write"], clients=[*clients, plain])
+
+        async def ask(shown: dict[str, str], **form: str) -> dict[str, Any]:
+            body = urlencode({"grant_type": "client_credentials", **shown, **form}).encode()
+            kind = {"content-type": "application/x-www-form-urlencoded"}
+            assert auth.site is not None
+            return json.loads((await auth.site.answer_request(SiteRequest("POST", "/token", "", kind, body))).body)
+
+        good = signature()
+        trial.expect("access_token" in await ask(good), "an honest signature is refused")
+        trial.expect("access_token" not in await ask(good), "a signature is taken again")
+        for name, shown in {
+            "of another key": signature("B"),
+            "of another client under this name": signature("B", iss="two", sub="one"),
+            "for another server": signature(aud="https://x.example"),
+            "for two servers": signature(aud=[site, "https://x.example"]),
+            "for the resource": signature(aud=SERVER),
+            "that never ends": signature(exp=None),
+            "that ends in ten years": signature(exp=2**31),
+            "that has ended": signature(exp=int(time.time()) - 60),
+            "without an id": signature(jti=None),
+            "that is an identity assertion": signature(typ="oauth-id-jag+jwt"),
+            "that is a proof": signature(typ="dpop+jwt"),
+            "with a secret beside it": {**signature(), "client_id": "one", "client_secret": "x" * 40},
+            "for the name of another": {**signature(), "client_id": "two"},
+            "of a client that has a secret": signature(iss="plain", sub="plain"),
+        }.items():
+            trial.expect("access_token" not in await ask(shown), f"a signature {name} is taken")
+        trial.expect("access_token" not in await ask(signature(), scope="write"), "a client gets scopes of others")
+
+    asyncio.run(try_all())
+
+
+@FAMILY.attack(
+    "what a server vouches for at other services",
+    Control(vouch_everywhere, "a statement is", here=True),
+    Control(publish_private_keys, "the key set has", here=True),
+)
+def _(trial: Trial) -> None:
+    """A caller gets a statement about itself alone, for one issuer and a short time; nobody gets the key, and what was
+    shown to the issuer opens nothing here."""
+    issuer, site, partner = "https://a.example", "http://localhost:8080", "https://partner.example"
+    shown: list[str] = []
+
+    async def fetch(url: str) -> bytes:
+        return key_set(jwk(KEYS["A"], "ES256", kid="k"))
+
+    async def send(request: HttpRequest) -> HttpResponse:
+        shown.append(str((request.form or {})["assertion"]))
+        return HttpResponse(200, {}, json.dumps({"access_token": f"t{len(shown)}", "token_type": "Bearer"}).encode())
+
+    async def try_all() -> None:
+        signing_key = KEYS["B"].private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        target = OnBehalfOf(
+            f"{partner}/token", client_id="c", client_secret="s", form="rfc7523", statement_audience=partner, send=send
+        )
+        auth = OAuthProxy(
+            url=SERVER,
+            issuers=[TrustedIssuer(issuer, jwks_url=f"{issuer}/keys", fetch=fetch)],
+            clients=[RegisteredClient("app", secret="app" * 9)],
+            signing_key=signing_key,
+            targets={"mail": target},
+        )
+        assert auth.site is not None and auth.exchanges is not None
+        site_answers = auth.site.answer_request
+        kind = {"content-type": "application/x-www-form-urlencoded"}
+
+        async def redeem(assertion: str) -> HttpResponse | Any:
+            form = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": assertion}
+            body = urlencode({**form, "client_id": "app", "client_secret": "app" * 9}).encode()
+            return await site_answers(SiteRequest("POST", "/token", "", kind, body))
+
+        now, head = int(time.time()), {"kid": "k", "typ": "oauth-id-jag+jwt"}
+        said = {"iss": issuer, "aud": site, "client_id": "app", "exp": now + 60, "scope": None}
+        # What a person of the company says about itself is no word of ours.
+        extra = {
+            "sub_id": {"format": "iss_sub", "iss": issuer, "sub": "boss"},
+            "identity_provider": "https://evil.example",
+        }
+        for name in ("ann", "bob"):
+            one = signed(claims(**said, **extra, sub=name, jti=name), key=KEYS["A"], headers=head)
+            text = json.loads((await redeem(one)).body)["access_token"]
+            principal = await auth.authenticate([f"Bearer {text}".encode()])
+            assert isinstance(principal, Principal)
+            forged = Principal(
+                f"{issuer}|boss", frozenset(), {**principal.claims, "sub": "boss"}, credential=principal.credential
+            )
+            try:
+                await auth.exchanges.get_token(forged, "mail")
+                trial.expect(False, "somebody is vouched for under the name of another")
+            except DefserveError:
+                pass
+            await auth.exchanges.get_token(principal, "mail")
+            made = read_claims(shown[-1])
+            named = {"format": "iss_sub", "iss": issuer, "sub": name}
+            held = (made["iss"], made["sub"], made.get("sub_id")) == (site, f"{issuer}|{name}", named)
+            trial.expect(held, f"a statement is about somebody else: {made}")
+            held = made["aud"] == partner and made.get("client_id") == "c"
+            trial.expect(held, f"a statement is for anybody: {made}")
+            trial.expect(made["exp"] <= now + 600, f"a statement is good for {made['exp'] - now} s")
+            trial.expect((await redeem(shown[-1])).status == 400, "a statement is taken here for an assertion")
+            caller = await auth.authenticate([f"Bearer {shown[-1]}".encode()])
+            trial.expect(not isinstance(caller, Principal), "a statement is taken here for a token")
+        published = (await site_answers(SiteRequest("GET", "/jwks", "", {}, b""))).body
+        trial.expect(b'"d"' not in published, "the key set has a private key")
+
+    asyncio.run(try_all())
+
+
+def read_claims(token: str) -> dict[str, Any]:
+    """What a token says, whoever has signed it."""
+    middle = token.split(".")[1]
+    return json.loads(urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
