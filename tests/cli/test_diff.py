@@ -51,8 +51,10 @@ def test_a_saved_listing_stands_for_a_server(defserve: Run, folder: Path):
 
 def test_fail_on_says_what_makes_it_fail(defserve: Run, folder: Path):
     write(folder)
+    for name in ("old", "new"):
+        (folder / f"{name}.json").write_text(defserve("inspect", f"{name}/shop.py", "--json").out)
     codes = {
-        (old, level): defserve("diff", f"{old}/shop.py", "new/shop.py", "--fail-on", level).code
+        (old, level): defserve("diff", f"{old}.json", "new.json", "--fail-on", level).code
         for old in ("old", "new")
         for level in ("breaking", "risky", "any")
     }

@@ -102,6 +102,8 @@ def scripted_endpoint(script: Script) -> Generator[ScriptedEndpoint]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Head and body are written one after the other: the body would wait 40 ms for the head to be acknowledged.
+        disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
             data = self.rfile.read(int(self.headers.get("content-length", 0)))

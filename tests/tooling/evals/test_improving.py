@@ -90,7 +90,7 @@ def test_a_baseline_of_another_model_is_refused(shelf: Shelf) -> None:
 # -- `--suggest`
 
 
-CASES = [f"return {number}" for number in range(40)]
+CASES = [f"return {number}" for number in range(24)]
 HELD, TUNING = [name for name in CASES if is_held(name)], [name for name in CASES if not is_held(name)]
 RETURNS = "runs: 2\ncases:\n" + "".join(
     f"  - {{name: {name}, prompt: 'I have read book {name}.', expect: give_back}}\n" for name in CASES
@@ -117,20 +117,20 @@ def suggest(shelf: Shelf, helps: list[str]) -> tuple[str, list[Asked]]:
     return ran.out, proposals
 
 
-def test_no_held_prompt_is_in_a_tuning_request(shelf: Shelf) -> None:
-    assert len(HELD) >= 8
-    _, proposals = suggest(shelf, CASES)
-    sent = json.dumps([asked.body for asked in proposals])
-    assert any(f"book {name}." in sent for name in TUNING)
-    assert not any(f"book {name}." in sent for name in HELD)
-
-
 def test_a_gain_on_the_held_half_is_shown_with_a_diff_and_nothing_is_written(shelf: Shelf) -> None:
+    assert len(HELD) >= 8
     before = shelf.server.read_text(encoding="utf-8")
-    out, _ = suggest(shelf, CASES)
+    out, proposals = suggest(shelf, CASES)
     assert f"held-out half, {len(HELD)} cases: 0/{2 * len(HELD)} to {2 * len(HELD)}/{2 * len(HELD)} (p = 0.000)" in out
     assert "-Take a book back from a person." in out and "+Accept a returned book." in out
     assert shelf.server.read_text(encoding="utf-8") == before
+    # No prompt of the held half is in a request for proposals.
+    sent = json.dumps([asked.body for asked in proposals])
+    assert any(f"book {name}." in sent for name in TUNING)
+    assert not any(f"book {name}." in sent for name in HELD)
+    # Each look at the held half is counted.
+    out, _ = suggest(shelf, CASES)
+    assert "looked at 2 times" in out
 
 
 def test_a_gain_on_the_tuning_half_alone_is_not_reported(shelf: Shelf) -> None:
@@ -145,12 +145,6 @@ def test_few_held_cases_ask_for_more(shelf: Shelf) -> None:
     with scripted_endpoint(lambda asked: wrong) as endpoint:
         ran = shelf.evaluate(*WORDS, "--url", endpoint.url, "--suggest")
     assert "8 are needed: write more cases for these two tools" in ran.out
-
-
-def test_looks_at_the_held_half_are_counted(shelf: Shelf) -> None:
-    suggest(shelf, CASES)
-    out, _ = suggest(shelf, CASES)
-    assert "looked at 2 times" in out
 
 
 # -- Without a model.
