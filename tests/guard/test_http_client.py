@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpcore2
 import httpx2
 import pytest
 
@@ -380,6 +381,26 @@ async def test_tls_asks_for_the_name_and_verifies_it_though_it_connects_to_the_a
             with pytest.raises(httpx2.ConnectError, match="(?i)certificate"):
                 await client.get("https://other.example/")
             assert net.dialled == [PUBLIC, PUBLIC]
+
+
+def test_trusted_certificates_are_read_once_and_again_where_others_are_named(
+    monkeypatch: pytest.MonkeyPatch, certificate: Path
+) -> None:
+    reads = list[str]()
+    read = httpcore2.default_ssl_context
+
+    def count_reads() -> ssl.SSLContext:
+        reads.append("read")
+        return read()
+
+    monkeypatch.setattr(httpcore2, "default_ssl_context", count_reads)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    for _ in range(3):
+        GuardedClient()
+    assert len(reads) == 1
+    monkeypatch.setenv("SSL_CERT_DIR", str(certificate.parent))
+    GuardedClient()
+    assert len(reads) == 2
 
 
 async def test_a_body_that_is_streamed_out_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,12 @@ bounded in time and in bytes, both as received and as decompressed.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Generator, Iterable
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, cast
 
 import httpcore2
@@ -27,12 +29,18 @@ MAX_CONNECTIONS = 100
 IDLE_SECONDS = 4.0
 
 
+@cache
+def _load_trust(cert_file: str | None, cert_dir: str | None) -> ssl.SSLContext:
+    """The certificates that this machine trusts, read once a process: it takes long, and the event loop waits."""
+    return httpcore2.default_ssl_context()
+
+
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """Judges a request, sends it, and bounds its response. The client follows redirects."""
 
     def __init__(self, egress: Egress, resolver: Resolver | None, tls: ssl.SSLContext | None) -> None:
         self._egress = egress
-        tls = tls or httpcore2.default_ssl_context()
+        tls = tls or _load_trust(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
         self._inner: httpx2.AsyncBaseTransport = (
             httpx2.AsyncHTTPTransport(verify=tls, proxy=egress.proxy, trust_env=False)
             if egress.proxy
