@@ -90,6 +90,8 @@ class WebhookReceiver:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # Head and body are written one after the other: the body would wait 40 ms for the head to be acknowledged.
+            disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
                 status, answer = receiver._receive(self)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -156,3 +158,18 @@ async def test_https_is_verified(tmp_path: Path):
         # It is trusted now, and answers: nothing was signed.
         trusting = EventSettings(webhook_tls=ssl.create_default_context(cafile=str(path)))
         assert await find_reason(receiver.url, trusting) == "http_4xx"
+
+
+@pytest.mark.anyio
+async def test_a_receiver_does_not_hold_the_body_of_an_answer_back(monkeypatch: pytest.MonkeyPatch):
+    options = list[int]()
+    receive = WebhookReceiver._receive
+
+    def note_option(receiver: WebhookReceiver, request: Any) -> Any:
+        options.append(request.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        return receive(receiver, request)
+
+    monkeypatch.setattr(WebhookReceiver, "_receive", note_option)
+    with WebhookReceiver() as receiver:
+        await find_reason(receiver.url)
+    assert len(options) == 1 and options[0]
