@@ -254,13 +254,15 @@ class BackendTransition:
 
 class BackendState:
     """The state of one backend: `now`, since the time `since`. `note` has its last words, which are for operators.
-    With a `refusal` it stays as it is until an operator starts it."""
+    With a `refusal` it stays as it is until an operator starts it. While it is restarting, `next_try` is the time of the
+    next try, by the monotonic clock."""
 
     def __init__(self, id: str) -> None:
         self._id = id
         self.now: BackendStateName = "registered"
         self.note = ""
         self.refusal: RestartRefusal | None = None
+        self.next_try = 0.0
         self.since = time.time()
         self._watchers: dict[object, Callable[[BackendTransition], None]] = {}
         self.join_loop()
@@ -269,9 +271,9 @@ class BackendState:
         """Belong to the event loop that comes next: what waits must wait on that one."""
         self.settled = asyncio.Event()
 
-    def enter_state(self, state: BackendStateName, reason: str) -> None:
+    def enter_state(self, state: BackendStateName, reason: str, next_try: float = 0.0) -> None:
         """The backend is in this state from now on."""
-        previous, self.now = self.now, state
+        previous, self.now, self.next_try = self.now, state, next_try
         self.since = time.time()
         if state in ("connected", "error", "disconnected"):
             self.settled.set()
@@ -300,8 +302,9 @@ class BackendState:
         return lambda: self._watchers.pop(key, None) and None
 
     async def wait_until_ready(self, seconds: float) -> None:
-        """Wait until it is connected, or has failed; at most so many seconds."""
-        if not self.settled.is_set():
+        """Wait until it is connected, or has failed; at most so many seconds, and not if it is not tried before."""
+        is_tried_later = self.now == "restarting" and self.next_try > time.monotonic() + seconds
+        if not self.settled.is_set() and not is_tried_later:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self.settled.wait()

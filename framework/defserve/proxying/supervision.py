@@ -249,7 +249,7 @@ class BackendSupervision:
                 return
             if self._state.now != "error":
                 self._state.enter_state("error", note)
-            self._state.enter_state("restarting", f"again in {verdict:.1f} s")
+            self._state.enter_state("restarting", f"again in {verdict:.1f} s", time.monotonic() + verdict)
             await asyncio.sleep(verdict)
             self.restarts += 1
 
