@@ -11,6 +11,7 @@ import binascii
 import hmac
 import secrets
 import ssl
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS: Final = 10.0
 MAX_ANSWER_BYTES: Final = 16 * 1024
+DRAIN_SECONDS: Final = 1.0
+"""For so long the rest of an answer is waited for, so that its connection can be used again."""
 MAX_URL_LENGTH: Final = 2_048
 MAX_TRANSPORTS: Final = 16
 MAX_AT_ONCE: Final = 64
@@ -104,12 +107,20 @@ class WebhookSender:
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes, reads_answer: bool) -> bytes:
         httpx = load_httpx("a webhook")
+        transport = await self._find_transport(url)
         # The transport itself: a client would follow cookies and redirects, and write addresses to the log.
         request = httpx.Request("POST", url, headers=headers, content=body)
-        response = await (await self._find_transport(url)).handle_async_request(request)
+        try:
+            response = await transport.handle_async_request(request)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            # A connection that was kept may be closed just as it is used again. The id is the same, so nothing is lost.
+            response = await transport.handle_async_request(httpx.Request("POST", url, headers=headers, content=body))
         try:
             _check_status(response.status_code, response.headers)
-            return await response.aread() if reads_answer else b""
+            if not reads_answer:
+                await _drain(response)
+                return b""
+            return await _read_answer(response)
         finally:
             await response.aclose()
 
@@ -134,7 +145,7 @@ class WebhookSender:
             schemes=schemes,
             ports=(443, *settings.webhook_ports),
             private=private,
-            max_bytes=MAX_ANSWER_BYTES,
+            max_bytes=sys.maxsize,  # `_read_answer` and `_drain` have limits of their own
             timeout=TIMEOUT_SECONDS,
             redirects=0,
         )
@@ -152,6 +163,23 @@ class WebhookSender:
         """Close the connections."""
         for transport in self._transports.values():
             await transport.aclose()
+
+
+async def _read_answer(response: Any) -> bytes:
+    """The body of an answer. Raises DeliveryFailed if it is too long."""
+    answer = b""
+    async for piece in response.aiter_bytes():
+        answer += piece
+        if len(answer) > MAX_ANSWER_BYTES:
+            raise DeliveryFailed("challenge_failed")
+    return answer
+
+
+async def _drain(response: Any) -> None:
+    """Read what is left of an answer, so that its connection can be used again. If it is long or slow, it is closed."""
+    with suppress(Exception):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            await _read_answer(response)
 
 
 def _check_status(status: int, headers: Any) -> None:

@@ -232,11 +232,13 @@ class WebhookRecords:
         data = found[PROGRESS + id]
         return Subscription.from_bytes(found[id]), DeliveryProgress.from_bytes(data), data
 
-    async def store_progress(self, space: Space, id: str, progress: DeliveryProgress, before: bytes) -> bytes | None:
-        """Keep how far a subscription has come. None: somebody else has changed it."""
-        data = progress.to_bytes()
-        change = StoreChange(space, put={PROGRESS + id: data}, expect={PROGRESS + id: before})
-        return data if await self.store.change(change) else None
+    async def store_progress(self, space: Space, id: str, data: bytes, before: bytes) -> bool:
+        """Keep how far a subscription has come. False: somebody else has changed it."""
+        name = PROGRESS + id
+        if await self.store.change(StoreChange(space, put={name: data}, expect={name: before})):
+            return True
+        # It was written, and the answer got lost: clients of Redis then send a change again.
+        return (await self.store.get(space, [name])).get(name) == data
 
     async def remove_subscription(self, space: Space, id: str) -> bool:
         """Forget a subscription. False if there was none."""
