@@ -178,7 +178,8 @@ class Webhooks:
         message_id = f"msg_{VERIFICATION_TYPE}_{secrets.token_hex(12)}"
         signed = sign_webhook([parse_webhook_secret(secret)], message_id, int(self._clock()), body)
         try:
-            answer = await sender.post(url, {**signed, SUBSCRIPTION_ID_HEADER: id}, body, reads_answer=True)
+            headers = {**signed, SUBSCRIPTION_ID_HEADER: id}
+            answer = await sender.post(url, headers, body, caller=call.principal, reads_answer=True)
             _check_challenge(answer, nonce)
         except DeliveryFailed as failed:
             message = f"the address did not prove that it wants events: {failed.reason}"
@@ -433,7 +434,8 @@ class Deliveries:
             # The server's own secret was replaced. A refresh brings the secret again.
             raise DeliveryFailed("connection_refused")
         signed = sign_webhook(keys, message_id, int(self._records.clock()), data)
-        await self.sender.post(subscription.url, {**signed, SUBSCRIPTION_ID_HEADER: subscription.id}, data)
+        headers = {**signed, SUBSCRIPTION_ID_HEADER: subscription.id}
+        await self.sender.post(subscription.url, headers, data, caller=subscription.principal.id)
 
 
 class _ProgressLost(Exception):
@@ -465,7 +467,8 @@ class SubscriptionDelivery:
         self._event: EventType | None = None
         self._subscription: Subscription
         self._progress: DeliveryProgress
-        self._stored = self._tried = b""
+        self._stored: bytes = b""
+        self._tried: bytes = b""
         """The progress as the store has it, and as it was written last: the store may have that as well."""
         self._unwritten: int = 0
         self._writer: asyncio.Task[None] | None = None
