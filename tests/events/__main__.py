@@ -20,11 +20,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--events", type=int, default=5_000, help="how many events are emitted (%(default)s)")
     parser.add_argument("--kills", type=int, default=10, help="how often a worker or receiver is killed (%(default)s)")
     parser.add_argument("--kill-redis", type=int, default=2, help="how often Redis is killed too (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="emit no more after so many seconds")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule (%(default)s)")
     parser.add_argument("--subscriptions", type=int, default=10_000, help="whose memory is measured; 0: none")
     options = parser.parse_args(arguments)
     try:
-        tally = asyncio.run(Campaign(options.events, options.kills, options.seed, options.kill_redis).run())
+        campaign = Campaign(options.events, options.kills, options.seed, options.kill_redis, options.seconds)
+        tally = asyncio.run(campaign.run())
         print(
             f"{tally.acknowledged} acknowledged, {tally.logged} in the log, {tally.delivered} delivered in order, "
             f"{tally.duplicates} of them again under their id\n"

@@ -205,15 +205,19 @@ def find_free_port() -> int:
 
 
 class Campaign:
-    """Emits `events`, kills workers and receivers `kills` times by turns, and Redis `redis_kills` times in between."""
+    """Emits `events`, kills workers and receivers `kills` times by turns, and Redis `redis_kills` times in between.
 
-    def __init__(self, events: int, kills: int, seed: int, redis_kills: int = 0) -> None:
-        self._events, self._kills, self._redis_kills = events, kills, redis_kills
+    After `seconds` it emits no more. All kills happen by then, whatever was emitted.
+    """
+
+    def __init__(self, events: int, kills: int, seed: int, redis_kills: int = 0, seconds: float = float("inf")) -> None:
+        self._events, self._kills, self._redis_kills, self._seconds = events, kills, redis_kills, seconds
         self._chance = random.Random(seed)
         self.tally = Tally()
         self._acknowledged: set[str] = set()
         self._logged: set[str] = set()
         self._emitted = 0
+        self._began = 0.0
 
     async def run(self) -> Tally:
         """Raises Broken for what must never happen."""
@@ -229,12 +233,12 @@ class Campaign:
                 stack.callback(receiver.kill)
                 await subscribe(group, receiver)
             start = {lane: (await poll(group, lane, None))["cursor"] for lane in LANES}
+            self._began = began_at = time.monotonic()
             emitting = [asyncio.create_task(self._emit(group, emitter)) for emitter in range(EMITTERS)]
             killing = [
                 asyncio.create_task(self._kill(group, receivers)),
                 asyncio.create_task(self._kill_redis(redis)),
             ]
-            began_at = time.monotonic()
             try:
                 await asyncio.gather(*emitting, *killing)
             except BaseException:
@@ -256,6 +260,8 @@ class Campaign:
     async def _emit(self, group: ServedGroup, emitter: int) -> None:
         """Emit batches. What a worker that died had begun may be in the log or not; it is not emitted again."""
         for first in range(0, self._events // EMITTERS, BATCH):
+            if time.monotonic() >= self._began + self._seconds:
+                return
             lane = LANES[(first // BATCH) % len(LANES)]
             arguments = {"lane": lane, "emitter": emitter, "first": first, "count": BATCH}
             is_acknowledged = False
@@ -298,7 +304,11 @@ class Campaign:
             self.tally.redis_kills += 1
 
     async def _wait_until_emitted(self, share: float) -> None:
-        while self._emitted < share * (self._events // EMITTERS * EMITTERS):  # noqa: ASYNC110  (nobody tells)
+        """Until this share of the events was emitted, or of the time is over."""
+        while (  # noqa: ASYNC110  (nobody tells)
+            self._emitted < share * (self._events // EMITTERS * EMITTERS)
+            and time.monotonic() < self._began + share * self._seconds
+        ):
             await asyncio.sleep(0.01)
 
     async def check_receiver(self, receiver: ReceiverProcess, logged: list[str]) -> None:
