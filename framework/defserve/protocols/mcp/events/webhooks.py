@@ -46,6 +46,7 @@ from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender,
 from defserve.protocols.mcp.events.webhook_records import (
     DeliveryProgress,
     Subscription,
+    UnreadableWebhook,
     WebhookRecords,
     format_time,
     make_caller_space,
@@ -311,6 +312,7 @@ class Deliveries:
         self._has_backends = has_backends
         self._changed = asyncio.Event()
         self._running: dict[str, SubscriptionDelivery] = {}
+        self._unreadable: set[Space] = set()
         self.store_room = asyncio.Semaphore(MAX_STORE_CALLS)
         self._token = make_lease_token()
         self._started = asyncio.get_running_loop().time()
@@ -360,7 +362,15 @@ class Deliveries:
         """Have a task for each subscription. False if there is none."""
         wanted: dict[str, tuple[Space, int]] = {}
         async for space in self._records.iter_spaces():
-            for id, changed_at in (await self._records.read_ledger(space)).ids.items():
+            try:
+                ledger = await self._records.read_ledger(space)
+            except UnreadableWebhook as error:
+                if space not in self._unreadable:
+                    self._unreadable.add(space)
+                    log.error("the webhooks of one caller get no events: %s", error)
+                continue
+            self._unreadable.discard(space)
+            for id, changed_at in ledger.ids.items():
                 wanted[id] = space, changed_at
         for id in [id for id, running in self._running.items() if id not in wanted or running.task.done()]:
             self._running.pop(id).task.cancel()
@@ -508,6 +518,10 @@ class SubscriptionDelivery:
                 return
             except _ProgressLost:
                 return
+            except UnreadableWebhook as error:
+                log.error("the webhook %s gets no events: %s", self._id, error)
+                self._is_changed = True
+                await _wait(self._waker, NEWS_LOOK_SECONDS)
             except DefserveError as error:
                 log.warning("a webhook waits for the store: %s", error)
                 self._is_changed = True
