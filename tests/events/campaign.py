@@ -1,8 +1,8 @@
 """Kills workers and receivers while events are emitted, and then checks what each subscription was sent.
 
 Two worker processes share one Redis. Emitters call a tool that emits, and note what was acknowledged. Receivers are
-processes of their own. A schedule kills workers and receivers as `kill -9` does. In the end the log of the server says
-which events there are, and in which order; each subscription must have got exactly these.
+processes of their own. A schedule kills workers, receivers and Redis as `kill -9` does. In the end the log of the
+server says which events there are, and in which order; each subscription must have got exactly these.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "framewor
 LANES = ("north", "south", "west")
 SLOW_LANE = LANES[0]
 SLOW_SECONDS = 0.25
+EMITTERS = 8
 BATCH = 10
+REFUSED_PAUSE = 0.25
 PATIENCE = 120.0
 START_TRIES = 20
 SETTLING_SECONDS = 5.0
@@ -58,6 +60,8 @@ class Tally:
     duplicates: int = 0
     worker_kills: int = 0
     receiver_kills: int = 0
+    redis_kills: int = 0
+    emit_seconds: float = 0.0
     seconds: float = 0.0
     lag_seconds: float = 0.0
     slow_behind: int = 0
@@ -201,21 +205,26 @@ def find_free_port() -> int:
 
 
 class Campaign:
-    """Emits `events` with two emitters, and kills `kills` times."""
+    """Emits `events`, kills workers and receivers `kills` times by turns, and Redis `redis_kills` times in between.
 
-    def __init__(self, events: int, kills: int, seed: int) -> None:
-        self._events, self._kills, self._chance = events, kills, random.Random(seed)
+    After `seconds` it emits no more. All kills happen by then, whatever was emitted.
+    """
+
+    def __init__(self, events: int, kills: int, seed: int, redis_kills: int = 0, seconds: float = float("inf")) -> None:
+        self._events, self._kills, self._redis_kills, self._seconds = events, kills, redis_kills, seconds
+        self._chance = random.Random(seed)
         self.tally = Tally()
         self._acknowledged: set[str] = set()
         self._logged: set[str] = set()
         self._emitted = 0
+        self._began = 0.0
 
     async def run(self) -> Tally:
         """Raises Broken for what must never happen."""
         began = time.monotonic()
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="events")))
-            redis = RedisServer("--appendonly", "yes").start()
+            redis = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
             stack.callback(redis.remove)
             group, _ = await stack.enter_async_context(serve_group(folder, redis.address))
             receivers = [ReceiverProcess(folder, lane) for lane in LANES]
@@ -224,14 +233,19 @@ class Campaign:
                 stack.callback(receiver.kill)
                 await subscribe(group, receiver)
             start = {lane: (await poll(group, lane, None))["cursor"] for lane in LANES}
-            emitting = [asyncio.create_task(self._emit(group, emitter)) for emitter in range(2)]
-            killing = asyncio.create_task(self._kill(group, receivers))
+            self._began = began_at = time.monotonic()
+            emitting = [asyncio.create_task(self._emit(group, emitter)) for emitter in range(EMITTERS)]
+            killing = [
+                asyncio.create_task(self._kill(group, receivers)),
+                asyncio.create_task(self._kill_redis(redis)),
+            ]
             try:
-                await asyncio.gather(*emitting, killing)
+                await asyncio.gather(*emitting, *killing)
             except BaseException:
                 print((folder / "server.log").read_text()[-4_000:], file=sys.stderr)
                 raise
             emitted_at = time.monotonic()
+            self.tally.emit_seconds = emitted_at - began_at
             for receiver in receivers:
                 logged = await read_log(group, receiver.lane, start[receiver.lane])
                 await self.check_receiver(receiver, logged)
@@ -245,22 +259,26 @@ class Campaign:
 
     async def _emit(self, group: ServedGroup, emitter: int) -> None:
         """Emit batches. What a worker that died had begun may be in the log or not; it is not emitted again."""
-        for first in range(0, self._events // 2, BATCH):
+        for first in range(0, self._events // EMITTERS, BATCH):
+            if time.monotonic() >= self._began + self._seconds:
+                return
             lane = LANES[(first // BATCH) % len(LANES)]
             arguments = {"lane": lane, "emitter": emitter, "first": first, "count": BATCH}
+            is_acknowledged = False
             with suppress(OSError, Refusal):
                 result = await group.ask("tools/call", {"name": "move", "arguments": arguments})
-                if result.get("isError") is not True:
+                is_acknowledged = result.get("isError") is not True
+                if is_acknowledged:
                     self._acknowledged |= {f"{emitter}-{number}" for number in range(first, first + BATCH)}
                     group.pids.add(int(result["content"][0]["text"]))
             self._emitted += BATCH
+            if not is_acknowledged:
+                await asyncio.sleep(REFUSED_PAUSE)
 
     async def _kill(self, group: ServedGroup, receivers: list[ReceiverProcess]) -> None:
         """Kill by a schedule that is spread over the events."""
         for number in range(self._kills):
-            at = (number + self._chance.random()) / (self._kills + 1)
-            while self._emitted < at * self._events:  # noqa: ASYNC110  (nobody tells)
-                await asyncio.sleep(0.01)
+            await self._wait_until_emitted((number + self._chance.random()) / (self._kills + 1))
             if number % 2:
                 victim = self._chance.choice(receivers)
                 victim.kill()
@@ -276,15 +294,33 @@ class Campaign:
                 os.kill(pid, signal.SIGKILL)
             self.tally.worker_kills += 1
 
+    async def _kill_redis(self, redis: RedisServer) -> None:
+        """Kill Redis, and start it again with the file that it wrote."""
+        for number in range(self._redis_kills):
+            await self._wait_until_emitted((number + 0.5) / self._redis_kills)
+            await asyncio.to_thread(redis.kill)
+            await asyncio.sleep(self._chance.random())
+            await asyncio.to_thread(redis.start)
+            self.tally.redis_kills += 1
+
+    async def _wait_until_emitted(self, share: float) -> None:
+        """Until this share of the events was emitted, or of the time is over."""
+        while (  # noqa: ASYNC110  (nobody tells)
+            self._emitted < share * (self._events // EMITTERS * EMITTERS)
+            and time.monotonic() < self._began + share * self._seconds
+        ):
+            await asyncio.sleep(0.01)
+
     async def check_receiver(self, receiver: ReceiverProcess, logged: list[str]) -> None:
         """Wait until a subscription has got the last event of its lane; then compare all of them."""
-        deadline = time.monotonic() + PATIENCE
-        while len({words[0] for words in receiver.read_received()}) < len(set(logged)):
-            if time.monotonic() > deadline:
-                got = {words[0] for words in receiver.read_received()}
+        changed_at, count = time.monotonic(), -1
+        while len(got := {words[0] for words in receiver.read_received()}) < len(set(logged)):
+            if len(got) != count:
+                changed_at, count = time.monotonic(), len(got)
+            elif time.monotonic() > changed_at + PATIENCE:
                 missing = [id for id in logged if id not in got]
                 raise Broken(f"{receiver.lane}: {len(missing)} of {len(logged)} did not come: {missing[:5]}")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
         received = receiver.read_received()
         for name, id, subscription, _ in received:
             if name != id or subscription != receiver.subscription:
@@ -315,10 +351,15 @@ async def subscribe(group: ServedGroup, receiver: ReceiverProcess) -> None:
 
 async def poll(group: ServedGroup, lane: str, cursor: str | None) -> Json:
     """One poll, by whichever worker answers."""
+    about = {"name": "moved", "arguments": {"lane": lane}, "cursor": cursor}
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            return await group.ask("events/poll", {"name": "moved", "arguments": {"lane": lane}, "cursor": cursor})
-        except OSError:
+            return await group.ask("events/poll", about)
+        except (OSError, Refusal):
+            # A worker was killed a moment ago, or has not found Redis again.
+            if time.monotonic() > deadline:
+                raise
             await asyncio.sleep(0.05)
 
 

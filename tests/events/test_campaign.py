@@ -17,9 +17,9 @@ pytestmark = [
 ]
 
 
-def test_all_that_was_acknowledged_comes_in_order_though_workers_and_receivers_are_killed():
-    tally = asyncio.run(Campaign(events=600, kills=4, seed=1).run())
-    assert (tally.worker_kills, tally.receiver_kills) == (2, 2)
+def test_all_that_was_acknowledged_comes_in_order_though_workers_receivers_and_redis_are_killed():
+    tally = asyncio.run(Campaign(events=800, kills=4, seed=1, redis_kills=1).run())
+    assert (tally.worker_kills, tally.receiver_kills, tally.redis_kills) == (2, 2, 1)
     assert tally.delivered == tally.logged >= tally.acknowledged > 0
     assert tally.slow_behind > 0
 

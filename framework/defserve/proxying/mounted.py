@@ -254,8 +254,8 @@ class BackendTransition:
 
 class BackendState:
     """The state of one backend: `now`, since the time `since`. `note` has its last words, which are for operators.
-    With a `refusal` it stays as it is until an operator starts it. While it is restarting, `next_try` is the time of the
-    next try, by the monotonic clock."""
+    With a `refusal` it stays as it is until an operator starts it. `next_try` is when it is tried again, by the
+    monotonic clock, while it is restarting."""
 
     def __init__(self, id: str) -> None:
         self._id = id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.attack.controls.patching import Patch
@@ -301,6 +303,24 @@ def follow_redirects_of_webhooks(patch: Patch) -> None:
 
 def read_long_answers_of_webhooks(patch: Patch) -> None:
     patch.set(f"{EVENTS}.sending:MAX_ANSWER_BYTES", 10**9)
+
+
+def wait_for_webhooks_without_end(patch: Patch) -> None:
+    patch.set(f"{EVENTS}.sending:TIMEOUT_SECONDS", 10**6)
+
+
+def give_all_room_to_one_webhook(patch: Patch) -> None:
+    """Only the requests of all together are counted."""
+
+    @asynccontextmanager
+    async def enter(self: Any, key: str) -> AsyncGenerator[None]:
+        yield
+
+    patch.set(f"{EVENTS}.sending:KeyedRoom.enter", enter)
+
+
+def take_old_webhooks(patch: Patch) -> None:
+    patch.set(f"{EVENTS}.sending:MAX_AGE_SECONDS", 10**9)
 
 
 def believe_every_challenge(patch: Patch) -> None:

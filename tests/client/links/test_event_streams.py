@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from defserve.base.http_connection import BrokenHttpConnection
 from defserve.client.links import event_streams
 from defserve.client.links.event_streams import MAX_FAILURES, MAX_RETRY_SECONDS, EventStreams, SseParser
-from defserve.client.links.http_connection import BrokenHttpConnection
 from defserve.core.messages import Reply, Request
 from defserve.serve.address import TokenNotRenewed
 from tests.rows import for_each_row

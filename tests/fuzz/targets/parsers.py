@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from defserve.base.http_connection import BrokenHttpConnection, ResponseFraming
 from defserve.client.links.event_streams import SseParser
-from defserve.client.links.http_connection import BrokenHttpConnection, ResponseFraming
 from defserve.core.messages import LineSplitter, Request, decode, encode, encode_result
 from defserve.errors import PeerError, ProtocolError
 from defserve.protocols.mcp.uri_template import UriTemplate

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from defserve.base.http_connection import BrokenHttpConnection, DirectResponse, NoHttpConnection
 from defserve.base.version import VERSION
 from defserve.client.link import HttpChallenge, ResolveHost
 from defserve.client.links.http_client import (
@@ -14,7 +15,6 @@ from defserve.client.links.http_client import (
     RequestAddress,
     uses_http_proxy,
 )
-from defserve.client.links.http_connection import BrokenHttpConnection, DirectResponse, NoHttpConnection
 from defserve.client.replies import object_or_empty, parse_json_object
 from defserve.core.messages import INVALID_REQUEST
 from defserve.core.peer import make_peer_error

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urljoin, urlsplit
 
 from defserve.base.backoff import compute_backoff, parse_retry_after
+from defserve.base.http_connection import BrokenHttpConnection
 from defserve.client.link import LoopTimeBudget, MessageHandler, ResolveHost, split_into_pieces
 from defserve.client.links.endpoint import (
     EVENT_STREAM_MEDIA_TYPE,
@@ -23,7 +24,6 @@ from defserve.client.links.endpoint import (
     make_endpoint,
     media_type,
 )
-from defserve.client.links.http_connection import BrokenHttpConnection
 from defserve.client.replies import ByteQueue
 from defserve.core.messages import METHOD_NOT_FOUND, Reply, Request
 from defserve.errors import PeerError, PeerGone

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from pydantic_core import from_json
 
 from defserve.base.concurrency import BackgroundTasks
+from defserve.base.http_connection import BrokenHttpConnection
 from defserve.base.peer_bounds import BoundedTable
 from defserve.client.eras import MCP_KEY_PREFIX
 from defserve.client.link import LostRequest, MessageHandler, ResolveHost, SessionLost
@@ -34,7 +35,6 @@ from defserve.client.links.event_streams import (
     is_session_lost_error,
     is_session_refusal,
 )
-from defserve.client.links.http_connection import BrokenHttpConnection
 from defserve.client.replies import ByteQueue, object_or_empty, read_raw_reply
 from defserve.core.json_values import is_array
 from defserve.core.messages import Message, Notification, Reply, Request, RequestId, encode

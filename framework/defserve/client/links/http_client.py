@@ -18,19 +18,18 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from defserve.auth.oauth import is_loopback
-from defserve.base.peer_bounds import ACCEPT_ENCODING_VALUE
-from defserve.client.link import ResolveHost
-from defserve.client.links.http_connection import (
-    FORBIDDEN_HEADER_VALUE_PATTERN,
-    HEADER_NAME,
+from defserve.base.http_connection import (
     WRITE_SECONDS,
     BrokenHttpConnection,
     ClosedWithoutResponse,
     DirectResponse,
     HttpConnection,
     NoHttpConnection,
+    encode_head,
     read_until_enough,
 )
+from defserve.base.peer_bounds import ACCEPT_ENCODING_VALUE
+from defserve.client.link import ResolveHost
 from defserve.errors import Refused
 
 if TYPE_CHECKING:
@@ -186,17 +185,6 @@ class HttpClient:
             return
         connection.idle_since = asyncio.get_running_loop().time()
         self._idle.append(connection)
-
-
-def encode_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
-    """The head of a request. Raises ValueError for a header that HTTP cannot carry."""
-    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    # One line ending for each header, and nothing else that ends a line or cannot be seen.
-    if lines.count("\n") != len(headers) or FORBIDDEN_HEADER_VALUE_PATTERN.search(lines) or not lines.isascii():
-        for name, value in headers.items():
-            if HEADER_NAME.fullmatch(name) is None or not value.isascii() or not value.replace("\t", " ").isprintable():
-                raise ValueError(f"the header {name!r} has characters that HTTP cannot carry")
-    return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("ascii")
 
 
 # -- An http(s) address, cut into what a request needs of it.

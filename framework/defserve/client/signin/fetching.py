@@ -13,10 +13,10 @@ from urllib.parse import urlencode
 from pydantic_core import to_json
 
 from defserve.auth.oauth import check_oauth_url, is_loopback
+from defserve.base.http_connection import BrokenHttpConnection
 from defserve.base.redaction import redact_text
 from defserve.base.version import VERSION
 from defserve.client.links.http_client import HttpClient, ProxiedClient, RequestAddress, uses_http_proxy
-from defserve.client.links.http_connection import BrokenHttpConnection
 from defserve.client.replies import Json, parse_json_object
 from defserve.errors import Refused, UsageError
 from defserve.guard.network import RESOLVE_TIMEOUT_SECONDS, describe_non_public_address, judge, resolve_with_system

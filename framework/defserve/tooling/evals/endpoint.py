@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 
 from defserve.auth.oauth import is_loopback
 from defserve.base.backoff import compute_backoff
+from defserve.base.http_connection import BrokenHttpConnection
 from defserve.base.redaction import REDACTION_MASK, redact_text
 from defserve.client.links.http_client import HttpClient, ProxiedClient, RequestAddress, uses_http_proxy
-from defserve.client.links.http_connection import BrokenHttpConnection
 from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.tooling.evals.dialects import DIALECTS, Dialect, ModelRequest

@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from io import StringIO
 from typing import Any
 
 from defserve.auth import ApiKeys
-from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender, make_webhook_secret
+from defserve.auth.rates import Rate, TokenBuckets
+from defserve.protocols.mcp.events import sending
+from defserve.protocols.mcp.events.sending import (
+    DeliveryFailed,
+    WebhookSender,
+    make_webhook_secret,
+    parse_webhook_secret,
+    sign_webhook,
+)
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver
 from tests.attack.controls.rules import (
@@ -19,10 +28,13 @@ from tests.attack.controls.rules import (
     connect_webhooks_anywhere,
     follow_redirects_of_webhooks,
     forget_whose_a_webhook_is,
+    give_all_room_to_one_webhook,
     keep_any_number_of_webhooks,
     read_long_answers_of_webhooks,
     repeat_webhook_secrets,
     take_any_webhook_url,
+    take_old_webhooks,
+    wait_for_webhooks_without_end,
 )
 from tests.attack.trial import Control, Family, Trial
 from tests.listening import Listening, listening
@@ -179,6 +191,117 @@ async def _count_sent(head: str) -> int:
     return sent
 
 
+SLOW: dict[str, tuple[bytes, ...]] = {
+    "nothing": (),
+    "a head, letter by letter": (b"HTTP/1.1 200 OK\r\n", *[b"x"] * 10_000),
+    "a body, letter by letter": (b"HTTP/1.1 200 OK\r\ncontent-length: 10000\r\n\r\n", *[b"x"] * 10_000),
+}
+PATIENCE = sending.TIMEOUT_SECONDS + 5
+
+
+@FAMILY.attack("a slow answer", Control(wait_for_webhooks_without_end, "is still waited for", here=True))
+def _(trial: Trial) -> None:
+    for name, is_over in _run(_wait_for_slow_answers(dict(trial.choose(SLOW)))).items():
+        trial.expect(is_over, f"{name}: is still waited for")
+
+
+async def _wait_for_slow_answers(answers: dict[str, tuple[bytes, ...]]) -> dict[str, bool]:
+    """Whether each answer is given up in time. They come at the same time."""
+
+    async def is_given_up(pieces: tuple[bytes, ...]) -> bool:
+        async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            with suppress(OSError):
+                for piece in pieces:
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(0.05)
+                await reader.read()
+            await _hang_up(writer)
+
+        async with _listener(trickle) as (port, _):
+            sender = WebhookSender(LOOPBACK, is_loopback_allowed=True)
+            posting = asyncio.create_task(sender.post(f"http://127.0.0.1:{port}/", {}, b"{}", reads_answer=True))
+            await asyncio.wait((posting,), timeout=PATIENCE)
+            is_over = posting.done()
+            posting.cancel()
+            await asyncio.gather(posting, return_exceptions=True)
+            await sender.aclose()
+            return is_over
+
+    return dict(zip(answers, await asyncio.gather(*map(is_given_up, answers.values())), strict=True))
+
+
+@FAMILY.attack("a receiver that never answers", Control(give_all_room_to_one_webhook, "holds up", here=True))
+def _(trial: Trial) -> None:
+    many = [(f"127.0.0.{2 + number % 20}", "mallory") for number in range(160)]
+    for name, silent in (("one host", [("127.0.0.2", str(number)) for number in range(160)]), ("one caller", many)):
+        trial.expect(_run(_post_beside_silence(silent)), f"{name}: holds up another's webhook")
+
+
+async def _post_beside_silence(silent: list[tuple[str, str]]) -> bool:
+    """Whether a webhook is delivered while these hosts say nothing to those of these callers."""
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        await _hang_up(writer)
+
+    with WebhookReceiver() as receiver:
+        async with _listener(say_nothing, sorted({host for host, _ in silent})) as (port, _):
+            sender = WebhookSender(LOOPBACK, is_loopback_allowed=True)
+            # Otherwise the rate of one host would hold most of them back.
+            sender._rates = TokenBuckets(Rate(per_second=10_000, burst=10_000))  # pyright: ignore[reportPrivateUsage]
+            waiting = [
+                asyncio.create_task(sender.post(f"http://{host}:{port}/", {}, b"{}", caller=caller))
+                for host, caller in silent
+            ]
+            await asyncio.sleep(0)
+            try:
+                async with asyncio.timeout(sending.TIMEOUT_SECONDS / 2):
+                    await sender.post(receiver.url, {}, b"{}", caller="alice")
+            except DeliveryFailed:
+                return True  # it is not signed, so it is refused, but it was sent
+            except TimeoutError:
+                return False
+            finally:
+                for task in waiting:
+                    task.cancel()
+                await asyncio.gather(*waiting, return_exceptions=True)
+                await sender.aclose()
+    return True
+
+
+@FAMILY.attack("a request that is sent again", Control(take_old_webhooks, "later: is taken", here=True))
+def _(trial: Trial) -> None:
+    taken, later, changed = _run(_replay())
+    trial.expect(taken == 1, f"at once: is taken {taken} times")
+    trial.expect(later == 0, "ten minutes later: is taken")
+    trial.expect(changed == 0, "with another time: is taken")
+
+
+async def _replay() -> tuple[int, int, int]:
+    """How often one signed request is taken: sent twice; by a receiver ten minutes later; with another time."""
+    sender, counts = WebhookSender(LOOPBACK, is_loopback_allowed=True), list[int]()
+    body = json.dumps(
+        {"eventId": "evt_1", "name": "pushed", "timestamp": "2026-11-18T00:00:00Z", "data": {}, "cursor": None}
+    ).encode()
+    with WebhookReceiver() as first:
+        now, secret = time.time(), first.secret
+        signed = sign_webhook([parse_webhook_secret(secret)], "evt_1", int(now), body)
+        headers = {**signed, "x-mcp-subscription-id": "sub_1"}
+        for _ in range(2):
+            await sender.post(first.url, headers, body)
+        counts.append(len(first.events))
+    for sent in (headers, {**headers, "webhook-timestamp": str(int(now) + 600)}):
+        with WebhookReceiver(clock=lambda: now + 600) as receiver:
+            receiver.secrets = [secret]
+            with suppress(DeliveryFailed):
+                await sender.post(receiver.url, sent, body)
+            counts.append(len(receiver.events))
+    await sender.aclose()
+    return counts[0], counts[1], counts[2]
+
+
 # -- callers ---------------------------------------------------------------------------------------------
 
 CHALLENGES: dict[str, bytes] = {
@@ -294,6 +417,7 @@ async def _ask(where: Listening, method: str, params: Json, token: str) -> Json:
 @asynccontextmanager
 async def _listener(
     respond: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    hosts: Sequence[str] = ("127.0.0.1",),
 ) -> AsyncGenerator[tuple[int, list[None]]]:
     """The port of a listener on this machine, and a list that grows with each connection."""
     connections: list[None] = []
@@ -303,11 +427,13 @@ async def _listener(
         with suppress(asyncio.CancelledError, asyncio.IncompleteReadError):
             await respond(reader, writer)
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1], connections
-    finally:
-        server.close()
+    async with AsyncExitStack() as stack:
+        port = 0
+        for host in hosts:
+            server = await asyncio.start_server(accept, host, port)
+            stack.callback(server.close)
+            port = server.sockets[0].getsockname()[1]
+        yield port, connections
 
 
 async def _hang_up(writer: asyncio.StreamWriter) -> None:

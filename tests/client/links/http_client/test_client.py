@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from defserve.base import http_connection as connection_module
+from defserve.base.http_connection import BrokenHttpConnection
 from defserve.client.links import http_client as client_module
-from defserve.client.links import http_connection as connection_module
 from defserve.client.links.http_client import HttpClient, RequestAddress
-from defserve.client.links.http_connection import BrokenHttpConnection
 from tests.certificate import self_signed
 from tests.client.links.http_client.script import OK, Script, Wire, script
 from tests.rows import for_each_row

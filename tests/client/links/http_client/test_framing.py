@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.client.links.http_connection import MAX_HEAD_BYTES, MAX_LINE_LENGTH, BrokenHttpConnection, ResponseFraming
+from defserve.base.http_connection import MAX_HEAD_BYTES, MAX_LINE_LENGTH, BrokenHttpConnection, ResponseFraming
 from tests.rows import for_each_row
 
 

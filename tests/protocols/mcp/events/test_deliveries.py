@@ -27,6 +27,7 @@ from defserve.protocols.mcp.events.webhooks import (
 from defserve.server import EventSettings
 from defserve.testing import WebhookReceiver
 from tests.certificate import self_signed
+from tests.raw import until
 from tests.rows import for_each_row
 
 NOW = 1_767_225_600_000
@@ -173,3 +174,79 @@ async def test_a_receiver_does_not_hold_the_body_of_an_answer_back(monkeypatch: 
     with WebhookReceiver() as receiver:
         await find_reason(receiver.url)
     assert len(options) == 1 and options[0]
+
+
+# -- connections
+
+
+@asynccontextmanager
+async def keeping(*answers: bytes) -> AsyncGenerator[tuple[str, list[int]]]:
+    """An endpoint that gives these answers, the last one again and again; and how many requests each connection had.
+
+    An empty answer hangs up.
+    """
+    requests: list[int] = []
+    left = list(answers)
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        place = len(requests)
+        requests.append(0)
+        with suppress(asyncio.IncompleteReadError, asyncio.CancelledError, OSError):
+            while await reader.readuntil(b"{}"):
+                requests[place] += 1
+                if not (answer := left.pop(0) if len(left) > 1 else left[0]):
+                    break
+                writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", requests
+    finally:
+        server.close()
+
+
+def answer(body: bytes, length: int | None = None) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body) if length is None else length, body)
+
+
+async def post_three_times(url: str) -> None:
+    sender = WebhookSender(EventSettings(), is_loopback_allowed=True)
+    try:
+        for _ in range(3):
+            await sender.post(url, {}, b"{}")
+    finally:
+        await sender.aclose()
+
+
+@for_each_row(
+    "answers, expected",
+    [
+        ((answer(b""),), [3]),
+        ((answer(b'{"ok":true}'),), [3]),
+        ((answer(b"x", 1_000_000),), [1, 1, 1]),
+        # It hung up just as its connection was used again: the request is sent once more.
+        ((answer(b""), b"", answer(b"")), [2, 2]),
+    ],
+)
+@pytest.mark.anyio
+async def test_a_connection_is_used_again_if_its_answer_was_short(
+    answers: tuple[bytes, ...], expected: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sending, "DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr(sending, "TIMEOUT_SECONDS", 10.0)
+    async with keeping(*answers) as (url, requests):
+        await post_three_times(url)
+    assert requests == expected
+
+
+@pytest.mark.anyio
+async def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sending, "IDLE_SECONDS", 0.02)
+    async with keeping(answer(b"")) as (url, requests):
+        sender = WebhookSender(EventSettings(), is_loopback_allowed=True)
+        await sender.post(url, {}, b"{}")
+        await until(lambda: not sender._open)  # pyright: ignore[reportPrivateUsage]
+        await sender.post(url, {}, b"{}")
+        assert requests == [1, 1]
+        await sender.aclose()

@@ -14,7 +14,7 @@ from defserve.protocols.mcp.events.event_log import Cursor, CursorCodec, EventLo
 from defserve.protocols.mcp.events.event_types import encode_canonical_json, matches_filter
 from defserve.server import EventSettings
 from defserve.stores.identity import ServerIdentity, make_server_store
-from defserve.stores.store import MemoryStore
+from defserve.stores.store import MemoryStore, StoreChange, StoreFull
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +68,65 @@ async def test_several_processes_add_at_once_and_nothing_is_lost(address: str):
         assert mine == sorted(mine)
     for log in logs:
         await log.store.close()
+
+
+class SlowStore(MemoryStore):
+    """Takes a turn of the loop for each change, and counts them. `lost` answers of changes get lost: it says False."""
+
+    def __init__(self, lost: int = 0) -> None:
+        super().__init__()
+        self.changes, self.lost = 0, lost
+
+    async def change(self, change: StoreChange) -> bool:
+        await asyncio.sleep(0)
+        self.changes += 1
+        is_changed = await super().change(change)
+        if is_changed and self.lost:
+            self.lost -= 1
+            return False
+        return is_changed
+
+
+async def test_events_that_wait_for_the_store_are_written_together_and_in_order():
+    store = SlowStore()
+    log = make_log(store)
+    start = await log.find_end("pushed")
+    store.changes = 0
+    added = await asyncio.gather(*(log.append("pushed", {}, {"n": number}) for number in range(60)))
+    assert [event.number for event in added] == list(range(60))
+    assert await read_all(log, start) == (list(range(60)), False)
+    assert store.changes < 5
+
+
+async def test_an_event_whose_acknowledgement_got_lost_is_not_written_again():
+    log = make_log(SlowStore())
+    start = await log.find_end("pushed")
+    log.store.raw.lost = 2  # pyright: ignore
+    for number in range(4):
+        assert (await log.append("pushed", {}, {"n": number})).number == number
+    assert await read_all(log, start) == ([0, 1, 2, 3], False)
+
+
+async def test_what_the_store_has_no_room_for_fails_alone():
+    log = make_log(MemoryStore(limit=2_000))
+    start = await log.find_end("pushed")
+    sizes = [10, 5_000, 10]
+    added = await asyncio.gather(
+        *(log.append("pushed", {}, {"n": size, "text": "x" * size}) for size in sizes), return_exceptions=True
+    )
+    assert [isinstance(each, StoreFull) for each in added] == [False, True, False]
+    assert await read_all(log, start) == ([10, 10], False)
+
+
+async def test_an_emission_that_is_cancelled_does_not_keep_others_from_the_log():
+    log = make_log(SlowStore())
+    start = await log.find_end("pushed")
+    tasks = [asyncio.create_task(log.append("pushed", {}, {"n": number})) for number in range(5)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    found, _ = await read_all(log, start)
+    assert [number for number in found if number != 1] == [0, 2, 3, 4]
 
 
 async def test_what_was_added_survives_the_process(address: str):

@@ -7,7 +7,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.sending import make_webhook_secret
 from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, WebhookRecords
 from defserve.server import EventSettings
+from defserve.stores.store import StoreChange
 from defserve.testing import WebhookReceiver
 from tests.listening import Listening, listening
 from tests.protocols.mcp.events.repositories import SEP, Push, ask_result, make_server
@@ -424,6 +425,80 @@ async def test_a_server_that_others_reach_sends_nothing_to_its_own_machine(caplo
             error = (await peer.ask("events/subscribe", about(receiver)))["error"]
             assert error["code"] == -32602
             assert receiver.challenges == 0
+
+
+# -- what another version kept
+
+
+def get_records(server: Server) -> WebhookRecords:
+    (events,) = [extension for extension in server.extensions if isinstance(extension, Events)]
+    return WebhookRecords(events.store, None)
+
+
+async def rewrite(server: Server, name: str, change: Callable[[Json], Json]) -> None:
+    """Put a record of the only caller in another form. `*` is its only subscription."""
+    records = get_records(server)
+    (space,) = [space async for space in records.iter_spaces()]
+    (id,) = (await records.read_ledger(space)).ids
+    name = name.replace("*", id)
+    held = json.loads((await records.store.get(space, [name]))[name])
+    assert await records.store.change(StoreChange(space, put={name: json.dumps(change(held)).encode()}))
+
+
+def list_ids(ledger: Json) -> Json:
+    return {**ledger, "ids": list(ledger["ids"])}
+
+
+async def test_the_ledger_of_the_first_form_is_read_and_written_on(receiver: WebhookReceiver, tmp_path: Path):
+    address = f"sqlite:///{tmp_path / 'git.db'}"
+    server = make_server(address, LOOPBACK)
+    async with raw(server) as peer:
+        first = await subscribe(peer, receiver)
+        await rewrite(server, "ledger", list_ids)
+    again = make_server(address, LOOPBACK)
+    async with raw(again) as peer:
+        await peer.call("push", {"repository": "x", "commits": 1})
+        assert await received(receiver, 1) == [1]
+        assert (await subscribe(peer, receiver))["id"] == first["id"]
+        (space,) = [space async for space in get_records(again).iter_spaces()]
+        assert (await get_records(again).read_ledger(space)).ids[first["id"]] > 0
+
+
+def add_member(record: Json) -> Json:
+    return {**record, "invented": 1}
+
+
+@pytest.mark.parametrize("name", ["ledger", "*", "progress *"])
+async def test_what_a_later_version_kept_is_left_alone_and_named_and_others_get_their_events(
+    receiver: WebhookReceiver, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+):
+    address = f"sqlite:///{tmp_path / 'git.db'}"
+    keys = ApiKeys("memory:")
+    alice, bob = [await keys.create(name, permissions=["ToolsListAll"]) for name in ("alice", "bob")]
+    server = make_server(address, LOOPBACK, auth=keys)
+    async with listening(server) as where:
+        await ask_http(where, "events/subscribe", about(receiver), alice.token)
+        await rewrite(server, name, add_member)
+        before = await dump_webhooks(server)
+    again = make_server(address, LOOPBACK, auth=keys)
+    async with listening(again) as where:
+        error = (await ask_http(where, "events/subscribe", about(receiver), alice.token))["error"]
+        assert "another version of defserve" in error["message"]
+        made = (await ask_http(where, "events/subscribe", about(receiver), bob.token))["result"]
+        await again.emit_event("pushed", Push(commits=1), repository="x")
+        await received(receiver, 1)
+        assert [event.subscription for event in receiver.events] == [made["id"]]
+        await until(lambda: "another version of defserve" in caplog.text)
+        after = await dump_webhooks(again)
+    assert before.items() <= after.items()
+
+
+async def dump_webhooks(server: Server) -> dict[tuple[str, str], bytes]:
+    """All that is kept of webhooks."""
+    records = get_records(server)
+    return {
+        (space, name): data async for space in records.iter_spaces() async for name, data in records.store.scan(space)
+    }
 
 
 # -- processes

@@ -6,6 +6,9 @@ their own, without a gap. Whoever reads holds a cursor: the number of the next e
 that was lost, such as one in memory after a restart, begins with another epoch, so an old cursor is not taken for a new
 one.
 
+Writing takes a store a while, and meanwhile others emit. So each process writes one change at a time for a type, and
+the next change has all events that wait by then.
+
     head = {epoch, first: 4, next: 7, …}      4: [id, time, arguments, is_exact, data]      5: …      6: …
 
 What comes from another server is added together with the place that it had there, in one change. So it is added once,
@@ -19,6 +22,7 @@ import hmac
 import random
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +32,7 @@ from defserve.core import json_values
 from defserve.core.messages import Params
 from defserve.errors import InvalidParams
 from defserve.protocols.mcp.events.draft import EventSettings
-from defserve.stores.store import EVENT_LOG_SPACES, SECRETS_SPACE, Space, Store, StoreBusy, StoreChange
+from defserve.stores.store import EVENT_LOG_SPACES, SECRETS_SPACE, Space, Store, StoreBusy, StoreChange, StoreFull
 
 HEAD: Final = "head"
 ORIGINS, ORIGIN = "origins", "origin "
@@ -40,8 +44,11 @@ LOG_TTL_SECONDS: Final = 30 * 86_400.0
 """A log to which nothing was added for so long, and for longer than its events are kept, is forgotten."""
 MAX_TRIES: Final = 200
 MAX_PAUSE_SECONDS: Final = 0.02
+FIRST_PAUSE_SECONDS: Final = 0.0005
 MAX_BATCH: Final = 100
-"""Events that are read, or dropped, at once."""
+"""Events that are read, written or dropped at once."""
+MAX_BATCH_BYTES: Final = 1 << 20
+"""Of the events that are written at once, unless one alone has more."""
 
 
 class Cursor(NamedTuple):
@@ -112,11 +119,33 @@ class LogPage(NamedTuple):
     has_more: bool
 
 
-class EventLog:
-    """The logs of a server, in its store. `clock` gives seconds since the epoch."""
+class _Waiting(NamedTuple):
+    """An event that is to be written: all but its number. `written` gets it when the store has it."""
 
-    def __init__(self, store: Store, settings: EventSettings, clock: Callable[[], float] = time.time) -> None:
-        self.store, self._settings, self._clock = store, settings, clock
+    event: Occurrence
+    record: bytes
+    origin: LogOrigin | None
+    written: asyncio.Future[Occurrence]
+
+
+class EventLog:
+    """The logs of a server, in its store. `clock` gives seconds since the epoch.
+
+    `on_added` is called with the name of a type when events were added to its log, on the loop that added them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: EventSettings,
+        clock: Callable[[], float] = time.time,
+        on_added: Callable[[str], object] = lambda name: None,
+    ) -> None:
+        self.store, self._settings, self._clock, self._on_added = store, settings, clock, on_added
+        self._queues: dict[tuple[asyncio.AbstractEventLoop, str], deque[_Waiting]] = {}
+        self._writers: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[None]] = {}
+        self._known: dict[str, tuple[bytes, LogHead]] = {}
+        """The head of each log as it was written last. If others add to it too, that is no help: then it is read."""
 
     def now(self) -> int:
         """Milliseconds since the epoch."""
@@ -135,29 +164,105 @@ class EventLog:
     ) -> Occurrence:
         """Add an event. When this returns, the store has it. Raises what the store raises.
 
-        `at` is when it happened, now by default. With an `origin` that is no longer there it raises OriginMoved.
+        `at` is when it happened, now by default. With an `origin` that is no longer there it raises OriginMoved. Events
+        of one loop get into the log in the order of these calls.
         """
         id = f"evt_{secrets.token_hex(16)}" if id is None else id
-        space, ttl = _space(name), self._ttl
-        for _ in range(MAX_TRIES):
-            before, head = await self._read_head(space)
-            event = Occurrence(head.next, id, self.now() if at is None else at, arguments, is_exact, data)
-            record = to_json(event[1:])
+        loop = asyncio.get_running_loop()
+        event = Occurrence(0, id, self.now() if at is None else at, arguments, is_exact, data)
+        waiting = _Waiting(event, to_json(event[1:]), origin, loop.create_future())
+        key = loop, name
+        self._queues.setdefault(key, deque()).append(waiting)
+        if key not in self._writers:
+            self._writers[key] = asyncio.create_task(self._write_waiting(key))
+        return await waiting.written
+
+    async def finish_writing(self) -> None:
+        """Wait until what was emitted on this loop is written, or has failed."""
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(
+            *(task for (where, _), task in list(self._writers.items()) if where is loop), return_exceptions=True
+        )
+
+    async def _write_waiting(self, key: tuple[asyncio.AbstractEventLoop, str]) -> None:
+        """Write the events that wait, until none does."""
+        queue, batch = self._queues[key], list[_Waiting]()
+        try:
+            while batch := self._take_batch(queue):
+                await self._write_batch(key[1], batch)
+        finally:
+            # If it is cancelled, the loop ends.
+            del self._writers[key], self._queues[key]
+            for waiting in (*batch, *queue):
+                waiting.written.cancel()
+
+    def _take_batch(self, queue: deque[_Waiting]) -> list[_Waiting]:
+        """The events to write next. Small logs are not overrun by one batch. One with an origin is written alone."""
+        batch, size = list[_Waiting](), 0
+        most = max(1, min(MAX_BATCH, self._settings.max_events // 10))
+        most_bytes = min(MAX_BATCH_BYTES, self._settings.max_bytes // 10)
+        while queue and len(batch) < most:
+            waiting = queue[0]
+            if batch and (waiting.origin or batch[0].origin or size + len(waiting.record) > most_bytes):
+                break
+            queue.popleft()
+            if not waiting.written.done():  # whoever emitted it was cancelled
+                batch.append(waiting)
+                size += len(waiting.record)
+        return batch
+
+    async def _write_batch(self, name: str, batch: Sequence[_Waiting]) -> None:
+        """Write events in one change, and say so to those who wait for that."""
+        try:
+            first = await self._write_change(name, [waiting.record for waiting in batch], batch[0])
+        except Exception as error:
+            if isinstance(error, StoreFull) and len(batch) > 1:
+                for waiting in batch:  # there may be room for some
+                    await self._write_batch(name, [waiting])
+                return
+            for waiting in batch:
+                if not waiting.written.done():
+                    waiting.written.set_exception(error)
+            return
+        self._on_added(name)
+        for number, waiting in enumerate(batch, first):
+            if not waiting.written.done():
+                waiting.written.set_result(waiting.event._replace(number=number))
+
+    async def _write_change(self, name: str, records: Sequence[bytes], one: _Waiting) -> int:
+        """Add events to a log, and return the number of the first. `one` is that."""
+        space, origin, pause = _space(name), one.origin, 0.0
+        # The head is known if nobody else has written it since. If somebody has, it is read from the beginning.
+        known = self._known.pop(name, None)
+        before, head = known if known is not None else await self._read_head(space)
+        for attempt in range(MAX_TRIES):
             grown = head._replace(
-                next=head.next + 1,
-                bytes=head.bytes + len(record),
-                oldest=head.oldest if head.next > head.first else event.time,
+                next=head.next + len(records),
+                bytes=head.bytes + sum(map(len, records)),
+                oldest=head.oldest if head.next > head.first else one.event.time,
             )
-            grown, dropped = await self._trim(space, grown)
-            put, expect = {HEAD: to_json(grown), str(event.number): record}, {HEAD: before}
+            grown, dropped = await self._trim(space, grown, head.next)
+            encoded = to_json(grown)
+            put, expect = {HEAD: encoded}, {HEAD: before}
+            put |= {str(number): record for number, record in enumerate(records, head.next)}
             if origin is not None:
                 put[ORIGIN + origin.name] = origin.after.encode()
                 expect[ORIGIN + origin.name] = origin.before.encode()
-            if await self.store.change(StoreChange(space, put=put, drop=dropped, expect=expect, ttl=ttl)):
-                return event
+            if await self.store.change(StoreChange(space, put=put, drop=dropped, expect=expect, ttl=self._ttl)):
+                if attempt == 0:
+                    self._known[name] = encoded, grown
+                return head.next
             if origin is not None and await self.read_origin(name, origin.name) != origin.before:
                 raise OriginMoved
-            await asyncio.sleep(random.uniform(0, MAX_PAUSE_SECONDS))
+            await asyncio.sleep(random.uniform(0, pause))
+            pause = min(MAX_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, 2 * pause))
+            mine = str(head.next)
+            found = await self.store.get(space, [HEAD, mine])
+            if origin is None and found.get(mine) == records[0]:
+                # It was written, and the answer got lost: clients of Redis then send a change again.
+                return head.next
+            before = found.get(HEAD)
+            head = self._parse_head(before)
         raise StoreBusy("Too many events are emitted at once", data={"retry_after_ms": 1000})
 
     async def find_end(self, name: str) -> Cursor:
@@ -229,11 +334,16 @@ class EventLog:
 
     async def _read_head(self, space: Space) -> tuple[bytes | None, LogHead]:
         before = (await self.store.get(space, [HEAD])).get(HEAD)
-        head = LogHead(*from_json(before)) if before is not None else LogHead(secrets.token_hex(8), 0, 0, 0, self.now())
-        return before, head
+        return before, self._parse_head(before)
 
-    async def _trim(self, space: Space, head: LogHead) -> tuple[LogHead, Sequence[str]]:
-        """The head without what is too much or too old, and the names to drop. The newest event stays."""
+    def _parse_head(self, data: bytes | None) -> LogHead:
+        return LogHead(*from_json(data)) if data is not None else LogHead(secrets.token_hex(8), 0, 0, 0, self.now())
+
+    async def _trim(self, space: Space, head: LogHead, end: int) -> tuple[LogHead, Sequence[str]]:
+        """The head without what is too much or too old, and the names to drop. The newest event stays.
+
+        The store has the events before `end`; those after it are about to be written.
+        """
         settings, limit = self._settings, self.now() - self._settings.max_age * 1000
 
         def is_over(one: LogHead) -> bool:
@@ -243,8 +353,7 @@ class EventLog:
         if not is_over(head):
             return head, ()
         dropped: list[str] = []
-        # The last one is not in the store yet.
-        names = [str(number) for number in range(head.first, min(head.first + MAX_BATCH, head.next - 1))]
+        names = [str(number) for number in range(head.first, min(head.first + MAX_BATCH, end))]
         found = await self.store.get(space, names)
         for name in names:
             record = found.get(name)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,7 +77,7 @@ class Events(Extension):
     def __init__(
         self, store: ServerStore, secret: ServerSecret, subscriptions: Subscriptions, settings: EventSettings
     ) -> None:
-        self.store, self.settings, self.log = store, settings, EventLog(store, settings)
+        self.store, self.settings, self.log = store, settings, EventLog(store, settings, on_added=self._on_added)
         self.registry: Registry[EventType] = Registry("event")
         self.is_loopback_allowed = settings.allow_loopback
         """Whether webhooks may go to this machine."""
@@ -85,6 +85,7 @@ class Events(Extension):
         self._list = ListMethod("events", self.registry)
         self._codec: CursorCodec | None = None
         self._hubs: dict[asyncio.AbstractEventLoop, EventHub] = {}
+        self._unannounced: set[str] = set()
         self._early: deque[Callable[[], Any]] = deque(maxlen=MAX_EARLY_EVENTS)
         self._streams: dict[str, int] = {}
         self._list_followers: set[SendNotification] = set()
@@ -134,6 +135,8 @@ class Events(Extension):
             if self._webhooks is not None:
                 await self._webhooks.stop_deliveries(hub)
             await hub.close()
+            await self.log.finish_writing()
+            self._unannounced.clear()
             if not self._hubs:
                 await self.store.close()
 
@@ -214,20 +217,31 @@ class Events(Extension):
         origin: LogOrigin | None = None,
     ) -> str:
         """Add an event to the log, wake those who wait for it, and return its id. See `EventLog.append`."""
-        hub, name = self._hubs.get(asyncio.get_running_loop()), event.name
-        async with hub.turns if hub is not None else nullcontext():
-            added = await self.log.append(name, arguments, data, id, is_exact=is_exact, at=at, origin=origin)
-            for feed in event.feeds:
-                feed(added)
-        for loop, each in list(self._hubs.items()):
-            loop.call_soon_threadsafe(each.wake, name)
+        name = event.name
+        added = await self.log.append(name, arguments, data, id, is_exact=is_exact, at=at, origin=origin)
+        for feed in event.feeds:
+            feed(added)
+        if asyncio.get_running_loop() not in self._hubs:
+            await self._announce(name)
+        return added.id
+
+    def _on_added(self, name: str) -> None:
+        """Wake those who wait for events of a type, here and in other processes."""
+        for loop, hub in list(self._hubs.items()):
+            loop.call_soon_threadsafe(hub.wake, name)
+        if (hub := self._hubs.get(asyncio.get_running_loop())) is not None and name not in self._unannounced:
+            self._unannounced.add(name)
+            hub.tasks.start(self._announce(name))
+
+    async def _announce(self, name: str) -> None:
+        """Tell other processes that events of a type were added: once for all that are added until it is told."""
+        self._unannounced.discard(name)
         if (announce := self.store.announce) is not None:
             try:
                 await announce(EVENT_NEWS_SPACE, name)
             except Refused as error:
                 # It is in the log: those who listen elsewhere find it with the next one, or when they reconnect.
                 log.warning("other processes were not told of an event: %s", error)
-        return added.id
 
     # -- what clients ask for ----------------------------------------------------------------------------
 

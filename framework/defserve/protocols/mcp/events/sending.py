@@ -12,31 +12,42 @@ import hmac
 import secrets
 import ssl
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from defserve.auth.oauth import is_loopback
 from defserve.auth.rates import Rate, TokenBuckets
 from defserve.base.backoff import parse_retry_after
+from defserve.base.http_connection import (
+    BrokenHttpConnection,
+    ClosedWithoutResponse,
+    DirectResponse,
+    HttpConnection,
+    encode_head,
+)
 from defserve.base.version import VERSION
-from defserve.errors import LimitExceeded, Refused
 from defserve.guard.http_client import load_httpx
-from defserve.guard.network import Egress, parse_authority
+from defserve.guard.network import Egress, make_refusal, parse_authority, resolve_allowed_addresses
 from defserve.protocols.mcp.events.draft import EventSettings
 
 if TYPE_CHECKING:
-    from defserve.guard.http_transport import GuardedTransport
     from defserve.guard.network import Resolver
 
 
 TIMEOUT_SECONDS: Final = 10.0
 MAX_ANSWER_BYTES: Final = 16 * 1024
+DRAIN_SECONDS: Final = 1.0
+"""For so long the rest of an answer is waited for, so that its connection can be used again."""
 MAX_URL_LENGTH: Final = 2_048
-MAX_TRANSPORTS: Final = 16
-MAX_AT_ONCE: Final = 64
+IDLE_SECONDS: Final = 4.0
+"""Common servers close an idle connection after five seconds. It must not close just as it is used again."""
+MAX_AT_ONCE: Final = 96
 """Requests that are under way, to all addresses."""
+MAX_AT_ONCE_TO_HOST: Final = 16
+MAX_AT_ONCE_OF_CALLER: Final = 32
+"""Of these, to one host, and for the subscriptions of one caller."""
 DESTINATION_RATE: Final = Rate(per_second=20, burst=50)
 """Requests to one host."""
 FINAL_STATUSES: Final = frozenset((410, 413))
@@ -62,15 +73,20 @@ class DeliveryFailed(Exception):
 class WebhookSender:
     """Sends to the addresses of subscribers, on one loop. `is_loopback_allowed` lets it send to this machine too.
 
-    `resolver` finds the addresses of a host; the system's resolver by default.
+    `resolver` finds the addresses of a host; the system's resolver by default. A connection is kept for the next
+    request to its host. A host, or whoever subscribed, that keeps requests waiting holds up only its own.
     """
 
     def __init__(
         self, settings: EventSettings, *, is_loopback_allowed: bool = False, resolver: Resolver | None = None
     ) -> None:
         self._settings, self._is_loopback_allowed, self._resolver = settings, is_loopback_allowed, resolver
-        self._transports: dict[str, GuardedTransport] = {}
+        self._tls: ssl.SSLContext | None = None
+        self._open: set[HttpConnection] = set()
+        self._idle: dict[str, list[HttpConnection]] = {}
+        self._sweep: asyncio.TimerHandle | None = None
         self._room = asyncio.Semaphore(MAX_AT_ONCE)
+        self._hosts, self._callers = KeyedRoom(MAX_AT_ONCE_TO_HOST), KeyedRoom(MAX_AT_ONCE_OF_CALLER)
         self._rates = TokenBuckets(DESTINATION_RATE)
 
     def check_url(self, url: object) -> str:
@@ -84,46 +100,112 @@ class WebhookSender:
             raise ValueError("the url must be a public https address on port 443")
         return verdict.url
 
-    async def post(self, url: str, headers: dict[str, str], body: bytes, *, reads_answer: bool = False) -> bytes:
-        """Send a signed body, and return the answer if it is read. Raises DeliveryFailed unless the answer is 2xx."""
+    async def post(
+        self, url: str, headers: dict[str, str], body: bytes, *, caller: str = "", reads_answer: bool = False
+    ) -> bytes:
+        """Send a signed body, and return the answer if it is read. Raises DeliveryFailed unless the answer is 2xx.
+
+        `caller` is whoever subscribed.
+        """
         host = urlsplit(url).hostname or ""
         while wait := self._rates.take_token(host):  # noqa: ASYNC110  (only the clock fills a bucket)
             await asyncio.sleep(wait)
         sent = {**headers, "content-type": "application/json", "user-agent": f"defserve/{VERSION}"}
-        async with self._room:
+        async with self._callers.enter(caller), self._hosts.enter(host), self._room:
             try:
-                return await self._post(url, sent, body, reads_answer)
+                if url.startswith("https:"):
+                    self._find_tls()  # the first time it reads certificates, which is slow
+                async with asyncio.timeout(TIMEOUT_SECONDS):
+                    return await self._post(url, sent, body, reads_answer)
             except DeliveryFailed:
                 raise
-            except LimitExceeded as error:
-                raise DeliveryFailed("timeout" if error.data.get("limit") == "timeout" else "http_5xx") from None
-            except Refused:
-                raise DeliveryFailed("connection_refused") from None
             except Exception as error:
                 raise DeliveryFailed(_find_reason(error)) from None
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes, reads_answer: bool) -> bytes:
-        httpx = load_httpx("a webhook")
-        # The transport itself: a client would follow cookies and redirects, and write addresses to the log.
-        request = httpx.Request("POST", url, headers=headers, content=body)
-        response = await (await self._find_transport(url)).handle_async_request(request)
+        where = urlsplit(url)
+        target = f"{where.path or '/'}?{where.query}" if where.query else where.path or "/"
+        head = encode_head("POST", target, {"host": where.netloc, **headers, "content-length": str(len(body))})
+        origin = f"{where.scheme}://{where.netloc}"
+        connection = self._pop_idle_connection(origin)
         try:
-            _check_status(response.status_code, response.headers)
-            return await response.aread() if reads_answer else b""
+            response = await (connection or await self._connect(url, origin)).send(head, body)
+        except ClosedWithoutResponse:
+            # A connection that was kept was closed just as it was used again.
+            response = await (await self._connect(url, origin)).send(head, body)
+        try:
+            _check_status(response.status, response.headers)
+            if reads_answer:
+                return await _read_answer(response)
+            await _drain(response)
+            return b""
         finally:
             await response.aclose()
 
-    async def _find_transport(self, url: str) -> GuardedTransport:
-        """One for all public addresses, and one for each of this machine, which alone it may reach."""
-        from defserve.guard.http_transport import GuardedTransport
+    async def _connect(self, url: str, origin: str) -> HttpConnection:
+        """A new connection. The url is judged again, and so is each address that its host has now."""
+        egress = self._make_egress(url)
+        if not (verdict := egress.judge(url)):
+            raise make_refusal(verdict)
+        scheme, host, port = parse_authority(url)
+        tls = self._find_tls() if scheme == "https" else None
+        failure: OSError | None = None
+        for address in await resolve_allowed_addresses(host, port, egress, resolver=self._resolver):
+            try:
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: HttpConnection(lambda idle: self._keep_connection(origin, idle), self._open),
+                    *(address, port),
+                    ssl=tls,
+                    server_hostname=host if tls is not None else None,
+                )
+            except ssl.SSLError:
+                raise
+            except OSError as error:
+                failure = error
+            else:
+                return connection
+        raise failure or OSError("no address")
 
-        authority = str(parse_authority(url)) if self._is_local(url) else ""
-        if (found := self._transports.get(authority)) is None:
-            while len(self._transports) >= MAX_TRANSPORTS:
-                await self._transports.pop(next(iter(self._transports))).aclose()
-            found = GuardedTransport(self._make_egress(url), self._resolver, self._settings.webhook_tls)
-            self._transports[authority] = found
-        return found
+    def _find_tls(self) -> ssl.SSLContext:
+        if self._tls is None:
+            load_httpx("a webhook")
+            import httpcore2
+
+            self._tls = self._settings.webhook_tls or httpcore2.default_ssl_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
+
+    def _pop_idle_connection(self, origin: str) -> HttpConnection | None:
+        idle = self._idle.get(origin, [])
+        while idle:
+            connection = idle.pop()
+            if not idle:
+                del self._idle[origin]
+            if connection.is_usable:
+                return connection
+            connection.abort()
+        return None
+
+    def _keep_connection(self, origin: str, connection: HttpConnection) -> None:
+        """A connection can be used again. It is closed if nobody does so soon."""
+        loop = asyncio.get_running_loop()
+        connection.idle_since = loop.time()
+        if len(self._open) > MAX_AT_ONCE:
+            connection.abort()
+            return
+        self._idle.setdefault(origin, []).append(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(IDLE_SECONDS, self._close_idle_connections)
+
+    def _close_idle_connections(self) -> None:
+        loop, self._sweep = asyncio.get_running_loop(), None
+        for origin, idle in list(self._idle.items()):
+            while idle and loop.time() - idle[0].idle_since >= IDLE_SECONDS:
+                idle.pop(0).abort()
+            if not idle:
+                del self._idle[origin]
+        if self._idle:
+            self._sweep = loop.call_later(IDLE_SECONDS / 4, self._close_idle_connections)
 
     def _make_egress(self, url: str) -> Egress:
         settings, private, schemes = self._settings, tuple[str, ...](), ("https",)
@@ -134,9 +216,6 @@ class WebhookSender:
             schemes=schemes,
             ports=(443, *settings.webhook_ports),
             private=private,
-            max_bytes=MAX_ANSWER_BYTES,
-            timeout=TIMEOUT_SECONDS,
-            redirects=0,
         )
 
     def _is_local(self, url: str) -> bool:
@@ -150,8 +229,48 @@ class WebhookSender:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        for transport in self._transports.values():
-            await transport.aclose()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._idle.clear()
+        for connection in list(self._open):
+            connection.abort()
+
+
+class KeyedRoom:
+    """So many requests at once for each key."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._rooms: dict[str, tuple[asyncio.Semaphore, int]] = {}
+        """For each key that is used now: its room, and how many have it or wait for it."""
+
+    @asynccontextmanager
+    async def enter(self, key: str) -> AsyncGenerator[None]:
+        room, users = self._rooms.get(key) or (asyncio.Semaphore(self._most), 0)
+        self._rooms[key] = room, users + 1
+        try:
+            async with room:
+                yield
+        finally:
+            room, users = self._rooms.pop(key)
+            if users > 1:
+                self._rooms[key] = room, users - 1
+
+
+async def _read_answer(response: DirectResponse) -> bytes:
+    """The body of an answer. Raises DeliveryFailed if it is too long."""
+    answer = await response.read_start(MAX_ANSWER_BYTES)
+    if len(answer) > MAX_ANSWER_BYTES:
+        raise DeliveryFailed("challenge_failed")
+    return answer
+
+
+async def _drain(response: DirectResponse) -> None:
+    """Read what is left of an answer, so that its connection can be used again. If it is long or slow, it is closed."""
+    if not response.is_over:
+        with suppress(TimeoutError, BrokenHttpConnection):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await response.read_start(MAX_ANSWER_BYTES)
 
 
 def _check_status(status: int, headers: Any) -> None:
@@ -170,7 +289,7 @@ def _find_reason(error: BaseException) -> FailureReason:
         if isinstance(cause, ssl.SSLError):
             return "tls_error"
         cause = cause.__cause__ or cause.__context__
-    return "timeout" if "Timeout" in type(error).__name__ else "connection_refused"
+    return "timeout" if isinstance(error, TimeoutError) else "connection_refused"
 
 
 # -- Signed requests of webhooks, as Standard Webhooks has them: secrets, signing, and checking what was received.

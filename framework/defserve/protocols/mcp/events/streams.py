@@ -56,8 +56,6 @@ class EventHub:
 
     def __init__(self, events: EventLog, store: ServerStore, run_source: Callable[[EventType, Params], Any]) -> None:
         self.log, self._store, self._run_source = events, store, run_source
-        self.turns = asyncio.Lock()
-        """Within a process emissions take turns: only those of several processes have to try again."""
         self.tasks = BackgroundTasks()
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._marks: dict[str, int] = {}

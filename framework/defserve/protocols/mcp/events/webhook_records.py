@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from pydantic_core import from_json, to_json
 
@@ -24,7 +25,7 @@ from defserve.protocols.mcp.events.draft import DialectName
 from defserve.protocols.mcp.events.event_log import Cursor
 from defserve.protocols.mcp.events.sending import SECRET_PREFIX, parse_webhook_secret
 from defserve.stores.identity import ServerStore
-from defserve.stores.store import WEBHOOK_SPACES, Space, StoreBusy, StoreChange
+from defserve.stores.store import WEBHOOK_SPACES, Space, StoreBusy, StoreChange, StoreCorrupt
 
 VERIFIED_MS: Final = 24 * 3_600_000
 MAX_VERIFIED: Final = 100
@@ -36,6 +37,18 @@ MAX_TRIES: Final = 50
 
 LEDGER: Final = "ledger"
 PROGRESS: Final = "progress "
+
+T = TypeVar("T")
+
+
+class UnreadableWebhook(StoreCorrupt):
+    """What is kept of a webhook has a form that this version does not know. It is left as it is."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A webhook was kept in the store by another version of defserve, and this one cannot read it: "
+            "serve with the newer of the two versions"
+        )
 
 
 @dataclass(slots=True)
@@ -56,7 +69,7 @@ class Subscription:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Subscription:
-        return cls(**from_json(data))
+        return _parse_record(cls, data)
 
     def to_bytes(self) -> bytes:
         return to_json(asdict(self))
@@ -87,7 +100,7 @@ class DeliveryProgress:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DeliveryProgress:
-        return cls(**from_json(data))
+        return _parse_record(cls, data)
 
     def to_bytes(self) -> bytes:
         return to_json(asdict(self))
@@ -141,7 +154,10 @@ class WebhookRecords:
         """How many subscriptions there are, of all callers; or how many there were at most `max_age` seconds ago."""
         count, at = self._counted
         if self.clock() > at + max_age or self.clock() < at:
-            count = sum([len((await self.read_ledger(space)).ids) async for space in self.iter_spaces()])
+            count = 0
+            async for space in self.iter_spaces():
+                with suppress(UnreadableWebhook):
+                    count += len((await self.read_ledger(space)).ids)
             self._counted = count, self.clock()
         return count
 
@@ -232,11 +248,13 @@ class WebhookRecords:
         data = found[PROGRESS + id]
         return Subscription.from_bytes(found[id]), DeliveryProgress.from_bytes(data), data
 
-    async def store_progress(self, space: Space, id: str, progress: DeliveryProgress, before: bytes) -> bytes | None:
-        """Keep how far a subscription has come. None: somebody else has changed it."""
-        data = progress.to_bytes()
-        change = StoreChange(space, put={PROGRESS + id: data}, expect={PROGRESS + id: before})
-        return data if await self.store.change(change) else None
+    async def store_progress(self, space: Space, id: str, data: bytes, before: bytes) -> bool:
+        """Keep how far a subscription has come. False: somebody else has changed it."""
+        name = PROGRESS + id
+        if await self.store.change(StoreChange(space, put={name: data}, expect={name: before})):
+            return True
+        # It was written, and the answer got lost: clients of Redis then send a change again.
+        return (await self.store.get(space, [name])).get(name) == data
 
     async def remove_subscription(self, space: Space, id: str) -> bool:
         """Forget a subscription. False if there was none."""
@@ -275,7 +293,24 @@ def hash_text(text: str) -> str:
 
 
 def _parse_ledger(data: bytes | None) -> Ledger:
-    return Ledger(**from_json(data)) if data is not None else Ledger()
+    if data is None:
+        return Ledger()
+    ledger = _parse_record(Ledger, data)
+    ids: Any = ledger.ids
+    if isinstance(ids, list):
+        # Before 18 November 2026 it was a list of ids. Nobody knows when they were refreshed, and nobody needs to.
+        ledger.ids = dict.fromkeys(cast(list[str], ids), 0)
+    elif not isinstance(ids, dict):
+        raise UnreadableWebhook
+    return ledger
+
+
+def _parse_record(cls: type[T], data: bytes) -> T:
+    """Raises UnreadableWebhook."""
+    try:
+        return cls(**from_json(data))
+    except (TypeError, ValueError):
+        raise UnreadableWebhook from None
 
 
 def format_time(milliseconds: int | None) -> str | None:

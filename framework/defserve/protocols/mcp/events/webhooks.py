@@ -46,6 +46,7 @@ from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender,
 from defserve.protocols.mcp.events.webhook_records import (
     DeliveryProgress,
     Subscription,
+    UnreadableWebhook,
     WebhookRecords,
     format_time,
     make_caller_space,
@@ -178,7 +179,8 @@ class Webhooks:
         message_id = f"msg_{VERIFICATION_TYPE}_{secrets.token_hex(12)}"
         signed = sign_webhook([parse_webhook_secret(secret)], message_id, int(self._clock()), body)
         try:
-            answer = await sender.post(url, {**signed, SUBSCRIPTION_ID_HEADER: id}, body, reads_answer=True)
+            headers = {**signed, SUBSCRIPTION_ID_HEADER: id}
+            answer = await sender.post(url, headers, body, caller=call.principal, reads_answer=True)
             _check_challenge(answer, nonce)
         except DeliveryFailed as failed:
             message = f"the address did not prove that it wants events: {failed.reason}"
@@ -283,6 +285,8 @@ MAX_STORE_CALLS: Final = 32
 """Subscriptions that read or write their records at the same time: thousands at once would time out together."""
 MAX_UNSTORED: Final = 100
 """Events that are not for a subscription, and that it may have passed without writing down that it did."""
+MAX_UNWRITTEN: Final = 20
+"""Events that were acknowledged, before that is written down. If the process is killed, they are sent again."""
 LEASE_NAME: Final = "event webhooks"
 LEASE_SECONDS: Final = 0.5
 MISSING_SECONDS: Final = 60.0
@@ -308,6 +312,7 @@ class Deliveries:
         self._has_backends = has_backends
         self._changed = asyncio.Event()
         self._running: dict[str, SubscriptionDelivery] = {}
+        self._unreadable: set[Space] = set()
         self.store_room = asyncio.Semaphore(MAX_STORE_CALLS)
         self._token = make_lease_token()
         self._started = asyncio.get_running_loop().time()
@@ -357,7 +362,15 @@ class Deliveries:
         """Have a task for each subscription. False if there is none."""
         wanted: dict[str, tuple[Space, int]] = {}
         async for space in self._records.iter_spaces():
-            for id, changed_at in (await self._records.read_ledger(space)).ids.items():
+            try:
+                ledger = await self._records.read_ledger(space)
+            except UnreadableWebhook as error:
+                if space not in self._unreadable:
+                    self._unreadable.add(space)
+                    log.error("the webhooks of one caller get no events: %s", error)
+                continue
+            self._unreadable.discard(space)
+            for id, changed_at in ledger.ids.items():
                 wanted[id] = space, changed_at
         for id in [id for id, running in self._running.items() if id not in wanted or running.task.done()]:
             self._running.pop(id).task.cancel()
@@ -416,6 +429,7 @@ class Deliveries:
     async def terminate(self, space: Space, subscription: Subscription, error: EventError) -> None:
         """End a subscription, and tell its address once."""
         if await self._records.remove_subscription(space, subscription.id):
+            self.reload_soon(subscription.id)
             # Not in the task of the subscription, which ends as soon as it is removed.
             self._hub.tasks.start(self._send_end(subscription, error))
 
@@ -430,7 +444,8 @@ class Deliveries:
             # The server's own secret was replaced. A refresh brings the secret again.
             raise DeliveryFailed("connection_refused")
         signed = sign_webhook(keys, message_id, int(self._records.clock()), data)
-        await self.sender.post(subscription.url, {**signed, SUBSCRIPTION_ID_HEADER: subscription.id}, data)
+        headers = {**signed, SUBSCRIPTION_ID_HEADER: subscription.id}
+        await self.sender.post(subscription.url, headers, data, caller=subscription.principal.id)
 
 
 class _ProgressLost(Exception):
@@ -444,11 +459,14 @@ class SubscriptionDelivery:
 
     Thousands wait at the same time. So it has one task and one event to wait for, it keeps what it has read of the
     store until that changes, and does not write down each event that it only passes.
+
+    While it writes down that an event was acknowledged, it sends the next one. So it is a few events ahead of what the
+    store knows, and whoever goes on there sends these again, in the same order.
     """
 
     __slots__ = (
         *("task", "changed_at", "_deliveries", "_records", "_hub", "_space", "_id", "_waker", "_is_changed"),
-        *("_event", "_subscription", "_progress", "_stored", "_position"),
+        *("_event", "_subscription", "_progress", "_stored", "_tried", "_position", "_unwritten", "_writer"),
     )
 
     def __init__(self, deliveries: Deliveries, space: Space, id: str, changed_at: int) -> None:
@@ -459,7 +477,11 @@ class SubscriptionDelivery:
         self._event: EventType | None = None
         self._subscription: Subscription
         self._progress: DeliveryProgress
-        self._stored = b""
+        self._stored: bytes = b""
+        self._tried: bytes = b""
+        """The progress as the store has it, and as it was written last: the store may have that as well."""
+        self._unwritten: int = 0
+        self._writer: asyncio.Task[None] | None = None
         self._position: Cursor
         """What was looked at: up to here nothing has to be sent."""
         self.task = asyncio.create_task(self._run())
@@ -471,41 +493,57 @@ class SubscriptionDelivery:
 
     async def _run(self) -> None:
         """Until the subscription ends, or somebody else has it."""
-        async with AsyncExitStack() as listening:
-            while True:
-                self._waker.clear()
-                try:
-                    if not await self._is_alive():
-                        return
-                    event = self._deliveries.find_event(self._subscription, self._event)
-                    if event is not None and self._event is None:
-                        wanted = self._subscription.arguments
-                        with suppress(LimitExceeded):
-                            listening.enter_context(self._hub.listen(event, wanted, self._waker.set))
-                    self._event = event or self._event
-                    await self._go_on()
-                except EventError as error:
-                    await self._deliveries.terminate(self._space, self._subscription, error)
+        try:
+            async with AsyncExitStack() as listening:
+                await self._run_while_listening(listening)
+        finally:
+            with suppress(DefserveError, _ProgressLost):
+                await self._finish_writing()
+
+    async def _run_while_listening(self, listening: AsyncExitStack) -> None:
+        while True:
+            self._waker.clear()
+            try:
+                if not await self._is_alive():
                     return
-                except _ProgressLost:
-                    return
-                except DefserveError as error:
-                    log.warning("a webhook waits for the store: %s", error)
-                    self._is_changed = True
-                    await asyncio.sleep(LOOK_SECONDS)
+                event = self._deliveries.find_event(self._subscription, self._event)
+                if event is not None and self._event is None:
+                    wanted = self._subscription.arguments
+                    with suppress(LimitExceeded):
+                        listening.enter_context(self._hub.listen(event, wanted, self._waker.set))
+                self._event = event or self._event
+                await self._go_on()
+            except EventError as error:
+                await self._deliveries.terminate(self._space, self._subscription, error)
+                return
+            except _ProgressLost:
+                return
+            except UnreadableWebhook as error:
+                log.error("the webhook %s gets no events: %s", self._id, error)
+                self._is_changed = True
+                await _wait(self._waker, NEWS_LOOK_SECONDS)
+            except DefserveError as error:
+                log.warning("a webhook waits for the store: %s", error)
+                self._is_changed = True
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def _is_alive(self) -> bool:
         """Whether the subscription has not ended. If it may have changed, it is read again."""
         if self._is_changed:
+            await self._finish_writing()
+            self._is_changed = False
             async with self._deliveries.store_room:
                 loaded = await self._records.load_subscription(self._space, self._id)
             if loaded is None:
                 return False
-            self._is_changed = False
-            before = self._stored
-            self._subscription, self._progress, self._stored = loaded
-            if before != self._stored:
-                self._position = self._progress.cursor
+            self._subscription, progress, stored = loaded
+            if stored not in (self._stored, self._tried):
+                # It is new here, or somebody else has changed it.
+                self._progress, self._position = progress, progress.cursor
+                self._unwritten = 0
+            self._stored = self._tried = stored
+            if self._unwritten:
+                self._start_writing()
         expires = self._subscription.expires
         if expires is not None and expires <= self._records.now():
             await self._records.remove_subscription(self._space, self._id)
@@ -535,11 +573,12 @@ class SubscriptionDelivery:
                 sending = self._deliveries.send_event(subscription, self._event, event, page.cursor.epoch)
                 if not await self._try(progress, sending):
                     return
-                await self._store_progress(Cursor(page.cursor.epoch, event.number + 1))
+                await self._store_progress_soon(Cursor(page.cursor.epoch, event.number + 1))
         self._position = page.cursor
         if page.cursor.number - progress.number >= MAX_UNSTORED:
             await self._store_progress(page.cursor)
         if not page.has_more:
+            await self._finish_writing()
             await self._wait(NEWS_LOOK_SECONDS)
 
     async def _wait(self, seconds: float) -> None:
@@ -562,13 +601,44 @@ class SubscriptionDelivery:
         return True
 
     async def _store_progress(self, cursor: Cursor) -> None:
+        """Write down that it has come so far, and wait for that."""
+        self._advance(cursor)
+        await self._finish_writing()
+
+    async def _store_progress_soon(self, cursor: Cursor) -> None:
+        """Write down that it has come so far, while the next event is sent."""
+        self._advance(cursor)
+        if self._unwritten >= MAX_UNWRITTEN or (self._writer is not None and self._writer.done()):
+            await self._finish_writing()
+
+    def _advance(self, cursor: Cursor) -> None:
         self._progress.epoch, self._progress.number = cursor
         self._position = cursor
-        async with self._deliveries.store_room:
-            stored = await self._records.store_progress(self._space, self._id, self._progress, self._stored)
-        if stored is None:
-            raise _ProgressLost
-        self._stored = stored
+        self._unwritten += 1
+        self._start_writing()
+
+    def _start_writing(self) -> None:
+        writer = self._writer
+        # One that has failed stays: `_finish_writing` raises why.
+        if writer is None or (writer.done() and not writer.cancelled() and writer.exception() is None):
+            self._writer = asyncio.create_task(self._write_progress())
+
+    async def _write_progress(self) -> None:
+        """Write the progress down, until there is nothing new."""
+        while self._unwritten:
+            async with self._deliveries.store_room:
+                count, self._tried = self._unwritten, self._progress.to_bytes()
+                if not await self._records.store_progress(self._space, self._id, self._tried, self._stored):
+                    raise _ProgressLost
+            self._stored = self._tried
+            self._unwritten -= count
+
+    async def _finish_writing(self) -> None:
+        """Wait until the progress is written down. Raises what kept it from that."""
+        if self._writer is not None:
+            await asyncio.wait((self._writer,))  # it goes on if this task is cancelled
+            writer, self._writer = self._writer, None
+            writer.result()
 
 
 def note_success(progress: DeliveryProgress, now: int) -> None:

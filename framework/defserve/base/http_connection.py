@@ -11,7 +11,7 @@ import re
 import select
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -331,6 +331,17 @@ def parse_head(data: bytes) -> ResponseHead:
         name, value = name.lower(), value.strip(" \t\r")
         headers[name] = f"{headers[name]}{SEPARATORS.get(name, ', ')}{value}" if name in headers else value
     return ResponseHead(int(status[2]), status[3] or "", headers, int(status[1]))
+
+
+def encode_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    """The head of a request. Raises ValueError for a header that HTTP cannot carry."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    # One line ending for each header, and nothing else that ends a line or cannot be seen.
+    if lines.count("\n") != len(headers) or FORBIDDEN_HEADER_VALUE_PATTERN.search(lines) or not lines.isascii():
+        for name, value in headers.items():
+            if HEADER_NAME.fullmatch(name) is None or not value.isascii() or not value.replace("\t", " ").isprintable():
+                raise ValueError(f"the header {name!r} has characters that HTTP cannot carry")
+    return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("ascii")
 
 
 # -- Cuts the bytes of a connection into the head and the body of one response. No I/O.
