@@ -6,6 +6,7 @@ It is a file of JSON lines to which several processes add. An operation is `ok`,
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -39,7 +40,7 @@ class HistoryWriter:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._name, self._ids = name, count(1)
 
-    def begin(self, kind: str, client: str, **arguments: Any) -> str:
+    def begin(self, kind: str, client: str, /, **arguments: Any) -> str:
         id = f"{self._name}-{next(self._ids)}"
         self._write({"id": id, "kind": kind, "client": client, "arguments": arguments, "began": time.monotonic()})
         return id
@@ -62,3 +63,8 @@ def parse_history(lines: Iterable[str]) -> list[Operation]:
         begun.setdefault(words["id"], {}).update(words)
     found = [Operation(**words) for words in begun.values() if "began" in words]
     return sorted(found, key=lambda operation: operation.began)
+
+
+def make_trace(name: str) -> str:
+    """The trace id of the call that has a name."""
+    return hashlib.sha256(name.encode()).hexdigest()[:32]

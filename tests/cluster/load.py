@@ -18,7 +18,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from tests.cluster.history import HistoryWriter, Outcome
+from tests.cluster.history import HistoryWriter, Outcome, make_trace
 from tests.faults.sessions.client import GONE, Response
 from tests.listening import request
 from tests.raw import PREFIX, STATELESS
@@ -32,6 +32,10 @@ OVER = ("completed", "failed", "cancelled")
 # What a process says that has refused a call before it ran.
 REFUSED_TYPES = ("draining", "overloaded")
 Said = tuple[Outcome, Any]
+
+
+def is_named(params: Json) -> bool:
+    return "name" in params.get("arguments", {})
 
 
 class Place:
@@ -90,6 +94,7 @@ class Caller:
         meta: Json = {
             PREFIX + "protocolVersion": STATELESS,
             PREFIX + "clientCapabilities": {"extensions": {PREFIX + "tasks": {}}},
+            **({"traceparent": f"00-{make_trace(params['arguments']['name'])}-{'1' * 16}-01"} if is_named(params) else {}),
         }
         message = {"id": next(self._ids), "method": method, "params": {**params, "_meta": meta}}
         lines = [f"mcp-protocol-version: {STATELESS}", f"mcp-method: {method}"]
