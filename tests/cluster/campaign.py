@@ -19,7 +19,7 @@ from tests.cluster.checker import History, Violation, check
 from tests.cluster.cluster import BALANCER_PORT, CLIENTS, NODES, Cluster, Node
 from tests.cluster.history import HistoryWriter, Operation, parse_history
 from tests.cluster.machines import kill_all
-from tests.cluster.schedule import UPGRADE, UPGRADE_AT, Fault, make_faults
+from tests.cluster.schedule import UPGRADE, UPGRADE_AT, Fault, endangers_keys, make_faults
 from tests.cluster.stores import Disk
 from tests.faults.process import ROOT, Broken
 from tests.peers.catalogue import PY_1, PY_2
@@ -28,6 +28,8 @@ from tests.peers.packages import NotInstalled, Package
 THINKING = 0.5
 QUIET_SECONDS, READING_SECONDS = 180.0, 400.0
 SETTLING = 3.0
+# Keys in use are checked every two seconds, for five seconds at most, and count as refused after two failures.
+KEY_SECONDS = 20.0
 OFFICIAL = Path(__file__).with_name("official.py")
 AUDIT = Path(__file__).with_name("read_audit.py")
 # What brings a stream of Redis to another machine, or a state of Postgres that its standby has not seen.
@@ -72,6 +74,7 @@ class Campaign:
         self._primary = ""
         self._looked = time.monotonic()
         self._losses: list[float] = []
+        self._troubles: list[tuple[float, float]] = []
         self._unsynced: list[tuple[float, float]] = []
 
     def run(self) -> Result:
@@ -185,6 +188,8 @@ class Campaign:
             self.cluster.network.heal()
             self.cluster.trouble()
         self._restore()
+        if endangers_keys(fault):
+            self._troubles.append((began, time.monotonic() + KEY_SECONDS))
         if fault.kind == UNSYNCED:
             self._unsynced.append((began, time.monotonic()))
         self._look_for_failover()
@@ -388,6 +393,7 @@ class Campaign:
             audit=[(trace, kind) for trace, kind in audit["rows"]],
             audit_problem=audit["problem"],
             redis_losses=self._losses,
+            key_troubles=self._troubles,
             unsynced=self._unsynced,
         )
 

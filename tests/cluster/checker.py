@@ -38,6 +38,8 @@ class History:
     audit: Sequence[tuple[str, str]] = ()
     audit_problem: str = ""
     redis_losses: Sequence[float] = ()
+    key_troubles: Sequence[tuple[float, float]] = ()
+    """When some process may have been unable to check keys, which ends what was opened with them."""
     unsynced: Sequence[tuple[float, float]] = ()
     """When a Postgres that had restarted without its standby may have shown what a failover then took back."""
 
@@ -202,7 +204,9 @@ def _check_poller(client: str, polls: list[Operation], log: list[str]) -> Iterat
     if again := [id for id, times in Counter(received).items() if times > 1]:
         yield Violation("event-once", f"{client} got events twice, {_some(again)}")
     place = next((n for n, id in enumerate(received) if n >= len(log) or id != log[n]), len(log))
-    yield Violation("event-order", f"{client} got {received[place : place + 3]} where the log has {log[place : place + 3]}")
+    yield Violation(
+        "event-order", f"{client} got {received[place : place + 3]} where the log has {log[place : place + 3]}"
+    )
 
 
 # -- Streams and sessions.
@@ -252,7 +256,9 @@ def check_sessions(history: History) -> Iterator[Violation]:
 
 
 def _may_be_lost(history: History, operation: Operation) -> bool:
-    return any(operation.ended is not None and loss < operation.ended for loss in history.redis_losses)
+    ended = operation.ended or 0.0
+    is_unchecked = any(begin < ended and operation.began < end for begin, end in history.key_troubles)
+    return is_unchecked or any(loss < ended for loss in history.redis_losses)
 
 
 # -- The audit log.

@@ -220,9 +220,7 @@ class Cluster:
             BALANCER: [BALANCER_PORT],
             **dict.fromkeys(NODES, [PORT]),
             **dict.fromkeys(POSTGRES_MACHINES, [POSTGRES_PORT]),
-            **{
-                name: [*([REDIS_PORT] if name in REDIS_MACHINES else []), SENTINEL_PORT] for name in SENTINEL_MACHINES
-            },
+            **{name: [*([REDIS_PORT] if name in REDIS_MACHINES else []), SENTINEL_PORT] for name in SENTINEL_MACHINES},
         }
         machines = {
             name: {"own": self.network.address(name), "wire": self.network.wire_address(name), "ports": ports[name]}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing, suppress
 from itertools import count
 from random import Random
@@ -26,7 +26,9 @@ from tests.raw import PREFIX, STATELESS
 Json = dict[str, Any]
 
 HANDSHAKE = "2025-11-25"
-CALL_SECONDS, STREAM_SECONDS, FINAL_SECONDS = 25.0, 60.0, 90.0
+CALL_SECONDS, STREAM_SECONDS, FINAL_SECONDS = 25.0, 90.0, 90.0
+# A server says something every 15 seconds, if only a comment.
+SILENT_SECONDS = 20.0
 TASKS_AT_ONCE = 3
 OVER = ("completed", "failed", "cancelled")
 # What a process says that has refused a call before it ran.
@@ -94,7 +96,11 @@ class Caller:
         meta: Json = {
             PREFIX + "protocolVersion": STATELESS,
             PREFIX + "clientCapabilities": {"extensions": {PREFIX + "tasks": {}}},
-            **({"traceparent": f"00-{make_trace(params['arguments']['name'])}-{'1' * 16}-01"} if is_named(params) else {}),
+            **(
+                {"traceparent": f"00-{make_trace(params['arguments']['name'])}-{'1' * 16}-01"}
+                if is_named(params)
+                else {}
+            ),
         }
         message = {"id": next(self._ids), "method": method, "params": {**params, "_meta": meta}}
         lines = [f"mcp-protocol-version: {STATELESS}", f"mcp-method: {method}"]
@@ -121,6 +127,19 @@ class Caller:
     async def call(self, tool: str, **arguments: Any) -> Said:
         outcome, result = await self.ask("tools/call", {"name": tool, "arguments": arguments})
         return (outcome, result) if outcome != "ok" else read_result(result)
+
+
+async def watch_silence(events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The same events. Raises ConnectionResetError if none comes for too long: half of the connection may be gone."""
+    while True:
+        try:
+            async with asyncio.timeout(SILENT_SECONDS):
+                found = await anext(events)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise ConnectionResetError("silence") from None
+        yield found
 
 
 def judge(status: int, body: Any) -> Said:
@@ -178,7 +197,9 @@ class Clients:
     async def prepare(self) -> None:
         """Find the end of the log of events, from which all is read at the end."""
         while True:
-            outcome, page = await self._callers[0].ask("events/poll", {"name": "moved", "arguments": {}, "cursor": None})
+            outcome, page = await self._callers[0].ask(
+                "events/poll", {"name": "moved", "arguments": {}, "cursor": None}
+            )
             if outcome == "ok":
                 self._start = page["cursor"]
                 return
@@ -356,7 +377,9 @@ class SessionClient:
         params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "cluster", "version": "1"}}
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                response, body = await self._place.send({"id": 0, "method": "initialize", "params": params}, *self._lines())
+                response, body = await self._place.send(
+                    {"id": 0, "method": "initialize", "params": params}, *self._lines()
+                )
                 if response.status != 200 or "mcp-session-id" not in response.headers:
                     return "unknown", f"{response.status}: {body}"
                 self.id = response.headers["mcp-session-id"]
@@ -401,7 +424,7 @@ class SessionClient:
                             return "unknown", found | {"told": f"404: {body}"}
                         if response.is_stream:
                             with closing(response):
-                                async for id, message in response.events():
+                                async for id, message in watch_silence(response.events()):
                                     last = id or last
                                     if message is None:
                                         continue

@@ -46,7 +46,9 @@ class Network:
         if missing := [name for name in ("ip", "nsenter") if shutil.which(name) is None]:
             raise NoMachines(f"there is no {missing[0]} (apt-get install iproute2 util-linux)")
         if os.geteuid() != 0:
-            raise NoMachines("only root may make network namespaces; run it as root, or in a container with CAP_SYS_ADMIN")
+            raise NoMachines(
+                "only root may make network namespaces; run it as root, or in a container with CAP_SYS_ADMIN"
+            )
         remove_leftovers()
         _ip("netns", "add", self.namespace(ROUTER))
         _in(self.namespace(ROUTER), "sysctl", "-qw", "net.ipv4.ip_forward=1")

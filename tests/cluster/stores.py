@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import time
 from contextlib import suppress
@@ -20,7 +19,6 @@ from pathlib import Path
 from tests.cluster.machines import Network, find_family, kill_all
 from tests.faults.process import Broken
 from tests.stores.postgres_server import find_postgres
-from tests.waiting import wait_until
 
 REDIS_MACHINES = ("r1", "r2")
 SENTINEL_MACHINES = ("r1", "r2", "w")

@@ -88,9 +88,7 @@ class Wire:
                 task.cancel()
             back.transport.abort()
 
-    async def _one_way(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: tuple[str, str]
-    ) -> None:
+    async def _one_way(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: tuple[str, str]) -> None:
         while data := await reader.read(PIECE):
             await self._wait(way)
             writer.write(data)
