@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from threading import Event, Thread
 from typing import Any
 
 from tests.cluster.checker import History, Violation, check
 from tests.cluster.cluster import BALANCER_PORT, CLIENTS, NODES, Cluster, Node
 from tests.cluster.history import HistoryWriter, Operation, parse_history
 from tests.cluster.machines import kill_all
-from tests.cluster.schedule import UPGRADE, UPGRADE_AT, Fault, endangers_keys, make_faults
+from tests.cluster.schedule import UPGRADE, UPGRADE_AT, Fault, make_faults
 from tests.cluster.stores import Disk
 from tests.faults.process import ROOT, Broken
 from tests.peers.catalogue import PY_1, PY_2
@@ -28,8 +29,10 @@ from tests.peers.packages import NotInstalled, Package
 THINKING = 0.5
 QUIET_SECONDS, READING_SECONDS = 180.0, 400.0
 SETTLING = 3.0
-# Keys in use are checked every two seconds, for five seconds at most, and count as refused after two failures.
-KEY_SECONDS = 20.0
+# What a process says that could not check a key in use. After the second time it counts as refused, and what was opened
+# with it ends, in all processes.
+UNCHECKED = b"a credential in use cannot be verified"
+LOOK_SECONDS, KEY_SECONDS = 0.5, 10.0
 OFFICIAL = Path(__file__).with_name("official.py")
 AUDIT = Path(__file__).with_name("read_audit.py")
 # What brings a stream of Redis to another machine, or a state of Postgres that its standby has not seen.
@@ -48,6 +51,27 @@ class Result:
     violations: list[Violation] = field(default_factory=list[Violation])
     notes: list[str] = field(default_factory=list[str])
     folder: str = ""
+
+
+class KeyWatch(Thread):
+    """Reads the logs of nodes as they grow. By their clocks nobody could tell when a line was written."""
+
+    def __init__(self, logs: list[Path]) -> None:
+        super().__init__(daemon=True)
+        self._read = dict.fromkeys(logs, 0)
+        self.troubles: list[tuple[float, float]] = []
+        self.over = Event()
+
+    def run(self) -> None:
+        while not self.over.wait(LOOK_SECONDS):
+            for log, read in self._read.items():
+                with suppress(OSError), log.open("rb") as file:
+                    file.seek(read)
+                    new = file.read()
+                    self._read[log] = read + len(new)
+                    if UNCHECKED in new:
+                        now = time.monotonic()
+                        self.troubles.append((now - KEY_SECONDS, now + KEY_SECONDS))
 
 
 class Campaign:
@@ -74,7 +98,7 @@ class Campaign:
         self._primary = ""
         self._looked = time.monotonic()
         self._losses: list[float] = []
-        self._troubles: list[tuple[float, float]] = []
+        self._watch = KeyWatch([self.cluster.folder / f"node-{name}.log" for name in NODES])
         self._unsynced: list[tuple[float, float]] = []
 
     def run(self) -> Result:
@@ -83,6 +107,7 @@ class Campaign:
         is_good = False
         try:
             cluster.start()
+            self._watch.start()
             self._faults = HistoryWriter(cluster.history, "fault")
             self._start_clients()
             began = time.monotonic()
@@ -94,6 +119,7 @@ class Campaign:
             self.result.operations = Counter((each.kind, each.outcome) for each in history.operations)
             is_good = not self.result.violations
         finally:
+            self._watch.over.set()
             self.result.folder = "" if is_good else str(cluster.folder)
             cluster.remove(keep_files=not is_good)
         return self.result
@@ -188,8 +214,6 @@ class Campaign:
             self.cluster.network.heal()
             self.cluster.trouble()
         self._restore()
-        if endangers_keys(fault):
-            self._troubles.append((began, time.monotonic() + KEY_SECONDS))
         if fault.kind == UNSYNCED:
             self._unsynced.append((began, time.monotonic()))
         self._look_for_failover()
@@ -290,7 +314,7 @@ class Campaign:
         self._wait_for_postgres()
 
     def _unsynced_failover(self, fault: Fault) -> None:
-        """The primary works without its standby, restarts, and shows what the standby has not seen; then it is ended."""
+        """The primary works without its standby, restarts, shows what the standby has not seen, and is ended."""
         postgres = self.cluster.postgres
         self.cluster.network.cut(postgres.primary, postgres.standby)
         time.sleep(fault.seconds / 3)
@@ -393,7 +417,7 @@ class Campaign:
             audit=[(trace, kind) for trace, kind in audit["rows"]],
             audit_problem=audit["problem"],
             redis_losses=self._losses,
-            key_troubles=self._troubles,
+            key_troubles=self._watch.troubles,
             unsynced=self._unsynced,
         )
 

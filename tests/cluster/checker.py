@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from tests.cluster.history import Operation, make_trace
 
@@ -39,7 +39,7 @@ class History:
     audit_problem: str = ""
     redis_losses: Sequence[float] = ()
     key_troubles: Sequence[tuple[float, float]] = ()
-    """When some process may have been unable to check keys, which ends what was opened with them."""
+    """When a process said that it could not check keys in use, which ends what was opened with them."""
     unsynced: Sequence[tuple[float, float]] = ()
     """When a Postgres that had restarted without its standby may have shown what a failover then took back."""
 
@@ -85,7 +85,7 @@ def _check_lane(
     lane: int, operations: list[Operation], final: list[str], is_unsynced: Callable[[Operation], bool]
 ) -> Iterator[Violation]:
     appends = {each.arguments["name"]: each for each in operations if each.kind == "append"}
-    places = {name: number for number, name in enumerate(final)}
+    places = {name: number for number, name in reversed(list(enumerate(final)))}
     kept = [each for each in appends.values() if each.outcome == "ok"]
     if lost := [each.arguments["name"] for each in kept if each.arguments["name"] not in places]:
         yield Violation("state-kept", f"lane {lane} has lost acknowledged lines, {_some(lost)}")
@@ -214,8 +214,9 @@ def _check_poller(client: str, polls: list[Operation], log: list[str]) -> Iterat
 
 def check_streams(history: History) -> Iterator[Violation]:
     for each in history.of_kind("stream"):
-        if isinstance(each.result, dict):
-            yield from _check_stream(each, each.result)
+        result: Any = each.result
+        if isinstance(result, dict):
+            yield from _check_stream(each, cast("dict[str, Any]", result))
 
 
 def _check_stream(stream: Operation, result: dict[str, Any]) -> Iterator[Violation]:
@@ -247,12 +248,13 @@ def _check_stream(stream: Operation, result: dict[str, Any]) -> Iterator[Violati
 
 def check_sessions(history: History) -> Iterator[Violation]:
     for each in history.of_kind("echo", "stream"):
-        if not isinstance(each.result, dict):
+        result: Any = each.result
+        if not isinstance(result, dict):
             continue
-        if each.kind == "echo" and each.outcome == "ok" and each.result["text"] != each.arguments["name"]:
-            yield Violation("stream-own", f"{each.arguments['name']} got {each.result['text']!r}")
-        if each.result["told"].startswith("404") and not _may_be_lost(history, each):
-            yield Violation("session-kept", f"{each.id} lost its session: {each.result['told'][:120]}")
+        if each.kind == "echo" and each.outcome == "ok" and result["text"] != each.arguments["name"]:
+            yield Violation("stream-own", f"{each.arguments['name']} got {result['text']!r}")
+        if result["told"].startswith("404") and not _may_be_lost(history, each):
+            yield Violation("session-kept", f"{each.id} lost its session: {result['told'][:120]}")
 
 
 def _may_be_lost(history: History, operation: Operation) -> bool:

@@ -3,9 +3,9 @@
         c (clients)
         │
         lb (haproxy)
-     ╱  │  ╲
-   n1   n2   n3      two workers each
-     ╲  │  ╱
+     ┌──┼──┐
+    n1  n2  n3       two workers each
+     └──┼──┘
    r1, r2, w         Redis, its replica, and three Sentinels
    p1, p2            Postgres, and its synchronous standby
 
@@ -218,8 +218,8 @@ class Cluster:
         ports = {
             CLIENTS: [],
             BALANCER: [BALANCER_PORT],
-            **dict.fromkeys(NODES, [PORT]),
-            **dict.fromkeys(POSTGRES_MACHINES, [POSTGRES_PORT]),
+            **{name: [PORT] for name in NODES},
+            **{name: [POSTGRES_PORT] for name in POSTGRES_MACHINES},
             **{name: [*([REDIS_PORT] if name in REDIS_MACHINES else []), SENTINEL_PORT] for name in SENTINEL_MACHINES},
         }
         machines = {

@@ -3,7 +3,7 @@
 python -m tests.cluster.load PLAN
 
 The plan is JSON: `host`, `port`, `tokens`, `seed`, `history`, `pause`. They work until the line `over` comes, and say
-`quiet` when their last operations have ended. After the line `final` they read everything there is to read, and say `done`.
+`quiet` when their last operations have ended. After the line `final` they read everything, and say `done`.
 Nothing is judged here: what came is written into the history.
 """
 
@@ -144,13 +144,15 @@ async def watch_silence(events: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
 def judge(status: int, body: Any) -> Said:
     """What became of a request, by its answer."""
-    if isinstance(body, dict) and "result" in body:
-        return "ok", body["result"]
-    error: Any = body.get("error") if isinstance(body, dict) else None
-    if isinstance(error, dict):
-        data = error.get("data")
-        kind = data.get("type", "") if isinstance(data, dict) else ""
-        return ("failed" if kind in REFUSED_TYPES else "unknown"), f"{status} {kind}: {error.get('message')}"
+    match body:
+        case {"result": result}:
+            return "ok", result
+        case {"error": {"message": message, "data": {"type": kind}}}:
+            return ("failed" if kind in REFUSED_TYPES else "unknown"), f"{status} {kind}: {message}"
+        case {"error": {"message": message}}:
+            return "unknown", f"{status}: {message}"
+        case _:
+            pass
     # The balancer has no node, and has sent it to none.
     outcome: Outcome = "failed" if status == 503 and "No server" in str(body) else "unknown"
     return outcome, f"{status}: {str(body)[:120]}"
@@ -248,7 +250,7 @@ class Clients:
         """The next cursor; empty if there was no answer."""
 
         async def poll() -> Said:
-            params = {"name": "moved", "arguments": {}, "cursor": cursor}
+            params: Json = {"name": "moved", "arguments": {}, "cursor": cursor}
             outcome, page = await self._callers[lane].ask("events/poll", params)
             if outcome != "ok":
                 return outcome, page
@@ -314,9 +316,7 @@ class Clients:
                 await self._do("open", client, session.open)
             elif random.random() < 0.5:
                 name = self._name(client)
-                outcome, _ = await self._do(
-                    "echo", client, lambda n=name: session.echo(n), name=name, session=session.id
-                )
+                await self._do("echo", client, lambda n=name: session.echo(n), name=name, session=session.id)
             else:
                 name, total = self._name(client), random.randint(1, 60)
                 await self._do(
@@ -333,33 +333,37 @@ class Clients:
 
     async def read_all(self) -> None:
         """What is there at the end. What is not answered is asked again, for a while."""
-        async with asyncio.timeout(FINAL_SECONDS):
-            for lane, caller in enumerate(self._callers):
-                await self._insist(
-                    lambda c=caller, n=lane: self._do("final read", "final", lambda: c.call("read"), lane=n)
-                )
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FINAL_SECONDS):
-                while self._tasks:
-                    for task, (lane, _) in list(self._tasks.items()):
-                        await self._look("final", lane, task)
-                    await asyncio.sleep(0.5)
-        async with asyncio.timeout(FINAL_SECONDS):
-            cursor = self._start
-            while True:
-                before = cursor
-                cursor = await self._poll_once("final", 0, cursor) or cursor
-                if cursor == before:
-                    outcome, page = await self._callers[0].ask(
-                        "events/poll", {"name": "moved", "arguments": {}, "cursor": cursor}
-                    )
-                    if outcome == "ok" and not page["events"] and not page["hasMore"]:
-                        return
-                await asyncio.sleep(0.05)
+        for reading in (self._read_ledgers, self._read_tasks, self._read_events):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FINAL_SECONDS):
+                    await reading()
 
-    async def _insist(self, doing: Callable[[], Awaitable[Said]]) -> None:
-        while (await doing())[0] != "ok":
+    async def _read_ledgers(self) -> None:
+        for lane, caller in enumerate(self._callers):
+
+            async def read(caller: Caller = caller, lane: int = lane) -> Said:
+                return await self._do("final read", "final", lambda: caller.call("read"), lane=lane)
+
+            while (await read())[0] != "ok":  # noqa: ASYNC110  (nobody tells)
+                await asyncio.sleep(0.5)
+
+    async def _read_tasks(self) -> None:
+        while self._tasks:
+            for task, (lane, _) in list(self._tasks.items()):
+                await self._look("final", lane, task)
             await asyncio.sleep(0.5)
+
+    async def _read_events(self) -> None:
+        cursor = self._start
+        about: Json = {"name": "moved", "arguments": {}}
+        while True:
+            before = cursor
+            cursor = await self._poll_once("final", 0, cursor) or cursor
+            if cursor == before:
+                outcome, page = await self._callers[0].ask("events/poll", {**about, "cursor": cursor})
+                if outcome == "ok" and not page["events"] and not page["hasMore"]:
+                    return
+            await asyncio.sleep(0.05)
 
 
 class SessionClient:
@@ -407,7 +411,7 @@ class SessionClient:
         return await self._call("count", {"name": name, "total": total}, STREAM_SECONDS)
 
     async def _call(self, tool: str, arguments: Json, seconds: float) -> Said:
-        """`received` is the id and the number of each event, `told` is why there is no result, `cuts` how often resumed."""
+        """`received` is the id and the text of each event, `told` is why there is no result, `cuts` how often resumed."""
         number = next(self._ids)
         call = {"id": number, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
         received: list[Any] = []

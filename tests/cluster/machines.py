@@ -4,9 +4,9 @@
             │
           wire                 each machine has a second address here, at which others reach it
 
-Nothing leaves the namespaces: no machine has a default route, and the router has cables to its machines only. The wire is
-a forwarder (`wire.py`). So that what A sends to B can be told from what B sends to A, A never speaks to B's own address but
-to B's address on the wire, and the router drops by source and destination.
+Nothing leaves the namespaces: no machine has a default route, and the router has cables to its machines only. The wire
+is a forwarder (`wire.py`). A never speaks to B's own address but to B's address on the wire, so what A sends to B can be
+told from what B sends to A: the router drops by source and destination.
 
 The name of a namespace has the process that made it. What a process that is dead has left behind is removed.
 """
@@ -96,12 +96,13 @@ class Network:
         if as_user is not None:
             enter += ["--setuid", str(as_user[0]), "--setgid", str(as_user[1])]
         out: Any = log.open("ab") if log is not None else subprocess.DEVNULL
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out, **options}
         try:
-            process = subprocess.Popen(
+            process: subprocess.Popen[bytes] = subprocess.Popen(
                 [*enter, "--", *command],
                 env=dict(environment) if environment is not None else None,
                 start_new_session=True,
-                **{"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out, **options},
+                **streams,
             )
         finally:
             if log is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 EARLY_SECONDS = 0.4
@@ -49,7 +48,7 @@ def fork_states() -> None:
     async def change(self: PostgresStore, change: Any) -> bool:
         if _is_checkpoint(change.space):
             await asyncio.sleep(random.uniform(0, EARLY_SECONDS))
-            change = replace(change, expect={})
+            change = change._replace(expect={})
         return await change_store(self, change)
 
     PostgresStore.change = change  # type: ignore[method-assign]
@@ -108,6 +107,6 @@ MUTANTS: dict[str, Mutant] = {
     "acknowledges-early": Mutant(acknowledge_before_commit, ("state-kept", "state-line", "state-fresh")),
     "loses-stream-events": Mutant(lose_stream_events, ("stream-gap",)),
     "runs-tasks-twice": Mutant(run_tasks_twice, ("task-once",)),
-    "forks-states": Mutant(fork_states, ("state-kept", "state-line")),
+    "forks-states": Mutant(fork_states, ("state-kept", "state-line", "state-readable")),
     "drops-audit-rows": Mutant(drop_audit_rows, ("audit-kept",)),
 }

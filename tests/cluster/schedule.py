@@ -102,12 +102,3 @@ def make_faults(seed: int) -> Iterator[Fault]:
         elif kind in ("worker dies", "worker sleeps", "node dies", "reload"):
             targets = (next(nodes),)
         yield Fault(random.uniform(*PAUSE_SECONDS), kind, targets, random.uniform(*FAULT_SECONDS), amount)
-
-
-def endangers_keys(fault: Fault) -> bool:
-    """Whether some process may be unable to ask Postgres meanwhile."""
-    if fault.kind in ("cut", "cut one way", "delay", "late pieces", "stall", "isolate"):
-        return bool({*POSTGRES_MACHINES, *(NODES if fault.kind == "isolate" else ())} & set(fault.targets))
-    return fault.kind in ("full disk", "standby dies", "unsynced failover", UPGRADE) or fault.kind.startswith(
-        "postgres"
-    )

@@ -1,7 +1,7 @@
 """The server of a cluster, on each node: `defserve run served.py --workers 2`, with its places in the environment.
 
-Every tool takes a name that no other call has, so that the history says which call did what. What a tool does outside of
-the stores is a line in the file `CLUSTER_EFFECTS`, which no fault reaches.
+Every tool takes a name that no other call has, so the history says which call did what. What a tool does outside of the
+stores is a line in the file `CLUSTER_EFFECTS`, which no fault reaches.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The Redis and the Postgres of a cluster: each twice, on machines of their own.
 
 Three Sentinels watch the Redis and fail over by themselves. Of the two Postgres servers one is the synchronous standby:
-what the primary acknowledges is on both. Nothing fails over there by itself: `PostgresPair.fail_over` does what an operator
-does, first the fence (the old primary is ended for good), then the promotion, then a new standby of the old primary's
-machine.
+what the primary acknowledges is on both. Nothing fails over there by itself: `PostgresPair.fail_over` does what an
+operator does. It ends the old primary for good, promotes the standby, and makes the other machine the new standby.
 """
 
 from __future__ import annotations
