@@ -21,14 +21,15 @@ from tests.cluster.cluster import BALANCER_PORT, CLIENTS, NODES, Cluster, Node
 from tests.cluster.history import HistoryWriter, Operation, parse_history
 from tests.cluster.machines import kill_all
 from tests.cluster.schedule import UPGRADE, UPGRADE_AT, Fault, make_faults
-from tests.cluster.stores import Disk
+from tests.cluster.stores import REDIS_MACHINES, Disk
 from tests.faults.process import ROOT, Broken
 from tests.peers.catalogue import PY_1, PY_2
 from tests.peers.packages import NotInstalled, Package
+from tests.waiting import wait_until
 
 THINKING = 0.5
 QUIET_SECONDS, READING_SECONDS = 180.0, 400.0
-SETTLING = 3.0
+SETTLING, FAILOVER_SECONDS = 3.0, 20.0
 # What a process says that could not check a key in use. After the second time it counts as refused, and what was opened
 # with it ends, in all processes.
 UNCHECKED = b"a credential in use cannot be verified"
@@ -302,6 +303,17 @@ class Campaign:
 
     def _redis_sleeps(self, fault: Fault) -> None:
         self._let_sleep(self.cluster.redis.pids(self._resolve("redis")), fault.seconds)
+
+    def _stale_redis_failover(self, fault: Fault) -> None:
+        """What the primary has written meanwhile is lost: its replica has not heard of it, and is the next primary."""
+        redis = self.cluster.redis
+        primary = redis.find_primary()
+        self.cluster.network.cut(*REDIS_MACHINES)
+        time.sleep(fault.seconds)
+        redis.kill(primary)
+        self.cluster.network.heal()
+        with suppress(TimeoutError):
+            wait_until(lambda: redis.find_primary() != primary, FAILOVER_SECONDS)
 
     def _postgres_fails_over(self, fault: Fault) -> None:
         postgres = self.cluster.postgres

@@ -411,7 +411,7 @@ class SessionClient:
         return await self._call("count", {"name": name, "total": total}, STREAM_SECONDS)
 
     async def _call(self, tool: str, arguments: Json, seconds: float) -> Said:
-        """`received` is the id and the text of each event, `told` is why there is no result, `cuts` how often resumed."""
+        """`received` is the id and the text of each event, `told` why there is no result, `cuts` how often resumed."""
         number = next(self._ids)
         call = {"id": number, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
         received: list[Any] = []

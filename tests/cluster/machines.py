@@ -4,8 +4,8 @@
             │
           wire                 each machine has a second address here, at which others reach it
 
-Nothing leaves the namespaces: no machine has a default route, and the router has cables to its machines only. The wire
-is a forwarder (`wire.py`). A never speaks to B's own address but to B's address on the wire, so what A sends to B can be
+Nothing leaves the namespaces: no machine has a default route, and the router has cables to its machines only. The
+wire is a forwarder (`wire.py`). A never speaks to B's own address but to B's address on the wire, so what A sends to B can be
 told from what B sends to A: the router drops by source and destination.
 
 The name of a namespace has the process that made it. What a process that is dead has left behind is removed.
@@ -20,7 +20,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 PREFIX = "dscluster"
 NETWORK = "10.77.0.0/16"
@@ -98,7 +98,7 @@ class Network:
         out: Any = log.open("ab") if log is not None else subprocess.DEVNULL
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out, **options}
         try:
-            process: subprocess.Popen[bytes] = subprocess.Popen(
+            process = subprocess.Popen(
                 [*enter, "--", *command],
                 env=dict(environment) if environment is not None else None,
                 start_new_session=True,
@@ -107,8 +107,9 @@ class Network:
         finally:
             if log is not None:
                 out.close()
-        self._running.append(process)
-        return process
+        running = cast("subprocess.Popen[bytes]", process)
+        self._running.append(running)
+        return running
 
     def run(self, machine: str, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a program on a machine to its end."""

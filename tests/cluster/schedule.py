@@ -40,6 +40,7 @@ KINDS = Counter(
         "full disk": 1,
         "redis dies": 1,
         "redis sleeps": 1,
+        "stale redis failover": 1,
         "postgres fails over": 1,
         "postgres restarts": 1,
         "postgres sleeps": 1,

@@ -85,6 +85,11 @@ def test_what_a_primary_without_its_standby_has_shown_may_be_taken_back():
     assert promises(told) == {"state-line"}
     assert promises(told, unsynced=[(1.0, 2.2)]) == set()
     assert promises(Told().append("a", 0).final(), unsynced=[(0.0, 9.0)]) == {"state-kept"}
+    told = Told().add("emit", "unknown", name="x").poll("x").add("emit", name="a").poll("a").poll("a", client="final")
+    assert promises(told) == {"event-order"}
+    assert promises(told, unsynced=[(0.0, 9.0)]) == set()
+    told = Told().add("emit", name="a").add("emit", name="b").poll("x", "b").poll("a", "b", client="final")
+    assert promises(told, unsynced=[(0.0, 9.0)]) == {"event-order"}
 
 
 @for_each_row(
