@@ -216,9 +216,12 @@ def _check_poller(client: str, polls: list[Operation], log: list[str], history: 
 
 def check_streams(history: History) -> Iterator[Violation]:
     for each in history.of_kind("stream"):
-        result: Any = each.result
-        if isinstance(result, dict):
-            yield from _check_stream(each, cast("dict[str, Any]", result))
+        if (result := _as_object(each.result)) is not None:
+            yield from _check_stream(each, result)
+
+
+def _as_object(result: Any) -> dict[str, Any] | None:
+    return cast("dict[str, Any]", result) if isinstance(result, dict) else None
 
 
 def _check_stream(stream: Operation, result: dict[str, Any]) -> Iterator[Violation]:
@@ -250,12 +253,11 @@ def _check_stream(stream: Operation, result: dict[str, Any]) -> Iterator[Violati
 
 def check_sessions(history: History) -> Iterator[Violation]:
     for each in history.of_kind("echo", "stream"):
-        result: Any = each.result
-        if not isinstance(result, dict):
+        if (result := _as_object(each.result)) is None:
             continue
         if each.kind == "echo" and each.outcome == "ok" and result["text"] != each.arguments["name"]:
             yield Violation("stream-own", f"{each.arguments['name']} got {result['text']!r}")
-        if str(result["told"]).startswith("404") and not _may_be_lost(history, each):
+        if result["told"].startswith("404") and not _may_be_lost(history, each):
             yield Violation("session-kept", f"{each.id} lost its session: {result['told'][:120]}")
 
 

@@ -4,9 +4,9 @@
             │
           wire                 each machine has a second address here, at which others reach it
 
-Nothing leaves the namespaces: no machine has a default route, and the router has cables to its machines only. The
-wire is a forwarder (`wire.py`). A never speaks to B's own address but to B's address on the wire, so what A sends to B can be
-told from what B sends to A: the router drops by source and destination.
+Nothing leaves the namespaces: no machine has a default route, and the router has cables to its machines only. The wire
+is a forwarder (`wire.py`). A never speaks to B's own address but to B's address on the wire, so what A sends to B can
+be told from what B sends to A: the router drops by source and destination.
 
 The name of a namespace has the process that made it. What a process that is dead has left behind is removed.
 """

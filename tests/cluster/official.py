@@ -1,7 +1,7 @@
 """The official Python client, of either major version and era, calls until its input ends, and writes the history.
 
-Run by the interpreter of the client's package: only the writer of the history is ours. The only argument is the plan:
- `url`, `token`, `lane`, `name`, `version`, `seed`, `history`, `pause`.
+Run by the interpreter of the client's package: only the writer of the history is ours. The only argument is the plan,
+with `url`, `token`, `lane`, `name`, `version`, `seed`, `history` and `pause`.
 """
 
 from __future__ import annotations
