@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations load soak e2e apps pictures docs site-check release-check events clean
+.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations load soak e2e apps pictures docs site-check release-check events cluster clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -124,6 +124,10 @@ faults: $(READY)  ## kill servers, Redis, Postgres and a kernel's servers at ran
 events: $(READY)  ## kill workers and webhook receivers while events are sent: all come, in order (ARGS="--events 100000 --kills 200")
 	@echo "== events"
 	@$(BIN)/python -m tests.events $(ARGS)
+
+cluster: $(READY)  ## tear a cluster in network namespaces apart: nothing that was promised is lost (root; ARGS="--minutes 10 --seed 7 --json FILE", "--mutants")
+	@echo "== cluster"
+	@$(BIN)/python -m tests.cluster $(ARGS)
 
 chaos: $(READY)  ## bad roads, full disks, jumping clocks, paused processes: nothing hangs or is lost (ARGS="--only HTTP --json FILE")
 	@$(BIN)/python -m tests.chaos $(ARGS)

@@ -76,6 +76,7 @@ REST = """\
 `ARGS="--only sessions --runs 2000"` kills 500 workers, and Redis 100 times, under load \
 from the official Python and TypeScript clients. \
 `--only sentinel`: a Redis failover. `--only idle`: the cost of 10,000 idle sessions |
+| `make cluster` | tears a cluster of nodes, Redis and Postgres apart, and checks [what it promises](what-is-kept.md) |
 | `make attack` | attacks over raw sockets |
 | `make conformance` | the official conformance suite |
 

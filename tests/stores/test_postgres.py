@@ -9,6 +9,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 
 from defserve.errors import LimitExceeded, UsageError
 from defserve.stores import postgres as store_module
+from defserve.stores.audit.log_file import AuditUnavailable
+from defserve.stores.audit.stored_log import StoredAuditLog
 from defserve.stores.checkpoints.checkpoint_store import CheckpointStore
 from defserve.stores.identity import open_store
 from defserve.stores.postgres import NewsFollower, PostgresStore
@@ -25,7 +28,7 @@ from tests.rows import for_each_row
 from tests.stores.committing import KEY, SECRET, assert_one_line, committing_to
 from tests.stores.conftest import Run
 from tests.stores.postgres_server import PORT, PgBouncer, PostgresServer
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 
 @pytest.fixture
@@ -194,6 +197,54 @@ def test_a_change_whose_connection_broke_is_acknowledged_only_if_it_happened(
         await road.close()
 
     run(story())
+
+
+def lose_standby(server: PostgresServer) -> None:
+    """From now on a commit waits for a synchronous standby that never comes."""
+    server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    server.execute("SELECT pg_reload_conf()")
+    wait_until(lambda: server.execute("SHOW synchronous_standby_names") == [("nobody",)])
+
+
+def end_waiting_commits(server: PostgresServer) -> None:
+    """End the sessions that wait for the standby, as an operator may. What they wrote can be read from then on."""
+    waiting = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    wait_until(lambda: server.execute(f"SELECT 1 {waiting}") != [])
+    server.execute(f"SELECT pg_terminate_backend(pid) {waiting}")
+
+
+@pytest.mark.slow
+def test_a_change_that_no_standby_has_is_not_acknowledged_although_it_can_be_read(
+    own_postgres: PostgresServer, run: Run
+):
+    async def story() -> None:
+        store = PostgresStore(own_postgres.url, timeout=2)
+        assert await store.change(StoreChange("s", put={"a": b"1"}))
+        lose_standby(own_postgres)
+        changing = asyncio.create_task(store.change(StoreChange("s", put={"a": b"2"})))
+        await asyncio.to_thread(end_waiting_commits, own_postgres)
+        with pytest.raises(StoreUnavailable):
+            await changing
+        assert await store.get("s", ["a"]) == {"a": b"2"}
+        await store.close()
+
+    run(story())
+
+
+@pytest.mark.slow
+def test_an_audit_event_that_no_standby_has_is_refused(own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(PostgresStore.__init__, "__kwdefaults__", {"timeout": 2.0})
+    log = StoredAuditLog(own_postgres.url, key=b"k" * 32)
+    log.append({"event_type": "first"}, durable=True)
+    lose_standby(own_postgres)
+    with ThreadPoolExecutor(1) as pool:
+        adding = pool.submit(log.append, {"event_type": "second"}, durable=True)
+        end_waiting_commits(own_postgres)
+        with pytest.raises(AuditUnavailable):
+            adding.result()
+    own_postgres.kill()
+    with suppress(AuditUnavailable):
+        log.close()
 
 
 def test_what_only_reads_is_asked_once_more(postgres: PostgresServer, run: Run, tmp_path: Path):

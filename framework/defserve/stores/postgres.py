@@ -6,8 +6,8 @@ is up to the settings of Postgres: `open` warns if they let it forget. With a sy
 on both machines before it is acknowledged.
 
 A connection that breaks on the way leaves open whether a change happened. Each row therefore has the id of the change
-that wrote it. On a new connection the store waits for the lock of the space, looks for that id, and acknowledges the
-change if it is there. If not, it raises StoreUnavailable and does not repeat the change: the first attempt may still be
+that wrote it. On a new connection the store waits for the lock of the space, looks for that id, writes the row again as
+it is, and acknowledges the change if it was there. If not, it raises StoreUnavailable and does not repeat the change: the first attempt may still be
 on its way, and could undo what others wrote in between. What only reads is repeated once.
 
 Nothing here belongs to a session of Postgres: no prepared statement, no setting, no lock outlives its transaction. So
@@ -143,7 +143,10 @@ _CHANGE: Final = (
     "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[])"
 )
 _GET: Final = f"SELECT name, value FROM {{schema}}.entries WHERE space = %s AND name = ANY(%s) AND {_LIVE}"
-_FIND_CHANGE: Final = "SELECT 1 FROM {schema}.entries WHERE space = %s AND name = ANY(%s) AND change = %s LIMIT 1"
+# It writes, so that its commit waits for a synchronous standby: what can be read may be on the primary alone.
+_CONFIRM_CHANGE: Final = (
+    "UPDATE {schema}.entries SET change = change WHERE space = %s AND name = ANY(%s) AND change = %s RETURNING 1"
+)
 _SCAN: Final = (
     f"SELECT name, value FROM {{schema}}.entries WHERE space = %s AND name > %s AND {_LIVE} ORDER BY name LIMIT {PAGE}"
 )
@@ -298,14 +301,15 @@ class PostgresStore:
         return await self._run_statement(sql, values)
 
     async def _has_happened(self, id: UUID, key: int, space: bytes, names: list[bytes]) -> bool:
-        """Whether a change happened whose connection broke. Waits for it, if it still has the lock."""
+        """Whether a change happened whose connection broke, and is kept. Waits for it, if it still has the lock."""
         with suppress(Refused):
             async with self._get_pool().use_connection() as connection:
                 with self.address.cut_after(connection, self._timeout):
                     async with connection.transaction():
                         await connection.execute(_LOCK, [key])
-                        found = await connection.execute(self.address.make_sql(_FIND_CHANGE), [space, names, id])
-                        return await found.fetchone() is not None
+                        found = await connection.execute(self.address.make_sql(_CONFIRM_CHANGE), [space, names, id])
+                        has_happened = await found.fetchone() is not None
+                    return has_happened
         return False
 
     async def _run_statement(

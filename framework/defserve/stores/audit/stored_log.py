@@ -275,8 +275,13 @@ class StoredAuditLog:
             raise
 
     async def _is_head(self, signed: bytes) -> bool:
+        """Whether the store has this head, and keeps it."""
         self._head = (await self._store.get(self._space, [HEAD])).get(HEAD)
-        return self._head == signed
+        if self._head != signed:
+            return False
+        # What is read may be on the primary of a database alone. What is written after it is kept, and so is all before.
+        await self._store.change(StoreChange(self._space, put={HEAD: signed}, expect={HEAD: signed}))
+        return True
 
     async def _last(self) -> int:
         self._head = (await self._store.get(self._space, [HEAD])).get(HEAD)
