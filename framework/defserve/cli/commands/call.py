@@ -380,7 +380,9 @@ def unknown_tool(client: Client, tool: str, known: list[str], hidden: str) -> To
         listed = f"its tools are {', '.join(known)}" if known else "see what it offers: defserve list"
         fix = did_you_mean(tool, known, listed)
         return ToolError(f"{name} has no tool {tool!r}\n  fix: {fix}")
-    fix = did_you_mean(tool, known, f"you see {', '.join(known)}" if known else "you see none")
+    if not known:
+        return ToolError(f"{name} shows you no tools\n  fix: {hidden}")
+    fix = did_you_mean(tool, known, f"you see {', '.join(known)}")
     return ToolError(f"{name} shows you no tool {tool!r}\n  fix: {fix}{'' if fix.endswith('?') else ';'} or {hidden}")
 
 

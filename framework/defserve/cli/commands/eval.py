@@ -42,6 +42,7 @@ from defserve.tooling.evals.endpoint import (
     resolve_address,
 )
 from defserve.tooling.evals.improving import (
+    DRAFT_PROMPT,
     Suggestion,
     compare_with_baseline,
     draft_suite,
@@ -188,6 +189,14 @@ class _EvalCommand:
         if not cases:
             return print_error(
                 f"{self.suite.path} has no such cases\n  fix: add one, or leave the filters out", EXIT_NOTHING
+            )
+        drafted = [case.name for case in cases if case.prompt.startswith(DRAFT_PROMPT)]
+        if drafted:
+            count = format_count(len(drafted), "prompt")
+            return print_error(
+                f"{self.suite.path} still has {count} of the draft: case {drafted[0]!r}\n"
+                "  fix: write what a person would say, and don't name the tool",
+                EXIT_NOTHING,
             )
         self.notes += check_suite(self.suite, definitions.facts.tools)
         self._warn(definitions, cases)
@@ -352,7 +361,8 @@ def report_page(report: Json) -> Iterator[ScreenBlock]:
         ("CASE", "EXPECTED", "PASSED", "95 %", "VERDICT", "CALLED INSTEAD"), rows, fit=("CASE", "CALLED INSTEAD")
     )
     for case in report["cases"]:
-        for reason in case["reasons"][:1]:
+        in_table = {f"called {called} instead of {case['expected']}" for called in case["instead"]}
+        for reason in [reason for reason in case["reasons"] if reason not in in_table][:1]:
             yield StyledLine((f"{case['name']}: ", "faint"), reason)
     for pair in report["lost"]:
         yield StyledLine(format_lost_pair(pair))
