@@ -201,4 +201,4 @@ def test_a_tool_that_keeps_state_says_how_its_server_is_started(
     monkeypatch.setitem(RESULTS, "tools/call", refused)
     code, _, err = defserve("call", elsewhere.url, "add")
     assert code == 5
-    assert err.startswith("error: This tool keeps state\n  fix: start the server with --local-token")
+    assert err.startswith("error: This tool keeps state\n  fix: --era handshake opens a session")

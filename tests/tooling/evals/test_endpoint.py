@@ -168,7 +168,8 @@ def test_where_nobody_answers_it_is_said_once_and_the_old_recording_stays(shelf:
     shelf.edit_server("Find books by title", "Search books by title")
     ran = shelf.evaluate(*words)
     assert ran.code == 4
-    assert ran.out.count("nobody answers at") == 1 and "fix: start the model" in ran.out
+    assert ran.out.count("nobody answers at") == 1 and "\n  fix: start the model" in ran.out
+    assert "not run" not in ran.out
     assert shelf.recordings[0].read_bytes() == before
 
 

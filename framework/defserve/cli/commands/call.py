@@ -64,8 +64,9 @@ UNFINISHED: Final = re.compile(r"<(?:coroutine|async_generator) object (?P<name>
 ERROR: Final = "dev.defserve/error"
 # The kind of a refusal → what helps a person, where its text is for a model.
 FIXES: Final = {
-    "state_unowned": "start the server with --local-token (on this machine) or give it Server(auth=…); "
-    "--era handshake opens a session, whose state ends with it. See the page State of the documentation",
+    "state_unowned": "--era handshake opens a session, whose state ends with it. To keep a state for each caller, "
+    "start the server with --local-token (on this machine) or give it Server(auth=…). "
+    "See the page State of the documentation",
 }
 # Where a schema may allow arguments that its properties do not name.
 OPEN: Final = {"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"}
