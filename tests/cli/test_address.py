@@ -44,6 +44,16 @@ def test_a_server_at_an_http_address_is_listed(defserve: Run, elsewhere: Web):
     assert {exchange.headers["x-team"] for exchange in elsewhere.seen} == {"blue"}
 
 
+def test_a_list_with_nothing_in_it_says_that_the_token_may_be_why(
+    defserve: Run, elsewhere: Web, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(RESULTS, "tools/list", {"tools": []})
+    code, out, err = defserve("list", elsewhere.url, "--token", "t0ken")
+    assert (code, out.splitlines()[-1]) == (0, "It shows you no tools, resources or prompts.")
+    assert "a server shows only what your token may use" in err
+    assert defserve("list", elsewhere.url).err == ""
+
+
 def test_a_token_may_be_in_a_file(defserve: Run, elsewhere: Web, folder: Path):
     (folder / "ann.key").write_text("t0ken\n")
     for spelling in ("@ann.key", "ann.key"):
@@ -133,13 +143,12 @@ def test_nobody_at_an_address_is_unreachable(defserve: Run, scheme: str):
         (
             403,
             'Bearer error="insufficient_scope", scope="a $(reboot)", resource_metadata="http://x/"',
-            'wants a token with more scopes (HTTP 403): scope="a $(reboot)", resource_metadata="http://x/"'
-            "\n  fix: sign in: defserve login http",
+            "wants a token with more scopes (HTTP 403): scope a $(reboot)\n  fix: sign in: defserve login http",
         ),
         (
             401,
             'Bearer resource_metadata="http://x/"',
-            'wants a token (HTTP 401): resource_metadata="http://x/"\n  fix: sign in: defserve login http',
+            "wants a token (HTTP 401)\n  fix: sign in: defserve login http",
         ),
         (401, "", "answered HTTP 401 Whatever\n  fix: sign in: defserve login http"),
         (401, 'Basic realm="x"', 'refuses these credentials (HTTP 401): Basic realm="x"\n  fix: add -H '),
@@ -192,4 +201,4 @@ def test_a_tool_that_keeps_state_says_how_its_server_is_started(
     monkeypatch.setitem(RESULTS, "tools/call", refused)
     code, _, err = defserve("call", elsewhere.url, "add")
     assert code == 5
-    assert err.startswith("error: This tool keeps state\n  fix: start the server with --local-token")
+    assert err.startswith("error: This tool keeps state\n  fix: --era handshake opens a session")

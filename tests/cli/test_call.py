@@ -363,7 +363,7 @@ async def test_who_is_shown_no_tools_is_told_that_the_token_may_be_why():
     async with Server("shop", "1").connect() as client:
         told = [str(unknown_tool(client, "buy", [], hidden)) for hidden in ("this token may not use it", "")]
     assert told == [
-        "shop shows you no tool 'buy'\n  fix: you see none; or this token may not use it",
+        "shop shows you no tools\n  fix: this token may not use it",
         "shop has no tool 'buy'\n  fix: see what it offers: defserve list",
     ]
 

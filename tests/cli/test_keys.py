@@ -114,3 +114,24 @@ def test_a_file_that_is_there_is_no_place_for_a_key(defserve: Run, folder: Path)
 def test_where_no_key_is_made_no_file_stays(defserve: Run, folder: Path):
     assert defserve("keys", "create", "alice", "--allow", "Everything", "--out", "alice.key").code == 1
     assert not (folder / "alice.key").exists()
+
+
+def test_a_scope_given_as_a_permission_is_told_its_option(defserve: Run, folder: Path):
+    code, _, err = defserve("keys", "create", "alice", "--allow", "notes:read")
+    assert (code, "fix: a scope is given with --scope notes:read" in err) == (1, True), err
+
+
+@pytest.mark.parametrize(
+    ("options", "is_noted"),
+    [
+        (["--scope", "notes:read"], True),
+        (["--scope", "tool:invoke:add"], False),
+        (["--scope", "notes:read", "--allow", "MetricsRead"], False),
+        (["--scope", "notes:read", "--no-tools"], False),
+    ],
+)
+def test_a_key_of_scopes_alone_is_noted_because_it_calls_no_tool(
+    defserve: Run, folder: Path, options: list[str], is_noted: bool
+):
+    code, out, err = defserve("keys", "create", "alice", *options)
+    assert (code, out.count("\n"), "note: scopes alone" in err) == (0, 1, is_noted)

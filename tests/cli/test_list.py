@@ -75,7 +75,10 @@ def test_only_tools_that_may_do_harm_have_a_mark():
 
 def test_a_server_with_nothing_says_so():
     nothing = {"server": {}, "version": "v", "tools": [], "resources": [], "templates": [], "prompts": []}
-    assert list(inventory_page(nothing)) == ["unnamed server (protocol v)", "It has no tools, resources or prompts."]
+    assert list(inventory_page(nothing)) == [
+        "unnamed server (protocol v)",
+        "It shows you no tools, resources or prompts.",
+    ]
 
 
 def test_what_a_server_wrote_cannot_move_the_cursor():

@@ -63,6 +63,7 @@ def test_status_asks_the_server_and_json_has_no_secrets(defserve: Run, there: Co
     assert code == 0 and json.loads(out)["scopes"] == ["read"]
     code, out, _ = defserve("login", "--status", there.url, "--json")
     assert code == 0 and json.loads(out)[0]["problem"] is None
+    assert "The servers still accept them." in defserve("login", "--status", there.url).out
     there.tokens.clear()
     there.refreshing.clear()
     code, out, _ = defserve("login", "--status", there.url)

@@ -252,6 +252,20 @@ def test_verbose_shows_the_traceback_of_a_file_that_fails(defserve: Run, folder:
     assert "\nerror: mine.py:2: running mine.py failed: JSONDecodeError: " in err
 
 
+@pytest.mark.parametrize(
+    ("code", "fix"),
+    [("os.environ['JWT_KEY']", "\n  fix: set the environment variable JWT_KEY\n"), ("{}['a']", "'a'\n")],
+)
+def test_a_variable_that_a_server_needs_and_is_not_set_is_named(defserve: Run, folder: Path, code: str, fix: str):
+    (folder / "needs.py").write_text(f"import os\n{code}\n")
+    result, _, err = defserve("list", "needs.py")
+    assert (result, err.startswith("error: needs.py:2: running needs.py failed: KeyError"), err.endswith(fix)) == (
+        1,
+        True,
+        True,
+    ), err
+
+
 def test_verbose_shows_no_traceback_of_a_mistake_on_the_command_line(defserve: Run, folder: Path):
     code, _, err = defserve("list", "nothing.py", "-v")
     assert code == 1 and err.startswith("error: there is no file")

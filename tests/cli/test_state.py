@@ -216,6 +216,8 @@ def test_owners_cannot_write_on_the_terminal(defserve: Run, tmp_path: Path):
         (["list"], 1, "required: STORE"),
         (["list", "memory:"], 1, "can only be read by its own process"),
         (["list", "sqlite:///none.db"], 1, "none.db does not exist\n  fix: name a file that is there: sqlite:///"),
+        (["list", "notes.db"], 1, "fix: write 'sqlite:///notes.db'"),
+        (["list", "/srv/notes.db"], 1, "fix: write 'sqlite:////srv/notes.db'"),
         (["list", "mysql://x"], 1, "is not the address of a store"),
         (["verify", "sqlite:///none.db"], 2, "none.db does not exist"),
         (["prune", "sqlite:///none.db", "--ttl", "soon"], 1, "'soon' is not a duration"),

@@ -8,18 +8,18 @@ from tests.rows import for_each_row
     ("status", "challenge", "text", "error"),
     [
         (401, "Bearer", "wants a token (HTTP 401)", ""),
-        (401, 'Bearer scope="read"', 'wants a token (HTTP 401): scope="read"', ""),
+        (401, 'Bearer scope="read", resource_metadata="https://a/b"', "wants a token (HTTP 401): scope read", ""),
         (401, 'Bearer error="invalid_token"', "does not take this token (HTTP 401)", "invalid_token"),
         (
             401,
             'bearer realm="x", error=invalid_token, error_description="expired"',
-            'does not take this token (HTTP 401): realm="x", error_description="expired"',
+            "does not take this token (HTTP 401): expired",
             "invalid_token",
         ),
         (
             403,
             'Bearer error="insufficient_scope", scope="notes:read"',
-            'wants a token with more scopes (HTTP 403): scope="notes:read"',
+            "wants a token with more scopes (HTTP 403): scope notes:read",
             "insufficient_scope",
         ),
         (401, 'Basic realm="x"', 'refuses these credentials (HTTP 401): Basic realm="x"', None),

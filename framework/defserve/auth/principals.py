@@ -174,10 +174,13 @@ def scope_of(permission: str) -> str:
         if (scope := PERMISSION_SCOPES.get(f"{word}({{}})" if name else word)) is not None:
             return scope.format(name)
     known = [name.replace("{}", "TOOL") for name in PERMISSION_SCOPES]
+    is_scope_like = ":" in permission and is_scope(permission.strip())
     near = permission.partition("(")[0].strip() + ("(TOOL)" if "(" in permission else "")
     raise UsageError(
         f"{permission!r} is not a permission",
-        fix=did_you_mean(near, known, f"use one of {', '.join(known)}; ToolInvoke(*) is every tool"),
+        fix=f"a scope is given with --scope {permission.strip()}"
+        if is_scope_like
+        else did_you_mean(near, known, f"use one of {', '.join(known)}; ToolInvoke(*) is every tool"),
     )
 
 

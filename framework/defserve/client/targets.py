@@ -199,8 +199,9 @@ def _to_usage_error(doing: str, error: Exception) -> UsageError:
     """The error for an exception in the author's module, with the author's line that led to it."""
     if isinstance(error, UsageError):
         return error
-    where, frame = "", error.__traceback__
+    where, frame, is_environment = "", error.__traceback__, False
     while frame is not None:
+        is_environment = frame.tb_frame.f_locals.get("self") is os.environ
         name = frame.tb_frame.f_code.co_filename
         where = where if name.startswith(("<frozen", PACKAGE)) else f"{name}:{frame.tb_lineno}"
         frame = frame.tb_next
@@ -218,6 +219,8 @@ def _to_usage_error(doing: str, error: Exception) -> UsageError:
                 f"write for defserve what still uses another framework, imported in {_list_foreign_imports(file)}; "
                 f"`defserve migrate {os.path.basename(file)}` says how. To keep it, {fix}"
             )
+    elif isinstance(error, KeyError) and is_environment:
+        fix = f"set the environment variable {error.args[0]}"
     where = where.removeprefix(os.getcwd() + os.sep)
     return UsageError(f"{doing} failed: {type(error).__name__}: {text}", where=where, fix=fix)
 

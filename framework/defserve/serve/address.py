@@ -93,6 +93,9 @@ WORDS: Final[Mapping[str | None, str]] = {
     "insufficient_scope": "wants a token with more scopes",
 }
 _BEARER: Final = re.compile(r"bearer\b\s*", re.IGNORECASE)
+# What a person can use of a challenge. `resource_metadata` is for clients, which have the whole `challenge`.
+_SHOWN: Final = {"scope": "scope ", "error_description": ""}
+_SHOWN_PARAMETER: Final = re.compile(r'\b(scope|error_description)="([^"]+)"', re.IGNORECASE)
 _ERROR: Final = re.compile(r'\berror="?([a-z_]+)"?[, ]*')
 
 
@@ -140,6 +143,6 @@ class CredentialsRequired(HttpRefusal):
         self.error = None if scheme is None else named[1] if named else ""
         wanted, rest = WORDS.get(self.error, "refuses these credentials"), challenge
         if scheme is not None and self.error in WORDS:
-            rest = _ERROR.sub("", challenge[scheme.end() :])
+            rest = ", ".join(f"{_SHOWN[name.lower()]}{text}" for name, text in _SHOWN_PARAMETER.findall(challenge))
         text = f"{address} {wanted} (HTTP {status})"
         super().__init__(f"{text}: {rest}" if rest else text, data={"status": status, "challenge": challenge})

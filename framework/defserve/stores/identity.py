@@ -292,4 +292,6 @@ def open_store(address: str) -> Store:
             fix = f"write 'sqlite:///{rest.lstrip('/')}'; an absolute path has four slashes"
             raise UsageError(f"{address!r} is not the address of a store: a slash is missing", fix=fix)
         case _:
-            raise UsageError(f"{scheme + ':' if rest else address!r} is not the address of a store", fix=_FIX)
+            is_file = address.endswith((".db", ".sqlite", ".sqlite3")) and not rest
+            fix = f"write 'sqlite:///{address}'" if is_file else _FIX
+            raise UsageError(f"{scheme + ':' if rest else address!r} is not the address of a store", fix=fix)

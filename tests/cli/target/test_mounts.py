@@ -34,7 +34,7 @@ def test_a_mounted_server_that_exits_is_named_and_its_last_words_are_told_once(
     Path("hub.py").write_text(HUB.format(code="import sys; sys.exit('no key')"))
     out = defserve("list", "hub.py").out
     assert "\nNot connected\n  other  it " in out  # does not run, or is being restarted
-    assert "It has no tools" not in out
+    assert "no tools, resources" not in out
     assert sum("no key" in record.getMessage() for record in caplog.records) == 1
 
 

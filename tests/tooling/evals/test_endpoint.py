@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -156,6 +157,41 @@ def test_errors_are_neither_passes_nor_failures(shelf: Shelf) -> None:
     assert (ran.code, report["verdict"]) == (4, "incomplete")
     assert (report["cases"][0]["passed"], report["cases"][0]["runs"], report["cases"][0]["missing"]) == (1, 1, 3)
     assert "unknown model" in report["stopped"]
+
+
+def test_where_nobody_answers_it_is_said_once_and_the_old_recording_stays(shelf: Shelf) -> None:
+    shelf.write_suite(ONE)
+    with scripted_endpoint(lambda asked: Reply(calls=[("find_books", {"text": "lem"})])) as endpoint:
+        words = ("shelf.eval.yaml", "--model", "chat:m", "--url", endpoint.url)
+        assert shelf.evaluate(*words).code == 0
+    before = shelf.recordings[0].read_bytes()
+    shelf.edit_server("Find books by title", "Search books by title")
+    ran = shelf.evaluate(*words)
+    assert ran.code == 4
+    assert ran.out.count("nobody answers at") == 1 and "\n  fix: start the model" in ran.out
+    assert "not run" not in ran.out
+    assert shelf.recordings[0].read_bytes() == before
+
+
+def test_a_connection_that_fails_later_is_tried_again() -> None:
+    waits: list[float] = []
+
+    async def run(url: str, stop: Callable[[], None]) -> None:
+        async def wait(seconds: float) -> None:
+            waits.append(seconds)
+
+        address = ModelAddress(f"{url}/v1/chat/completions")
+        async with ModelEndpoint(DIALECTS["chat"], address, wait=wait) as endpoint:
+            request = ModelRequest("m", "", (PersonSays("Hello"),), ())
+            await endpoint.ask(request)
+            await asyncio.to_thread(stop)
+            with pytest.raises(EndpointFailure):
+                await endpoint.ask(request)
+
+    with ExitStack() as stack:
+        scripted = stack.enter_context(scripted_endpoint(lambda asked: Reply("Hi", headers={"connection": "close"})))
+        asyncio.run(run(scripted.url, stack.close))
+    assert len(waits) == 4
 
 
 def test_tokens_are_counted_before_each_request(shelf: Shelf) -> None:

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from defserve.tooling.evals.improving import is_held
+from defserve.tooling.evals.improving import DRAFT_PROMPT, is_held
 from tests.tooling.evals.conftest import Shelf
 from tests.tooling.evals.scripted_endpoint import Asked, Reply, scripted_endpoint
 
@@ -156,8 +156,15 @@ def test_a_draft_is_a_suite_with_close_pairs_first(shelf: Shelf) -> None:
     ran = shelf.evaluate("--draft")
     assert ran.code == 0
     assert "# close to give_back" in ran.out and '"person"' not in ran.out
-    shelf.write_suite(ran.out)
+    shelf.write_suite(ran.out.replace(DRAFT_PROMPT, "I would like to "))
     assert shelf.evaluate("shelf.eval.yaml", "--model", "ranker").code == 0
+
+
+def test_a_draft_that_nobody_filled_in_is_not_measured(shelf: Shelf) -> None:
+    shelf.write_suite(shelf.evaluate("--draft").out)
+    ran = shelf.evaluate("shelf.eval.yaml", "--model", "ranker")
+    assert ran.code == 2
+    assert "of the draft" in ran.err and "write what a person would say" in ran.err
 
 
 def test_the_ranker_tries_a_suite_without_verdicts(shelf: Shelf) -> None:

@@ -64,8 +64,9 @@ UNFINISHED: Final = re.compile(r"<(?:coroutine|async_generator) object (?P<name>
 ERROR: Final = "dev.defserve/error"
 # The kind of a refusal → what helps a person, where its text is for a model.
 FIXES: Final = {
-    "state_unowned": "start the server with --local-token (on this machine) or give it Server(auth=…); "
-    "--era handshake opens a session, whose state ends with it. See the page State of the documentation",
+    "state_unowned": "--era handshake opens a session, whose state ends with it. To keep a state for each caller, "
+    "start the server with --local-token (on this machine) or give it Server(auth=…). "
+    "See the page State of the documentation",
 }
 # Where a schema may allow arguments that its properties do not name.
 OPEN: Final = {"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"}
@@ -380,7 +381,9 @@ def unknown_tool(client: Client, tool: str, known: list[str], hidden: str) -> To
         listed = f"its tools are {', '.join(known)}" if known else "see what it offers: defserve list"
         fix = did_you_mean(tool, known, listed)
         return ToolError(f"{name} has no tool {tool!r}\n  fix: {fix}")
-    fix = did_you_mean(tool, known, f"you see {', '.join(known)}" if known else "you see none")
+    if not known:
+        return ToolError(f"{name} shows you no tools\n  fix: {hidden}")
+    fix = did_you_mean(tool, known, f"you see {', '.join(known)}")
     return ToolError(f"{name} shows you no tool {tool!r}\n  fix: {fix}{'' if fix.endswith('?') else ';'} or {hidden}")
 
 

@@ -42,6 +42,7 @@ from defserve.tooling.evals.endpoint import (
     resolve_address,
 )
 from defserve.tooling.evals.improving import (
+    DRAFT_PROMPT,
     Suggestion,
     compare_with_baseline,
     draft_suite,
@@ -68,7 +69,14 @@ from defserve.tooling.evals.reports import (
     render_html,
     render_junit,
 )
-from defserve.tooling.evals.running import MANY_TOOLS, Definitions, SuiteRunner, fetch_definitions, group_outcomes
+from defserve.tooling.evals.running import (
+    MANY_TOOLS,
+    NOT_RUN,
+    Definitions,
+    SuiteRunner,
+    fetch_definitions,
+    group_outcomes,
+)
 
 ABOUT: Final = """Measure whether models choose the right tool: put a suite of cases to one, several times each.
 
@@ -188,6 +196,14 @@ class _EvalCommand:
         if not cases:
             return print_error(
                 f"{self.suite.path} has no such cases\n  fix: add one, or leave the filters out", EXIT_NOTHING
+            )
+        drafted = [case.name for case in cases if case.prompt.startswith(DRAFT_PROMPT)]
+        if drafted:
+            count = format_count(len(drafted), "prompt")
+            return print_error(
+                f"{self.suite.path} still has {count} of the draft: case {drafted[0]!r}\n"
+                "  fix: write what a person would say, and don't name the tool",
+                EXIT_NOTHING,
             )
         self.notes += check_suite(self.suite, definitions.facts.tools)
         self._warn(definitions, cases)
@@ -352,7 +368,9 @@ def report_page(report: Json) -> Iterator[ScreenBlock]:
         ("CASE", "EXPECTED", "PASSED", "95 %", "VERDICT", "CALLED INSTEAD"), rows, fit=("CASE", "CALLED INSTEAD")
     )
     for case in report["cases"]:
-        for reason in case["reasons"][:1]:
+        # The table has these, or the line about what stopped the suite.
+        in_table = {NOT_RUN, *(f"called {called} instead of {case['expected']}" for called in case["instead"])}
+        for reason in [reason for reason in case["reasons"] if reason not in in_table][:1]:
             yield StyledLine((f"{case['name']}: ", "faint"), reason)
     for pair in report["lost"]:
         yield StyledLine(format_lost_pair(pair))
@@ -361,7 +379,9 @@ def report_page(report: Json) -> Iterator[ScreenBlock]:
     for note in report["notes"]:
         yield StyledLine(("note:", "faint"), f" {note}")
     if report["stopped"]:
-        yield StyledLine(("stopped:", "bad"), f" {report['stopped']}")
+        problem, *fixes = report["stopped"].splitlines()
+        yield StyledLine(("stopped:", "bad"), f" {problem}")
+        yield from map(StyledLine, fixes)
     if report["gate"] is not None:
         yield from map(StyledLine, iter_gate_lines(report["gate"]))
     tokens = report["tokens"]

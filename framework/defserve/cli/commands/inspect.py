@@ -31,6 +31,7 @@ from defserve.cli.target import (
 from defserve.cli.target_connection import (
     CONNECTION_OPTIONS,
     connect_target,
+    describe_hidden_tools,
     find_spoken_versions,
     format_tags,
     list_disconnected_servers,
@@ -294,6 +295,10 @@ async def inventory(target: ServerTarget, options: Namespace) -> dict[str, Any]:
         found = about | await fetch_lists(client, notes)
         # Others are not asked twice: only what runs here is still being started.
         absent = await list_disconnected_servers(client) if target.server is not None else {}
+        if not any(found[heading] for heading in LIST_KINDS) and describe_hidden_tools(target, options, ""):
+            notes.append(
+                "a server shows only what your token may use; whoever runs it sees what it lacks with defserve why"
+            )
         return found | ({"notConnected": absent} if absent else {}) | ({"notes": notes} if notes else {})
 
 
@@ -316,7 +321,7 @@ def inventory_page(found: dict[str, Any]) -> Iterator[StyledLine]:
         for name, note in absent.items():
             yield StyledLine("  ", (name, "title"), f"  {note}", hang=4)
     elif not any(found[heading] for heading in LIST_KINDS):
-        yield StyledLine("It has no tools, resources or prompts.")
+        yield StyledLine("It shows you no tools, resources or prompts.")
 
 
 # -- The server of a command line as the inspector takes it, and the inspector run until a signal comes.

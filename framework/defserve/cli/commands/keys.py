@@ -102,6 +102,13 @@ def create(argv: list[str]) -> int:
     who = made.key.principal
     told = f"The key of {who} is in {options.out}" if options.out else f"This is the key of {who}"
     print(f"{told}; it is not shown again.", file=sys.stderr)
+    has_scopes_only = options.scope and not (options.allow or options.no_tools)
+    if has_scopes_only and not any(scope.startswith("tool:invoke:") for scope in made.key.scopes):
+        print(
+            "note: scopes alone let a key call no tool, unless the server has Auth(permissions=…)\n"
+            "  fix: replace it by one with --allow 'ToolInvoke(*)'; or say --no-tools if that's meant",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -78,6 +78,8 @@ def run_login(argv: list[str]) -> int:
     if options.list or options.status:
         states = asyncio.run(all_states(url, is_asked=options.status))
         show_stdout(JsonBlock([state.to_dict() for state in states]) if options.json else sign_ins_page(states))
+        if options.status and not options.json and states and all(state.is_good for state in states):
+            show_stdout(StyledLine("The servers still accept them."))
         return 0 if url is None or any(state.is_good for state in states) else 1
     url = _require_server_address(url)
     scopes = [scope for given in options.scope for scope in given.split()]

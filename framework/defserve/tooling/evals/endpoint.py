@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from defserve.auth.oauth import is_loopback
 from defserve.base.backoff import compute_backoff
-from defserve.base.http_connection import BrokenHttpConnection
+from defserve.base.http_connection import BrokenHttpConnection, NoHttpConnection
 from defserve.base.redaction import REDACTION_MASK, redact_text
 from defserve.client.links.http_client import HttpClient, ProxiedClient, RequestAddress, uses_http_proxy
 from defserve.core.json_values import find_limit_violation, is_array, is_object
@@ -148,6 +148,7 @@ class ModelEndpoint:
     timeout: float = DEFAULT_TIMEOUT_SECONDS
     wait: Callable[[float], Awaitable[object]] = asyncio.sleep
     requests: int = 0
+    _has_answered: bool = False
     _client: HttpClient | ProxiedClient | None = None
     _refusal: EndpointRefusal | None = None
 
@@ -180,6 +181,7 @@ class ModelEndpoint:
             spent = 0
             try:
                 answer = self._read(*await self._send(content), estimate)
+                self._has_answered = True
                 spent = (answer.usage.input or estimate) + (answer.usage.output or len(answer.text) // 4)
                 return answer
             except _Retry as retry:
@@ -208,8 +210,22 @@ class ModelEndpoint:
                     await response.aclose()
         except TimeoutError:
             raise _Retry(f"no answer within {self.timeout:g} s") from None
+        except NoHttpConnection as error:
+            if self._has_answered:
+                raise _Retry(f"the connection failed: {self._clean(str(error))}") from None
+            # It's more likely not there than busy: waiting for it, run by run, only hides what is wrong.
+            raise EndpointRefusal(self._explain_absence(self._clean(str(error)))) from None
         except BrokenHttpConnection as error:
             raise _Retry(f"the connection failed: {self._clean(str(error))}") from None
+
+    def _explain_absence(self, error: str) -> str:
+        start = (
+            "start Ollama (ollama serve)" if self.address.is_home and not self.dialect.key_env else "start the model"
+        )
+        return (
+            f"nobody answers at {RequestAddress(self.address.url)}: {error}\n"
+            f"  fix: {start}, or name another endpoint with --url; --model {RANKER} needs none"
+        )
 
     def _read(self, status: int, headers: Mapping[str, str], data: bytes, estimate: int) -> ModelAnswer:
         if len(data) > MAX_ANSWER_BYTES:

@@ -133,6 +133,7 @@ def find_untested_pairs(definitions: Definitions, cases: Iterable[EvalCase]) -> 
     return [pair for pair in pairs if not {pair.one.name, pair.other.name} <= tested][:MAX_DRAFT_PAIRS]
 
 
+DRAFT_PROMPT: Final = "TODO: what a person says who needs "
 DRAFT_LIKENESS: Final = 0.35
 """Lower than for a warning: a case too many costs a minute, one too few is a mix-up that nobody sees."""
 
@@ -159,7 +160,7 @@ def draft_suite(definitions: Definitions, cases: Iterable[EvalCase], server: str
         words = name.replace("_", " ")
         yield f"  # {reason}"
         yield f"  - name: {json.dumps(f'{name}, 1')}"
-        yield f"    prompt: {json.dumps(f'TODO: what a person says who needs {words}')}"
+        yield f"    prompt: {json.dumps(DRAFT_PROMPT + words)}"
         yield f"    expect: {json.dumps(name)}"
     yield "  - {name: small talk, prompt: Good morning!, expect: none}"
 

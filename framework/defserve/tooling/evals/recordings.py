@@ -96,6 +96,9 @@ class Recording:
     answers: dict[str, RecordedAnswer] = field(default_factory=dict[str, RecordedAnswer])
     looks: int = 0
     """How often a suggestion was judged on the held-out half. Each time makes its figures less trustworthy."""
+    _is_open: bool = False
+    _is_new: bool = False
+    """Whether the file still has to be begun with `head`."""
     _file: TextIO | None = None
 
     @property
@@ -107,34 +110,43 @@ class Recording:
         return self.answers.get(key)
 
     def open_for_writing(self, head: RecordingHead) -> None:
-        """Prepare the file. A recording of other definitions is begun anew: none of its answers could be found."""
-        if self.head != head:
+        """Write what comes from now on. A recording of other definitions is begun anew: no answer of it can be found.
+
+        The file changes with the first answer. If the endpoint gives none, the old recording is still there.
+        """
+        self._is_new = self.head != head
+        if self._is_new:
             self.answers.clear()
             self.head = head
-            lines = [self._encode(head.to_wire())]
-            beside = self.path.with_name(f".{self.path.name}.new")
-            beside.write_text("".join(lines), encoding="utf-8")
-            os.replace(beside, self.path)
-        self._file = self.path.open("a", encoding="utf-8")
+        self._is_open = True
 
     def store_answer(self, key: str, case: str, run: int | str, turn: int, recorded: RecordedAnswer) -> None:
         """Write a line, at once: whoever is killed has lost nothing. Raises SecretInRecording."""
         self.answers[key] = recorded
-        if self._file is None:
-            return
-        line = {"key": key, "case": case, "run": run, "turn": turn, **encode_answer(recorded)}
-        self._file.write(self._encode(line))
-        self._file.flush()
+        self._write_line({"key": key, "case": case, "run": run, "turn": turn, **encode_answer(recorded)})
 
     def count_look(self) -> int:
         """Count a look at the held-out half, in the file as well. Returns the count."""
         self.looks += 1
-        if self._file is not None:
-            self._file.write(self._encode({"look": self.looks}))
-            self._file.flush()
+        self._write_line({"look": self.looks})
         return self.looks
 
+    def _write_line(self, line: Json) -> None:
+        if not self._is_open:
+            return
+        text = self._encode(line)
+        if self._is_new and self.head is not None:
+            beside = self.path.with_name(f".{self.path.name}.new")
+            beside.write_text(self._encode(self.head.to_wire()), encoding="utf-8")
+            os.replace(beside, self.path)
+            self._is_new = False
+        if self._file is None:
+            self._file = self.path.open("a", encoding="utf-8")
+        self._file.write(text)
+        self._file.flush()
+
     def close(self) -> None:
+        self._is_open = False
         if self._file is not None:
             self._file.close()
             self._file = None

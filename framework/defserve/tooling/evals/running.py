@@ -53,6 +53,7 @@ MAX_REQUESTS: Final = 8
 MANY_TOOLS: Final = 128
 MAX_RESULT_LENGTH: Final = 50_000
 METHOD_NOT_FOUND: Final = MethodNotFound.code
+NOT_RUN: Final = "not run"
 NOT_EXECUTED: Final = "not executed in an eval"
 SEARCH_TOOLS: Final = frozenset((DISCOVER_TOOL, REQUEST_TOOL, SESSION_TOOL, EVICT_TOOL))
 WHOLE_LIST_CLIENT: Final = "defserve tooling"
@@ -221,7 +222,7 @@ class SuiteRunner:
             return RunOutcome(case.name, run, "missing", reason=str(error))
         except (EndpointRefusal, BudgetSpent) as error:
             self.stopped = self.stopped or str(error)
-            return RunOutcome(case.name, run, "missing", reason="not run")
+            return RunOutcome(case.name, run, "missing", reason=NOT_RUN)
 
     async def _converse(self, case: EvalCase, run: int | str, given: Definitions, *, is_live: bool) -> RunOutcome:
         async with AsyncExitStack() as stack:

@@ -7,10 +7,12 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from defserve import Context, Limits, Server, State, dangerous
+from defserve import Context, Limits, Server, State, ToolError, dangerous
+from defserve.auth import StaticTokens
 from defserve.auth.principals import Principal, make_anonymous_principal
 from defserve.protocols.mcpl.state.ownership import STATE_META_KEY
 from defserve.stores.store import MemoryStore, StoreChange
+from defserve.testing import SyncClient
 from tests.protocols.mcpl.hosts import Host, Json, hosting
 from tests.protocols.mcpl.state.state_hosts import SET, Notebook, Notes, host_as, notes_of, refusal, roll_back
 from tests.raw import ERAS, HANDSHAKE, STATELESS, turns
@@ -573,3 +575,21 @@ async def test_many_interleaved_callers_never_see_one_another(count: int):
         stolen = (await added(callers[0], "mine"))["checkpoint"]
         refused = await asyncio.gather(*(host.call("list_notes", checkpoint=stolen) for host in callers[1:]))
     assert {refusal(result)[0] for result in refused} == {"checkpoint_not_found"}
+
+
+by_session = Server("by-session", auth=StaticTokens({"k7Jq-a-long-random-text": "ada"}))
+by_session.state(Notebook, per="session")
+
+
+@by_session.tool
+def count_notes(book: State[Notebook]) -> int:
+    """How many notes there are."""
+    return len(book.notes)
+
+
+@pytest.mark.serves(by_session, over="http", token="k7Jq-a-long-random-text")
+@pytest.mark.eras("stateless")
+def test_a_known_caller_is_told_that_the_state_belongs_to_sessions(client: SyncClient):
+    with pytest.raises(ToolError, match="for each session, and this request has no session") as refused:
+        client.call("count_notes")
+    assert "sign in" not in str(refused.value)

@@ -65,7 +65,15 @@ class UnknownStateOwner(Refused):
 
     error_type = "state_unowned"
 
-    def __init__(self) -> None:
+    def __init__(self, call: Call, per: StateOwnerKind) -> None:
+        identity = call.identity
+        if per == "session" and not (isinstance(identity, Principal) and is_stranger(identity)):
+            super().__init__(
+                'This tool keeps state for each session, and this request has no session: open one, or name the "'
+                'checkpoint" to start from (null starts empty). A server that keeps it for each caller needs no'
+                ' session: per="principal"'
+            )
+            return
         super().__init__(
             "This tool keeps state, and callers who do not say who they are cannot be told apart: sign in, open a "
             'session, or name the "checkpoint" to start from (null starts empty)'

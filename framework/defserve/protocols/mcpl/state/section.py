@@ -268,7 +268,7 @@ class StateHold:
                 "This state is kept by the server; send its checkpoint instead", data={"featureSet": states.name}
             )
         if not (owner.has_head or brought.names):
-            raise UnknownStateOwner
+            raise UnknownStateOwner(call, states.per)
         key = TreeKey(states.name, owner.id)
         if states.concurrency == "serial":
             self._lock = await states.locks.acquire(key, call.session.composition.limits.lock)

@@ -391,7 +391,7 @@ class States(Generic[M]):
             raise UsageError(f"{self!r}: outside a call the owner is not known", fix="pass owner=…")
         caller = find_state_owner(call, self.per)
         if not (caller.has_head or names):
-            raise UnknownStateOwner  # it may not see what others did from there
+            raise UnknownStateOwner(call, self.per)  # it may not see what others did from there
         return caller.id
 
 
