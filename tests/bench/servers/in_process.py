@@ -2,6 +2,10 @@
 
 A road is `raw` (a plain protocol on httptools), `session`, `stateless` or `stdio`. Prints how many microseconds of
 processor time a call took: the median of several bursts.
+
+On a busy machine count instructions instead. With `DEFSERVE_BENCH_COUNTED` set, one burst is counted:
+`valgrind --tool=callgrind --instr-atstart=no python in_process.py ROAD COUNT` says how many were "Collected". Take off
+what it collects for a COUNT of 0, and divide by COUNT.
 """
 # pyright: basic, reportMissingImports=false
 
