@@ -113,18 +113,20 @@ def parse_json_message(raw: Any) -> Message:
     # `__class__`, not `isinstance`: JSON gives no subclasses, and this runs for every message.
     if raw.__class__ is not dict:
         return MalformedMessage(INVALID_REQUEST, "Invalid request: a message is a JSON object")
-    # The usual kind of message first. Looking up what is there costs less than `get`.
-    if "id" in raw and "method" in raw and "params" in raw:
-        id, method, params = raw["id"], raw["method"], raw["params"]
-        if (
-            method.__class__ is str
-            and params.__class__ is dict
-            and raw.get("jsonrpc") == "2.0"
-            and ((id.__class__ is int and 0 <= id < LARGE) or is_request_id(id))
-            and 0 < len(method) <= METHOD_BYTES
-        ):
-            return Request(id, method, params, raw)
-    return _other_message(raw, raw.get("id"), raw.get("method"), raw.get("params"))
+    # The usual kind of message first. Looking up what is there costs less than asking before.
+    try:
+        version, id, method, params = raw["jsonrpc"], raw["id"], raw["method"], raw["params"]
+    except KeyError:
+        return _other_message(raw, raw.get("id"), raw.get("method"), raw.get("params"))
+    if (
+        version == "2.0"
+        and method.__class__ is str
+        and params.__class__ is dict
+        and ((id.__class__ is int and 0 <= id < LARGE) or is_request_id(id))
+        and 0 < len(method) <= METHOD_BYTES
+    ):
+        return Request(id, method, params, raw)
+    return _other_message(raw, id, method, params)
 
 
 def _other_message(raw: dict[str, Any], id: Any, method: Any, params: Any) -> Message:

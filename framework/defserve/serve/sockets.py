@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMap
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from defserve.base.concurrency import lock_folder
 from defserve.errors import UsageError
@@ -310,6 +310,12 @@ class RequestHead(Protocol):
     note: Any
 
 
+class KnownClient(Protocol):
+    """The other end of a connection. `note` keeps what the app found out about it the first time."""
+
+    note: Any
+
+
 class BufferedRequest(Protocol):
     """A request whose server can hand over the body, and send the response, in one piece."""
 
@@ -317,6 +323,23 @@ class BufferedRequest(Protocol):
     def head(self) -> RequestHead | None:
         """The head, if it may come again."""
         ...
+
+    @property
+    def scope(self) -> Scope:
+        """ASGI's scope. For a head that came before it is made when it is first read."""
+        ...
+
+    @property
+    def client(self) -> KnownClient:
+        """Who sent it: the same for all requests of a connection."""
+        ...
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """As in ASGI."""
+        ...
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """As in ASGI."""
 
     def take_body(self, limit: int) -> bytes | None:
         """The body, if all of it is there and within `limit`."""
@@ -343,6 +366,15 @@ class BufferedRequest(Protocol):
 
     def end_response(self) -> None:
         """End a response that was held open."""
+
+
+@runtime_checkable
+class KnownHeadApp(Protocol):
+    """An ASGI app that answers without a scope, if it has left a note at the head of the request."""
+
+    def answer_known(self, request: BufferedRequest) -> Awaitable[None] | None:
+        """Answer a request whose head has a note. Returns the rest to await, or None."""
+        ...
 
 
 class ClientWatcher(Protocol):

@@ -52,10 +52,10 @@ def test_what_is_known_of_a_head_is_nothing_of_its_connection():
 def test_the_headers_say_how_long_the_body_is_this_time_and_are_each_requests_own():
     _, (learnt,) = taught(a_request("Accept: x"))
     assert learnt is not None
-    headers = learnt.headers(b"5")
+    headers = learnt.make_scope(b"5")["headers"]
     assert headers == [(b"host", b"a"), (b"content-length", b"5"), (b"accept", b"x")]
     headers.clear()
-    assert learnt.headers(b"17") == [(b"host", b"a"), (b"content-length", b"17"), (b"accept", b"x")]
+    assert learnt.make_scope(b"17")["headers"] == [(b"host", b"a"), (b"content-length", b"17"), (b"accept", b"x")]
 
 
 def test_nothing_is_known_at_first():

@@ -55,23 +55,22 @@ MAX_KEY_LENGTH, MAX_NAME_LENGTH = 4 * 1024, 256
 class Dialect(Profile):
     """One protocol version: what it knows (`has`) and how its replies look. The base protocol's profile."""
 
-    __slots__ = ("version", "stateless", "has", "secret", "_identity", "_info")
+    __slots__ = ("version", "stateless", "has", "secret", "_identity", "_own_meta")
 
     def __init__(self, version: ProtocolVersion, identity: ServerDescription, secret: ServerSecret) -> None:
         super().__init__(batches=version.batches, null_id=version.null_id, calls_back=not version.stateless)
         self.version, self.stateless, self.has = version.name, version.stateless, get_version_features(version.name)
         self._identity, self.secret = identity, secret
-        self._info: Params | None = None
+        self._own_meta: Params | None = None
 
     def result(self, call: Call, result: Any) -> Any:
         if not self.stateless or type(result) is EncodedJson:
             return result
         if "resultType" not in result:
             result["resultType"] = "complete"
-        if self._info is None:
+        if (own := self._own_meta) is None:
             # Done late, because finding the version of a distribution takes a while.
-            self._info = self._identity.info(self.version)
-        own = {SERVER_INFO_META_KEY: self._info}
+            own = self._own_meta = {SERVER_INFO_META_KEY: self._identity.info(self.version)}
         result["_meta"] = {**result["_meta"], **own} if result.get("_meta") else own
         return result
 

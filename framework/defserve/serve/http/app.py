@@ -63,7 +63,15 @@ from defserve.serve.http.streamable import (
     StreamableEndpoint,
     send_jsonrpc_error,
 )
-from defserve.serve.sockets import PEER_USER_KEY, Receive, Scope, Send, get_client_network
+from defserve.serve.sockets import (
+    BUFFERED_REQUEST_KEY,
+    PEER_USER_KEY,
+    BufferedRequest,
+    Receive,
+    Scope,
+    Send,
+    get_client_network,
+)
 
 if TYPE_CHECKING:
     from defserve.auth.proxy.oauth_proxy import OAuthProxySite
@@ -79,9 +87,8 @@ Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 # HTTP method → the function that answers it; it returns the rest to await, or None.
 Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
 
-# What was found for a known head: the methods at its path, its headers, its version, its routing, and whether it
-# prefers events.
-Noted = tuple[Methods, RequestHeaders, str | None, tuple[str, str, str | None] | None, bool]
+# What was found for the head of a message to the endpoint: headers, version, routing, whether it prefers events.
+Noted = tuple[RequestHeaders, str | None, tuple[str, str, str | None] | None, bool]
 
 CONNECTION_CLOSE_HEADERS = ((b"connection", b"close"),)
 REGISTRATION = "POST", "register"
@@ -144,7 +151,7 @@ class HttpApp:
         self._probes = {base + path: probe for path, probe in options.probes.items()}
         self._routes: dict[str, Methods] = {
             self.endpoint: {
-                "POST": self._post,
+                "POST": lambda exchange, scope: self._post_in_steps(exchange),
                 "GET": self._get,
                 "DELETE": lambda exchange, scope: self.streamable.delete(exchange),
             }
@@ -165,25 +172,44 @@ class HttpApp:
             elif scope["type"] == "websocket":
                 await self._websocket(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, self._nobody(scope), self._refusal, self.live)
-        noted: Noted | None = exchange.head.note if exchange.head is not None else None
-        if noted is not None:
-            methods, exchange.headers, exchange.version, exchange.routing, exchange.prefers_events = noted
+        whole: BufferedRequest | None = scope.pop(BUFFERED_REQUEST_KEY, None)
+        exchange = Exchange(scope, receive, send, self._nobody(scope), self._refusal, self.live, whole)
+        if exchange.head is not None and exchange.head.note is not None:
+            left = self._answer_noted(exchange, exchange.head.note)
         else:
             methods = await self._let_in(exchange, scope)
-        if methods is None:
-            return
-        if self.auth is not None and not await self._authenticate(exchange, scope):
-            return
-        handle = methods.get(scope["method"])
-        if handle is None:
-            await self._other_method(exchange, scope, methods)
-            return
-        if noted is None and not self.provider.ready:
-            await self.provider.start(self.close)
-        left = handle(exchange, scope)
+            if methods is None or not (self.auth is None or await self._authenticate(exchange, scope)):
+                return
+            handle = methods.get(scope["method"])
+            if handle is None:
+                await self._other_method(exchange, scope, methods)
+                return
+            if not self.provider.ready:
+                await self.provider.start(self.close)
+            left = handle(exchange, scope)
         if left is not None:
             await left
+
+    def answer_known(self, request: BufferedRequest) -> Awaitable[None] | None:
+        """Answer a request whose head has a note, without a scope; see `serve.sockets.KnownHeadApp`."""
+        client, head = request.client, request.head
+        nobody = client.note = client.note or self._nobody(request.scope)
+        exchange = Exchange(None, request.receive, request.send, nobody, self._refusal, self.live, request)
+        assert head is not None
+        return self._answer_noted(exchange, head.note)
+
+    def _answer_noted(self, exchange: Exchange, noted: Noted) -> Awaitable[None] | None:
+        """Answer a message to the endpoint, whose head needs no more checks."""
+        exchange.headers, exchange.version, exchange.routing, exchange.prefers_events = noted
+        return self._post(exchange) if self.auth is None else self._post_authenticated(exchange)
+
+    async def _post_authenticated(self, exchange: Exchange) -> None:
+        if await self._authenticate(exchange, exchange.scope) and (left := self._post(exchange)) is not None:
+            await left
+
+    def _post(self, exchange: Exchange) -> Awaitable[None] | None:
+        body = exchange.get_buffered_body(self.provider.limits.message)
+        return self.streamable.post(exchange, body) if body is not None else self._post_in_steps(exchange)
 
     async def _let_in(self, exchange: Exchange, scope: Scope) -> Methods | None:
         """The methods at the path of a request. None: it is answered already."""
@@ -422,13 +448,6 @@ class HttpApp:
         # denies a path denies what is there.
         return path[:-1] if path in ("/", f"{self.endpoint}/") else path
 
-    def _post(self, exchange: Exchange, scope: Scope) -> Awaitable[None] | None:
-        if exchange.prefers_events is not None:
-            body = exchange.get_buffered_body(self.provider.limits.message)
-            if body is not None:
-                return self.streamable.post(exchange, body)
-        return self._post_in_steps(exchange)
-
     async def _post_in_steps(self, exchange: Exchange) -> None:
         if exchange.prefers_events is None and not await self._takes(exchange):
             return
@@ -447,8 +466,7 @@ class HttpApp:
             exchange.routing = read_routing_headers(exchange.headers)
             if exchange.head is not None:
                 # A request with the same head skips these checks, and goes to the same place.
-                methods, events = self._routes[self.endpoint], exchange.prefers_events
-                noted: Noted = methods, exchange.headers, exchange.version, exchange.routing, events
+                noted: Noted = exchange.headers, exchange.version, exchange.routing, exchange.prefers_events
                 exchange.head.note = noted
             return True
         await send_jsonrpc_error(

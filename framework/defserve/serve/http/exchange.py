@@ -22,7 +22,6 @@ from defserve.serve.http.request_heads import (
     wants_html_page,
 )
 from defserve.serve.sockets import (
-    BUFFERED_REQUEST_KEY,
     BufferedRequest,
     ClientWatcher,
     Header,
@@ -207,7 +206,6 @@ class Exchange(UnreadMessages):
     """What the client is asked for; set only if a call ends for want of it."""
 
     __slots__ = (
-        "head",
         "headers",
         "principal",
         "live",
@@ -226,33 +224,41 @@ class Exchange(UnreadMessages):
 
     def __init__(
         self,
-        scope: Scope,
+        scope: Scope | None,
         receive: Receive,
         send: Send,
         principal: Principal,
         refusal: ErrorDataFactory | None,
         live: LiveBearerCredentials | None = None,
+        whole: BufferedRequest | None = None,
     ) -> None:
+        """A request without a scope is a `whole` one, which has it."""
         UnreadMessages.__init__(self)  # `super()` is an object more for every request
         self.principal, self.refusal, self.live = principal, refusal, live
         self.prefers_events: bool | None = None
         self.is_doubted = self._is_read = False
-        self._scope: Scope = scope
-        self._receive, self._send = receive, send
-        self._whole: BufferedRequest | None = (whole := scope.pop(BUFFERED_REQUEST_KEY, None))
-        self.head: RequestHead | None = whole.head if whole is not None else None
+        self._scope: Scope | None = scope
+        self._receive, self._send, self._whole = receive, send, whole
 
     @property
     def scope(self) -> Scope:
+        if self._scope is None:
+            assert self._whole is not None
+            self._scope = self._whole.scope
         return self._scope
+
+    @property
+    def head(self) -> RequestHead | None:
+        """The head of the request, if it may come again."""
+        return self._whole.head if self._whole is not None else None
 
     def list_credentials(self) -> tuple[BearerCredential, ...]:
         """The credential that the request shows, if credentials are checked."""
-        return self.live.make_credentials(self.principal, self._scope["headers"]) if self.live is not None else ()
+        return self.live.make_credentials(self.principal, self.scope["headers"]) if self.live is not None else ()
 
     def read_head(self) -> None:
         """Read the headers, for a head that is not known yet."""
-        self.headers = RequestHeaders(self._scope["headers"])
+        self.headers = RequestHeaders(self.scope["headers"])
         self.version = self.headers.get("mcp-protocol-version")
         self.routing = None
 
@@ -358,7 +364,7 @@ class Exchange(UnreadMessages):
     @property
     def is_for_person(self) -> bool:
         """Whether this is the request of a browser that wants to show something to a person."""
-        if self.version is not None or self._scope.get("method") not in ("GET", "HEAD"):
+        if self.version is not None or self.scope.get("method") not in ("GET", "HEAD"):
             return False
         return wants_html_page(self.headers.get("accept"))
 
@@ -438,8 +444,7 @@ class Exchange(UnreadMessages):
             return None
         self._whole.hold_open()
         # Nobody reads these any more, and they are a third of an idle stream.
-        self.headers, self.head = NO_HEADERS, None
-        self._scope = {}
+        self.headers, self._scope = NO_HEADERS, {}
         return self._whole
 
     async def _write(self, data: bytes, left: Callable[[], None], *, last: bool = False) -> None:

@@ -29,7 +29,7 @@ from defserve.serve.http1.framing import (
     read_head,
 )
 from defserve.serve.http1.request import JSON_HEADS, NO_KNOWN_HEAD, CachedRequestHead, HttpRequest, RequestHeadCache
-from defserve.serve.sockets import PEER_USER_KEY, get_client_network, get_peer_user
+from defserve.serve.sockets import PEER_USER_KEY, KnownHeadApp, get_client_network, get_peer_user
 
 KEEP_ALIVE_SECONDS: Final = 75.0
 MAX_STALL_SECONDS: Final = 30.0
@@ -64,6 +64,7 @@ class HttpServerState:
 
     def __init__(self, app: Any, limits: Limits, *, knows_peer_user: bool = False) -> None:
         self.app, self.limits, self.knows_peer_user = app, limits, knows_peer_user
+        self.answer_known = app.answer_known if isinstance(app, KnownHeadApp) else None
         self.app_state: dict[str, Any] = {}
         self.heads = RequestHeadCache()
         self.crowd = OpenConnections()
@@ -166,7 +167,7 @@ class HttpConnection(StallGuard):
     __slots__ = (
         *("state", "client", "server", "scheme", "request"),
         *("_loop", "_buffer", "_scanned", "_body", "_is_read_paused", "_is_over", "_is_closing", "_dropped"),
-        *("_timer", "_due", "_awaits", "_last_head", "_last_scope", "_lessons", "_unknown", "_half_closed", "_user"),
+        *("_timer", "_due", "_awaits", "_last_head", "_lessons", "_unknown", "_half_closed", "_user", "note"),
     )
 
     def __init__(self, state: HttpServerState) -> None:
@@ -185,10 +186,11 @@ class HttpConnection(StallGuard):
         self._timer: asyncio.TimerHandle | None = None
         self._due, self._awaits = 0.0, _NOTHING
         self._last_head: CachedRequestHead | None = None
-        self._last_scope: dict[str, Any] = {}
         self._lessons, self._unknown = MAX_LEARNED_HEADS, b""
         self._half_closed: asyncio.TimerHandle | None = None
         self._user: int | None = None
+        self.note: Any = None
+        """What the app found out about the client."""
 
     # -- from the transport ------------------------------------------------------------------------------
 
@@ -251,7 +253,7 @@ class HttpConnection(StallGuard):
         if self._half_closed is not None:
             self._half_closed.cancel()
         request, self.request = self.request, None
-        self._buffer, self._body, self._last_head, self._last_scope = b"", None, None, {}
+        self._buffer, self._body, self._last_head, self.note = b"", None, None, None
         if request is not None:
             request.on_disconnect()
 
@@ -287,6 +289,9 @@ class HttpConnection(StallGuard):
         if not self._scanned and self._buffer.startswith(b"\r\n"):
             self._buffer = self._buffer[2:]  # some clients end a body with a line too many (RFC 9112 §2.2)
         end = find_head_end(self._buffer, self._scanned)
+        if not end and self._half_closed is not None:
+            self.transport.close()  # the rest never comes
+            return
         if not end:
             if not self._scanned and self._awaits is not _HEAD:
                 self._await(_HEAD, self.state.limits.header)
@@ -302,7 +307,7 @@ class HttpConnection(StallGuard):
             return
         body = ChunkedBody() if head.length is None else LengthBody(head.length)
         scope: dict[str, Any] = head.make_scope()
-        request = HttpRequest(self, self._complete_scope(scope), None)
+        request = HttpRequest(self, self.complete_scope(scope))
         request.keeps_alive = head.keeps_alive and not self._is_closing
         request.is_head, request.is_old = head.method == "HEAD", head.version == "1.0"
         request.ignores_upgrade = bool(head.upgrade)
@@ -312,6 +317,9 @@ class HttpConnection(StallGuard):
             request.expects_continue = head.expects_continue and not self._buffer
             if self._buffer:
                 self._read_body()
+            if self._half_closed is not None and not body.is_complete:
+                self.transport.close()  # the rest never comes
+                return
         if lesson is not None and self._body is None and not self._buffer and request.keeps_alive:
             self._learn(lesson, request)
         if self.request is request:
@@ -343,25 +351,17 @@ class HttpConnection(StallGuard):
 
     def _start_known(self, head: CachedRequestHead, length: bytes, body: bytes) -> None:
         """Start a request with a known head, whose body is there."""
-        self._awaits = _NOTHING
-        if head is not self._last_head:
-            self._last_head, self._last_scope = head, self._complete_scope({**head.scope, "headers": None})
-        scope = self._last_scope.copy()
-        scope["headers"], scope["state"] = head.headers(length), self._make_state()
-        self.request = request = HttpRequest(self, scope, head)
-        request.body = body
+        self._awaits, self._last_head = _NOTHING, head
+        self.request = request = HttpRequest(self, None, head, length, body)
         self.state.start_task(request.run())
 
-    def _complete_scope(self, scope: dict[str, Any]) -> dict[str, Any]:
+    def complete_scope(self, scope: dict[str, Any]) -> dict[str, Any]:
+        """Add the members that are those of this connection."""
         scope["client"], scope["server"], scope["scheme"] = self.client, self.server, self.scheme
-        scope["state"] = self._make_state()
-        return scope
-
-    def _make_state(self) -> dict[str, Any]:
-        state = self.state.app_state.copy()
+        scope["state"] = state = self.state.app_state.copy()
         if self._user is not None:
             state[PEER_USER_KEY] = self._user
-        return state
+        return scope
 
     def _has_no_room(self) -> bool:
         return len(self.state.connections) > self.state.limits.connections
@@ -397,7 +397,8 @@ class HttpConnection(StallGuard):
         if self._is_over:
             return
         # Behind a request to upgrade, others may have read the bytes of another protocol: they are no request here.
-        if not request.keeps_alive or self._is_closing or (request.ignores_upgrade and self._buffer):
+        is_last = not request.keeps_alive or self._is_closing or (self._half_closed is not None and not self._buffer)
+        if is_last or (request.ignores_upgrade and self._buffer):
             self.close_after_response()
             return
         if self._body is not None:
@@ -408,7 +409,8 @@ class HttpConnection(StallGuard):
             self._awaits, self._due = _IDLE, self._loop.time() + KEEP_ALIVE_SECONDS
             if self._timer is None:
                 self._timer = self._loop.call_at(self._due, self._on_timer)
-        self.resume_reading()
+        if self._is_read_paused:
+            self.resume_reading()
         if self._buffer:
             self._loop.call_soon(self._read_buffer, None, context=Context())
 

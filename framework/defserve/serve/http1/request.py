@@ -32,15 +32,22 @@ class HttpRequest:
     """A request and its response, as ASGI's `receive` and `send`. It is a `serve.sockets.BufferedRequest` too."""
 
     __slots__ = (
-        *("connection", "scope", "head", "body", "has_more", "keeps_alive", "is_head", "is_old"),
+        *("connection", "head", "body", "has_more", "keeps_alive", "is_head", "is_old"),
         *("has_started", "is_complete", "is_disconnected", "expects_continue", "ignores_upgrade", "is_taken"),
-        *("is_held", "watcher", "_event", "_head_bytes", "_left", "_is_chunked"),
+        *("is_held", "watcher", "_scope", "_length", "_event", "_head_bytes", "_left", "_is_chunked"),
     )
 
-    def __init__(self, connection: HttpConnection, scope: Scope, head: CachedRequestHead | None) -> None:
-        self.connection, self.head = connection, head
-        self.scope: Scope = scope
-        self.body: bytes = b""
+    def __init__(
+        self,
+        connection: HttpConnection,
+        scope: Scope | None,
+        head: CachedRequestHead | None = None,
+        length: bytes = b"",
+        body: bytes = b"",
+    ) -> None:
+        """Of a request with a known head the body is there, and the scope is made when it is asked for."""
+        self.connection, self._scope, self.body = connection, scope, body
+        self.head, self._length = head, length
         """What has come of the body, and was not received yet."""
         self.keeps_alive = True
         self.has_more = self.is_head = self.is_old = self.is_taken = False
@@ -54,10 +61,16 @@ class HttpRequest:
 
     async def run(self) -> None:
         """Run the app, and answer for it if it fails."""
-        state, scope = self.connection.state, self.scope
-        scope[BUFFERED_REQUEST_KEY] = self  # which the app removes
+        state, head = self.connection.state, self.head
         try:
-            await state.app(scope, self.receive, self.send)
+            if head is not None and head.note is not None and state.answer_known is not None:
+                rest = state.answer_known(self)
+                if rest is not None:
+                    await rest
+            else:
+                scope = self.scope
+                scope[BUFFERED_REQUEST_KEY] = self  # which the app removes
+                await state.app(scope, self.receive, self.send)
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):
                 log.error("a request failed", exc_info=error)
@@ -68,6 +81,17 @@ class HttpRequest:
         if not (self.is_complete or self.is_disconnected or self.is_held):
             log.error("the app returned without a complete response")
             await self._end_failed()
+
+    @property
+    def scope(self) -> Scope:
+        if (scope := self._scope) is None:
+            assert self.head is not None
+            scope = self._scope = self.connection.complete_scope(self.head.make_scope(self._length))
+        return scope
+
+    @property
+    def client(self) -> HttpConnection:
+        return self.connection
 
     async def _end_failed(self) -> None:
         if self.is_disconnected or self.is_complete:
@@ -216,7 +240,7 @@ class HttpRequest:
     def hold_open(self) -> None:
         """The app returns, and its response, which has begun, goes on with `write_part` until `end_response`."""
         self.is_held, self.head = True, None
-        self.scope = {}
+        self._scope = {}
         self.connection.cancel_timer()
 
     def write_part(self, data: bytes) -> None:
@@ -236,7 +260,7 @@ class HttpRequest:
     def take_body(self, limit: int) -> bytes | None:
         """The body, if all of it is there and within `limit`."""
         body = self.body
-        if self.has_more or not 0 < len(body) <= MAX_WHOLE_BODY_BYTES or len(body) > limit:
+        if self.has_more or not 0 < (size := len(body)) <= MAX_WHOLE_BODY_BYTES or size > limit:
             return None
         self.body, self.is_taken = b"", True
         if self._event is not None:
@@ -283,12 +307,13 @@ _OTHERWISE = frozenset((b"transfer-encoding", b"upgrade", b"expect"))
 class CachedRequestHead:
     """A parsed head: its ASGI scope without the members that differ by connection, and the app's note about it."""
 
-    __slots__ = ("scope", "note", "_headers", "_length_at", "_before", "_after")
+    __slots__ = ("scope", "note", "_headers", "_length_at", "_before", "_after", "_digits_at", "_after_size")
 
     def __init__(self, data: bytes, scope: Mapping[str, Any]) -> None:
         """The head at the beginning of `data`, which was parsed as `scope`."""
         at = data.find(_LENGTH) + 7
         self._before, self._after = data[:at], data[data.find(b"\r", at) : data.find(_END) + 4]
+        self._digits_at, self._after_size = at, len(self._after)
         self.scope = {key: value for key, value in scope.items() if key not in _OWN}
         self.note: Any = None
         self._headers: list[tuple[bytes, bytes]] = list(scope["headers"])
@@ -297,19 +322,19 @@ class CachedRequestHead:
     def match(self, data: bytes) -> tuple[CachedRequestHead | None, bytes, bytes]:
         """As `RequestHeadCache.find`, for a connection whose last request had this head: nothing is searched."""
         if data.startswith(self._before):
-            at = len(self._before)
+            at = self._digits_at
             stop = data.find(b"\r", at)
             if data.startswith(self._after, stop):
-                length, body = data[at:stop], data[stop + len(self._after) :]
+                length, body = data[at:stop], data[stop + self._after_size :]
                 if length == b"%d" % len(body):
                     return self, length, body
         return NO_KNOWN_HEAD
 
-    def headers(self, length: bytes) -> list[tuple[bytes, bytes]]:
-        """The headers of a request whose body has this length."""
+    def make_scope(self, length: bytes) -> dict[str, Any]:
+        """The scope of a request whose body has this length, without the members that differ by connection."""
         headers = self._headers.copy()
         headers[self._length_at] = (b"content-length", length)
-        return headers
+        return {**self.scope, "headers": headers}
 
 
 NO_KNOWN_HEAD: tuple[CachedRequestHead | None, bytes, bytes] = (None, b"", b"")

@@ -121,6 +121,10 @@ class WebSocketConnection(StallGuard):
             if self._dropped > MAX_DROPPED_BYTES:
                 self.transport.abort()
                 return
+            if not self._has_closed and _is_close_frame(data):
+                # When we have failed the peer, the library reads nothing more, not even the answer to our close.
+                self.transport.close()
+                return
         self._rest += data
         self._handle_rest()
 
@@ -351,6 +355,11 @@ class WebSocketConnection(StallGuard):
         self._conn.send_close(code, reason)
         self._flush()
         self._read_on()
+
+
+def _is_close_frame(data: bytes) -> bool:
+    """Whether this is one masked close, and nothing else (RFC 6455 §5.2)."""
+    return len(data) > 1 and data[0] == 0x88 and data[1] & 0x80 != 0 and len(data) == 6 + (data[1] & 0x7F)
 
 
 def _list_subprotocols(head: RequestHead) -> list[str]:
