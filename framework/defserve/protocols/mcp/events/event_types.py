@@ -268,7 +268,7 @@ def matches_filter(wanted: Params, emitted: Params, *, is_exact: bool = False) -
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are the same JSON. Most are texts, and writing those for thousands of webhooks would be slow."""
+    """Whether two values are the same JSON. Most are texts, and writing those would be slow for thousands."""
     if isinstance(one, str) or isinstance(other, str):
         return one == other
     return encode_canonical_json(one) == encode_canonical_json(other)
