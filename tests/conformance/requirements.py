@@ -277,7 +277,7 @@ MCP-CARD-1 S | the server card has the required members in their lengths and pat
 MCP-CARD-2 S | the card does not contradict server/discover
 MCP-CARD-3 S | card and catalog are public, below the endpoint and at the well-known path, and tell no secrets
 MCP-CARD-4 S | their media types, CORS headers, ETag, 304 and an hour of caching
-MCP-EVENTS-1 S | the draft of events: a webhook may also be signed with ed25519 (v1a), by a key the receiver finds
+MCP-EVENTS-1 S | in the draft of events, a webhook may also be signed with ed25519 (v1a), by a key that receivers find
 MCP-9.2 C | annotations are not trusted
 MCP-9.4 S | arguments that do not fit are a tool error
 MCP-10.2 S | Python types map to their JSON Schema
