@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from zipfile import ZipFile
 
+from tests.peers.places import free_port
 from tests.tooling.evals.template_recordings import ROOT
 
 FOLDER: Final = ROOT / ".models"
@@ -33,7 +34,7 @@ SHA256: Final = "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb04
 _SERVE: Final = """
 import sys, xllamacpp
 given = xllamacpp.CommonParams()
-given.model.path, given.hostnames, given.port = sys.argv[1], ["127.0.0.1"], 0
+given.model.path, given.hostnames, given.port = sys.argv[1], ["127.0.0.1"], int(sys.argv[2])
 given.n_ctx, given.n_parallel, given.use_jinja, given.warmup = 8192, 1, True, False
 given.cpuparams.n_threads = given.cpuparams_batch.n_threads = 1
 given.cpuparams.poll = given.cpuparams_batch.poll = 0
@@ -75,9 +76,9 @@ def _download_part(part: str) -> bytes:
 
 
 @contextmanager
-def serve_model() -> Iterator[str]:
+def serve_model() -> Generator[str]:
     """The address of the model, on loopback, until the block ends."""
-    command = [PYTHON, "-c", _SERVE, WEIGHTS]
+    command = [PYTHON, "-c", _SERVE, WEIGHTS, str(free_port())]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             assert process.stdout is not None
