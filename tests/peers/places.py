@@ -101,7 +101,7 @@ async def _served(program: list[str], variables: Mapping[str, str]) -> AsyncGene
     environment["MEMBERS_URL"] = _by_name(address)
     server = await asyncio.create_subprocess_exec(*command, env=environment, stdin=asyncio.subprocess.DEVNULL)
     try:
-        await until(lambda: _listens(port), 30)
+        await until(lambda: _listens(port), 120)
         yield address
     finally:
         if server.returncode is None:
