@@ -8,7 +8,8 @@ on both machines before it is acknowledged.
 A connection that breaks on the way leaves open whether a change happened. Each row therefore has the id of the change
 that wrote it. On a new connection the store waits for the lock of the space, looks for that id, writes the row again as
 it is, and acknowledges the change if it was there. If not, it raises StoreUnavailable and does not repeat the change:
-the first attempt may still be on its way, and could undo what others wrote in between. What only reads is repeated once.
+the first attempt may still be on its way, and could undo what others wrote in between. What only reads is repeated
+once.
 
 Nothing here belongs to a session of Postgres: no prepared statement, no setting, no lock outlives its transaction. So
 a pooler may give each transaction to another session. Only `follow` listens, and where it can't, it looks at a table.
