@@ -195,13 +195,19 @@ def check_events(history: History) -> Iterator[Violation]:
 def _check_poller(client: str, polls: list[Operation], log: list[str], history: History) -> Iterator[Violation]:
     """A poller gets what the log has, from the beginning on, unless it is told otherwise."""
     received: list[str] = []
-    kept = set(log)
+    kept, taken_back = set(log), 0
     for each in polls:
         if each.result["truncated"]:
             return
-        ids = [id for id, _ in each.result["events"]]
-        received += [id for id in ids if id in kept or not history.may_be_taken_back(each)]
-    if received == log[: len(received)]:
+        for id, _ in each.result["events"]:
+            if id in kept or not history.may_be_taken_back(each):
+                received.append(id)
+            else:
+                taken_back += 1
+    # Where an event was that was taken back, another may be now: that one does not come any more.
+    end = len(received) + taken_back
+    missed = [id for id in log[:end] if id not in set(received)][:taken_back]
+    if received in (log[: len(received)], [id for id in log if id not in missed][: len(received)]):
         return
     if again := [id for id, times in Counter(received).items() if times > 1]:
         yield Violation("event-once", f"{client} got events twice, {_some(again)}")

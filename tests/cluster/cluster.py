@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.families.clocks import library
-from tests.cluster.machines import Network, find_children
+from tests.cluster.machines import PREFIX, Network, find_children
 from tests.cluster.stores import (
     POSTGRES_MACHINES,
     POSTGRES_PORT,
@@ -142,7 +142,7 @@ class Cluster:
 
     def __init__(self, number: int = 0, code: Path = ROOT, mutant: str = "") -> None:
         self.code = code
-        self.folder = Path(tempfile.mkdtemp(prefix="dscluster-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{os.getpid()}-"))
         self.folder.chmod(0o755)
         self.network = Network(MACHINES, number)
         self.history = self.folder / "history.jsonl"

@@ -22,6 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from tests.waiting import is_running
+
 PREFIX = "dscluster"
 NETWORK = "10.77.0.0/16"
 WIRE = "wire"
@@ -161,10 +163,19 @@ class Network:
 def remove_leftovers() -> None:
     """Remove what campaigns have left that did not come to their end."""
     for name in _list_namespaces():
-        tag, _, rest = name.partition("-")
-        owner = rest.partition("-")[0]
-        if tag == PREFIX and owner.isdigit() and int(owner) != os.getpid() and not Path(f"/proc/{owner}").exists():
+        if _is_left(name):
             _remove(name)
+    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        place = line.split()[1]
+        if any(_is_left(part) for part in Path(place).parts):
+            subprocess.run(["umount", "-l", place], capture_output=True, check=False)
+
+
+def _is_left(name: str) -> bool:
+    """Whether a namespace or a folder belongs to a campaign whose process is gone."""
+    tag, _, rest = name.partition("-")
+    owner = rest.partition("-")[0]
+    return tag == PREFIX and owner.isdigit() and not is_running(int(owner))
 
 
 def _list_namespaces() -> list[str]:

@@ -89,6 +89,9 @@ def test_what_a_primary_without_its_standby_has_shown_may_be_taken_back():
     assert promises(told) == {"event-order"}
     assert promises(told, unsynced=[(0.0, 9.0)]) == set()
     told = Told().add("emit", name="a").add("emit", name="b").poll("x", "b").poll("a", "b", client="final")
+    assert promises(told) == {"event-order"}
+    assert promises(told, unsynced=[(0.0, 9.0)]) == set()
+    told = Told().add("emit", name="a").add("emit", name="b").poll("b").poll("a", "b", client="final")
     assert promises(told, unsynced=[(0.0, 9.0)]) == {"event-order"}
 
 

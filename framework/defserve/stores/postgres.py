@@ -309,9 +309,7 @@ class PostgresStore:
                     async with connection.transaction():
                         await connection.execute(_LOCK, [key])
                         found = await connection.execute(self.address.make_sql(_CONFIRM_CHANGE), [space, names, id])
-                        has_happened = await found.fetchone() is not None
-                    # Only now is it committed, on the standby too.
-                    return has_happened  # noqa: RET504
+                        return await found.fetchone() is not None
         return False
 
     async def _run_statement(

@@ -279,7 +279,7 @@ class StoredAuditLog:
         self._head = (await self._store.get(self._space, [HEAD])).get(HEAD)
         if self._head != signed:
             return False
-        # What is read may be on the primary alone. What is written after it is kept, and so is all before.
+        # What is read may be on the primary of a database alone. What is written is kept, and so is all before it.
         await self._store.change(StoreChange(self._space, put={HEAD: signed}, expect={HEAD: signed}))
         return True
 

@@ -170,6 +170,18 @@ async def test_a_log_that_was_lost_is_another_one():
     assert (page.is_truncated, [event.data["n"] for event in page.events]) == (True, [2, 3])
 
 
+async def test_who_has_read_what_a_failover_took_back_is_told():
+    log = make_log()
+    await log.append("pushed", {}, {"n": 1})
+    end = await log.find_end("pushed")
+    read_further = Cursor(end.epoch, end.number + 2)
+    page = await log.read_page("pushed", read_further)
+    assert (page.is_truncated, page.cursor) == (True, end)
+    await log.append("pushed", {}, {"n": 2})
+    page = await log.read_page("pushed", page.cursor)
+    assert (page.is_truncated, [event.data["n"] for event in page.events]) == (False, [2])
+
+
 async def test_a_cursor_of_a_lost_log_that_is_empty_leads_on():
     cursor, after = await make_log().find_end("pushed"), make_log()
     page = await after.read_page("pushed", cursor)

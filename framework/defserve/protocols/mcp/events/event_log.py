@@ -111,7 +111,8 @@ class LogHead(NamedTuple):
 
 
 class LogPage(NamedTuple):
-    """Some events, and where to go on. `is_truncated`: events between the cursor and the first of these are gone."""
+    """Some events, and where to go on. `is_truncated`: events between the cursor and the first of these are gone, or
+    those before the cursor are."""
 
     events: list[Occurrence]
     cursor: Cursor
@@ -285,6 +286,8 @@ class EventLog:
             return LogPage([], await self.find_end(name), True, False)
         is_truncated = cursor.epoch != head.epoch or cursor.number < head.first
         number = head.first if is_truncated else min(cursor.number, head.next)
+        # A failover has taken back what this reader was given already.
+        is_truncated = is_truncated or cursor.number > head.next
         oldest = self.now() - min(self._settings.max_age * 1000, max_age_ms if max_age_ms is not None else float("inf"))
         while number < head.next:
             upto = min(number + min(limit, MAX_BATCH), head.next)
