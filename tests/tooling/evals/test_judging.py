@@ -101,12 +101,22 @@ def test_a_forbidden_tool_fails_whatever_else_is_right() -> None:
 
 @pytest.mark.parametrize("expect", ["none", "lend"])
 @pytest.mark.parametrize(
-    "text", ["", "  ", '<tool_call>{"a": 1}</tool_call>', 'Sure: {"name": "lend", "arguments": {}}', "[TOOL_CALLS] x"]
+    "text",
+    [
+        *("", "  ", '<tool_call>{"a": 1}</tool_call>', "[TOOL_CALLS] x"),
+        *('Sure: {"name": "lend", "arguments": {}}', '```json\n{"name": "greet", "arguments": {}}\n```'),
+        '[{"function": "greet", "parameters": {}}]',
+    ],
 )
 def test_what_is_no_answer_is_malformed_also_if_none_is_expected(expect: str, text: str) -> None:
     found = judge(expect, text=text)
     assert (found.passed, found.called) == (False, "malformed")
     assert "turn it on" in found.reason
+
+
+def test_json_that_is_no_call_is_an_answer() -> None:
+    assert judge("none", text='{"name": "Ada", "born": 1815}').passed
+    assert judge("none", text='Such as {"name": "greet", "arguments": {}}').passed
 
 
 def test_arguments_that_are_no_object_are_malformed() -> None:

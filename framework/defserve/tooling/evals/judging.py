@@ -171,13 +171,18 @@ def _describe_wrong_tool(missing: ExpectedCall, wrong: Sequence[ModelCall], fact
 
 _CALL_MARKS: Final = re.compile(r"<tool_call>|<\|tool_call|\[TOOL_CALLS\]|<function[=_ ]|<\|python_tag\|>|<invoke ")
 _NAMED: Final = re.compile(r'"(?:name|function|tool|tool_name)"\s{0,8}:\s{0,8}"([^"\\]{1,128})"')
+_CALL_OBJECT: Final = re.compile(r"(?:```\w{0,16}\s{1,8})?[\[{]")
+_ARGUMENTS: Final = re.compile(r'"(?:arguments|args|parameters|input)"\s{0,8}:')
 
 
 def _find_broken_answer(answer: ModelAnswer, tools: Mapping[str, Any]) -> str:
     text = answer.text[:20_000]
     if not text.strip():
         return "the answer is empty"
-    if _CALL_MARKS.search(text) or any(name in tools for name in _NAMED.findall(text)):
+    names = _NAMED.findall(text)
+    # An answer that is nothing but a call is one, even of a tool that does not exist.
+    is_call = bool(names and _CALL_OBJECT.match(text.lstrip()) and _ARGUMENTS.search(text))
+    if is_call or _CALL_MARKS.search(text) or any(name in tools for name in names):
         return "a call was written as text"
     return ""
 
