@@ -42,6 +42,9 @@ SETS: Final = (
     QuestionSet("details", enough=26),
     QuestionSet("held_out", enough=56, held_out=True),
     QuestionSet("strangers", enough=24, held_out=True),
+    QuestionSet("november_worked_with", enough=38),
+    QuestionSet("november_final", enough=39, held_out=True),
+    QuestionSet("november_reported", enough=10, held_out=True),
 )
 
 
