@@ -26,13 +26,13 @@
     text: { weight: 0.5, b: 0.7 },
     code: { weight: 0.3, b: 0.5 },
   };
-  const PHRASE_FIELDS = { asked: { weight: 8, b: 0.5 } };
+  const PHRASE_FIELDS = { asked: { weight: 8, b: 0.75 } };
   // Explanations before lists. Whoever types a name looks for the list: API is the generated reference.
   const KINDS = { Learn: 1, Guides: 1, Cookbook: 0.85, Protocols: 0.8, Project: 0.8, Reference: 0.8, API: 0.6 };
   const SATURATION = 8; // the k1 of BM25
   const MAX_RARITY = 1.75; // what a rare word counts at most: questions are full of words that just happen to be rare
   const SECTION_SHARE = 0.45; // what the best section counts, beside its page
-  const PHRASE_SHARE = 0.45; // and what the best of the things people ask does
+  const PHRASE_SHARE = 0.15; // and what the best phrase of what people ask does: its rare words count in full
   const COVERAGE = 0.6; // how much is lost with words that a page does not have
   const ENOUGH = 0.1; // what a word is worth on a page that has it
   const SAME = 0.35; // a word that means the same, beside the word itself
@@ -110,7 +110,8 @@
   // The index ------------------------------------------------------------------------------------------------------
 
   class Index {
-    constructor(fields) {
+    constructor(fields, maxRarity = MAX_RARITY) {
+      this.maxRarity = maxRarity;
       this.names = Object.keys(fields);
       this.fields = Object.values(fields);
       this.sums = this.names.map(() => 0);
@@ -165,7 +166,7 @@
         for (const [word, weight] of alternatives)
           for (const [number, value] of this.postings.get(word) ?? [])
             values.set(number, Math.max(values.get(number) ?? 0, weight * value));
-        const rarity = Math.min(MAX_RARITY, Math.log(1 + this.documents.length / (values.size + 0.5)));
+        const rarity = Math.min(this.maxRarity, Math.log(1 + this.documents.length / (values.size + 0.5)));
         whole += rarity;
         for (const [number, value] of values) {
           add(worth, number, rarity * value);
@@ -180,7 +181,7 @@
   let items = [];
   let pages = new Index(PAGE_FIELDS);
   let sections = new Index(SECTION_FIELDS);
-  let phrases = new Index(PHRASE_FIELDS);
+  let phrases = new Index(PHRASE_FIELDS, Infinity);
   let empty = new Set(); // words that say nothing
   const synonyms = new Map(); // stem → stems
   const stemsByWord = new Map(); // of all words of all pages
@@ -231,7 +232,7 @@
     readWords(config.words);
     pages = new Index(PAGE_FIELDS);
     sections = new Index(SECTION_FIELDS);
-    phrases = new Index(PHRASE_FIELDS);
+    phrases = new Index(PHRASE_FIELDS, Infinity);
     const open = []; // the page whose sections are being read
     const close = () => open.splice(0).forEach(({ texts, about }) => pages.add(texts, about));
     for (const [id, item] of items.entries()) {
