@@ -1,7 +1,8 @@
 // The search of the site, in place of the theme's own. It ranks pages, and leads to the section of a page that fits
 // best.
 //
-//   index:    words without their endings, counted by field: title, headings, links, first sentence, text, code
+//   index:    words without their endings, counted by field: title, headings, links, what people ask, first sentence,
+//             text, code
 //   question: words without those that say nothing, with words that mean the same, with typos repaired
 //   rank:     BM25F of the page, and of its best section; a page that has all words before one that has some
 //
@@ -13,6 +14,7 @@
     title: { weight: 4, b: 0.1 },
     headings: { weight: 3.5, b: 0.4 },
     links: { weight: 3.5, b: 0.6 },
+    asked: { weight: 1, b: 0.5 },
     lead: { weight: 3.5, b: 0.2 },
     text: { weight: 0.5, b: 0.5 },
     code: { weight: 0.3, b: 0.8 },
@@ -20,14 +22,17 @@
   const SECTION_FIELDS = {
     title: { weight: 8, b: 0.2 },
     links: { weight: 3, b: 0.6 },
+    asked: { weight: 1.5, b: 0.5 },
     text: { weight: 0.5, b: 0.7 },
     code: { weight: 0.3, b: 0.5 },
   };
+  const PHRASE_FIELDS = { asked: { weight: 8, b: 0.75 } };
   // Explanations before lists. Whoever types a name looks for the list: API is the generated reference.
   const KINDS = { Learn: 1, Guides: 1, Cookbook: 0.85, Protocols: 0.8, Project: 0.8, Reference: 0.8, API: 0.6 };
   const SATURATION = 8; // the k1 of BM25
   const MAX_RARITY = 1.75; // what a rare word counts at most: questions are full of words that just happen to be rare
   const SECTION_SHARE = 0.45; // what the best section counts, beside its page
+  const PHRASE_SHARE = 0.15; // and what the best phrase of what people ask does: its rare words count in full
   const COVERAGE = 0.6; // how much is lost with words that a page does not have
   const ENOUGH = 0.1; // what a word is worth on a page that has it
   const SAME = 0.35; // a word that means the same, beside the word itself
@@ -105,7 +110,8 @@
   // The index ------------------------------------------------------------------------------------------------------
 
   class Index {
-    constructor(fields) {
+    constructor(fields, maxRarity = MAX_RARITY) {
+      this.maxRarity = maxRarity;
       this.names = Object.keys(fields);
       this.fields = Object.values(fields);
       this.sums = this.names.map(() => 0);
@@ -160,7 +166,7 @@
         for (const [word, weight] of alternatives)
           for (const [number, value] of this.postings.get(word) ?? [])
             values.set(number, Math.max(values.get(number) ?? 0, weight * value));
-        const rarity = Math.min(MAX_RARITY, Math.log(1 + this.documents.length / (values.size + 0.5)));
+        const rarity = Math.min(this.maxRarity, Math.log(1 + this.documents.length / (values.size + 0.5)));
         whole += rarity;
         for (const [number, value] of values) {
           add(worth, number, rarity * value);
@@ -175,6 +181,7 @@
   let items = [];
   let pages = new Index(PAGE_FIELDS);
   let sections = new Index(SECTION_FIELDS);
+  let phrases = new Index(PHRASE_FIELDS, Infinity);
   let empty = new Set(); // words that say nothing
   const synonyms = new Map(); // stem → stems
   const stemsByWord = new Map(); // of all words of all pages
@@ -201,12 +208,13 @@
       for (const one of stems(things)) for (const other of stems(kind)) link(one, other);
   };
 
-  const readItem = ({ title, text, links = "" }) => {
+  const readItem = ({ title, text, links = "", asked = [] }) => {
     const code = [];
     const prose = text.replace(/<pre>.*?<\/pre>/gs, block => (code.push(toText(block)), " "));
     return {
       title: stemsIn(toText(title)),
       links: stemsIn(links),
+      asked: stemsIn(asked.join(" ")),
       text: stemsIn(toText(prose)),
       code: stemsIn(code.join(" ")),
     };
@@ -224,6 +232,7 @@
     readWords(config.words);
     pages = new Index(PAGE_FIELDS);
     sections = new Index(SECTION_FIELDS);
+    phrases = new Index(PHRASE_FIELDS, Infinity);
     const open = []; // the page whose sections are being read
     const close = () => open.splice(0).forEach(({ texts, about }) => pages.add(texts, about));
     for (const [id, item] of items.entries()) {
@@ -237,13 +246,16 @@
       } else {
         const [page] = open;
         page.texts.headings = page.texts.headings.concat(texts.title);
-        for (const name of ["text", "code", "links"]) page.texts[name] = page.texts[name].concat(texts[name]);
+        for (const name of ["text", "code", "links", "asked"]) page.texts[name] = page.texts[name].concat(texts[name]);
       }
-      sections.add(texts, { id, page: pages.documents.length });
+      const about = { id, page: pages.documents.length };
+      sections.add(texts, about);
+      for (const phrase of item.asked ?? []) phrases.add({ asked: stemsIn(phrase) }, about);
     }
     close();
     pages.finish();
     sections.finish();
+    phrases.finish();
     parts = new Map([...stemsByWord.keys()].flatMap(partsOf).map(part => [part, stem(part)]));
   };
 
@@ -303,19 +315,26 @@
 
   const isInReference = name => pages.postings.get(name).some(([number]) => pages.documents[number].kind === "API");
 
-  // The best section of each page that has something to say, the best page first.
-  const findSections = (input, terms) => {
-    const best = new Map(); // number of a page → its best section
-    for (const [number, worth] of sections.rank(terms)) {
-      const { page, id } = sections.documents[number];
+  // Number of a page → the best of its sections, or phrases.
+  const findBest = (index, terms) => {
+    const best = new Map();
+    for (const [number, worth] of index.rank(terms)) {
+      const { page, id } = index.documents[number];
       if (worth > (best.get(page)?.worth ?? 0)) best.set(page, { id, worth });
     }
+    return best;
+  };
+
+  // The best section of each page that has something to say, the best page first.
+  const findSections = (input, terms) => {
+    const best = findBest(sections, terms);
+    const asked = findBest(phrases, terms);
     const isForName = namesIn(input).some(isInReference);
     const results = [...pages.rank(terms)].map(([number, worth]) => {
       const { id, kind } = pages.documents[number];
       const section = best.get(number) ?? { id, worth: 0 };
       const factor = isForName ? 1 : (KINDS[kind] ?? 1);
-      return { id: section.id, worth: (worth + SECTION_SHARE * section.worth) * factor };
+      return { id: section.id, worth: (worth + SECTION_SHARE * section.worth + PHRASE_SHARE * (asked.get(number)?.worth ?? 0)) * factor };
     });
     return results.sort((one, other) => other.worth - one.worth).map(({ id }) => id);
   };

@@ -1,4 +1,5 @@
-"""What the search of the site is given besides the pages: words that mean the same, and what links say of a page."""
+"""What the search of the site is given besides the pages: words that mean the same, what links say of a page, and what
+people ask that it answers."""
 
 from __future__ import annotations
 
@@ -28,10 +29,12 @@ def write(pages: Pages, site: Path = SITE) -> None:
     """Add to the index that the generator wrote, and put our search where the theme has its own."""
     index: dict[str, Any] = json.loads((site / "search.json").read_text("utf-8"))
     index["config"]["words"] = words()
-    links = collect_links(pages)
+    links, asked = collect_links(pages), collect_asked()
     for item in index["items"]:
         if said := links.get(item["location"]):
             item["links"] = ". ".join(sorted(said))
+        if phrases := asked.get(item["location"]):
+            item["asked"] = phrases
     text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
     (site / "search.json").write_text(text, encoding="utf-8")
     # Where the site is opened as a file, nothing can be fetched, and this one is a script.
@@ -43,6 +46,16 @@ def write(pages: Pages, site: Path = SITE) -> None:
 def words() -> dict[str, Any]:
     """Words that say nothing, and words that mean the same, for all pages."""
     return tomllib.loads((THEME / "words.toml").read_text("utf-8"))
+
+
+def collect_asked() -> dict[str, list[str]]:
+    """Address of a page or section to what people ask that it answers, in their words."""
+    asked: dict[str, dict[str, list[str]]] = tomllib.loads((THEME / "asked.toml").read_text("utf-8"))
+    return {
+        f"{page}.html" + (f"#{anchor}" if anchor else ""): phrases
+        for page, sections in asked.items()
+        for anchor, phrases in sections.items()
+    }
 
 
 def collect_links(pages: Pages) -> dict[str, set[str]]:

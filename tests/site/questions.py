@@ -34,14 +34,18 @@ class QuestionSet(NamedTuple):
 
 
 SETS: Final = (
-    QuestionSet("newcomers", enough=68),
-    QuestionSet("users", enough=41),
-    QuestionSet("worked_with", enough=55),
-    QuestionSet("fastmcp_users", enough=43),
-    QuestionSet("fastmcp_problems", enough=43),
-    QuestionSet("details", enough=26),
-    QuestionSet("held_out", enough=56, held_out=True),
-    QuestionSet("strangers", enough=24, held_out=True),
+    QuestionSet("newcomers", enough=74),
+    QuestionSet("users", enough=42),
+    QuestionSet("worked_with", enough=59),
+    QuestionSet("fastmcp_users", enough=42),
+    QuestionSet("fastmcp_problems", enough=44),
+    QuestionSet("details", enough=41),
+    QuestionSet("held_out", enough=61, held_out=True),
+    QuestionSet("strangers", enough=27, held_out=True),
+    QuestionSet("november_worked_with", enough=38),
+    QuestionSet("november_final", enough=43, held_out=True),
+    QuestionSet("november_reported", enough=12, held_out=True),
+    QuestionSet("november_last", enough=40, held_out=True),
 )
 
 
