@@ -158,6 +158,10 @@ class Network:
             _remove(self.namespace(name))
         for process in self._running:
             process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
 
 
 def remove_leftovers() -> None:
