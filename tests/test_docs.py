@@ -28,6 +28,7 @@ from defserve.server.web import CHALLENGE_VARIABLE
 from defserve.server.workers.supervisor import RESTARTS, UP
 from defserve.stores import identity
 from defserve.stores.audit import log_file
+from tests.imports import PACKAGE
 from tests.rows import for_each_row
 
 ROOT = Path(__file__).parents[1]
@@ -101,6 +102,30 @@ def test_the_first_call_of_the_readme_prints_what_it_says(tmp_path: Path, capsys
     command, said = line[0].replace("calc.py", str(server)), line[1]
     assert main(command.split()) == 0
     assert capsys.readouterr().out == f"{said}\n"
+
+
+def missing_files(text: str) -> list[str]:
+    """The modules that a page names and that aren't there: from a root, or from a folder named before in its line."""
+    missing: list[str] = []
+    for line in text.splitlines():
+        folders = [ROOT, PACKAGE]
+        for name in re.findall(r"`([\w./-]+(?:\.py|/))`", line):
+            found = next((path for folder in reversed(folders) if (path := folder / name).exists()), None)
+            if found is not None:
+                folders += [found] if found.is_dir() else [found.parent]
+            elif name.endswith(".py"):
+                missing.append(name)
+    return missing
+
+
+def test_every_module_that_the_map_names_is_there():
+    assert missing_files(text_of("ARCHITECTURE.md")) == []
+
+
+def test_a_module_that_is_gone_is_noticed_on_the_map():
+    line = "| evals | `tooling/evals/judging.py`; `improving.py`; `statistics.py` |"
+    assert missing_files(line) == ["statistics.py"]
+    assert missing_files("`improving.py`, `core/no_such_module.py`") == ["improving.py", "core/no_such_module.py"]
 
 
 def test_every_limit_is_in_the_table():

@@ -140,8 +140,9 @@ and `binding` check caller and arguments, the function runs, `results` packs wha
 through the call and the session to the transport, which writes it.
 
 Below: the files that one `tools/call` of the stateless era visits, in the order of the first visit. Everything is warm:
-the head of the request came before, and so did the offer. `tests/test_walks.py` holds the numbers; `python -m
-tests.walks` writes this section.
+the head of the request came before, and so did the offer. Over HTTP `tools` comes before the session: it says which
+arguments are repeated as headers, and the two must agree. `spare_tasks` are eager tasks for Python 3.11.
+`tests/test_walks.py` holds the numbers; `python -m tests.walks` writes this section.
 
 {lines}
 """

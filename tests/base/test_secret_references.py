@@ -43,7 +43,7 @@ def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert reader.read_secret(f"file:{path}") == "first"
     path.write_text("second\r\n")
     assert reader.read_secret(f"file:{path}") == "second"
-    assert reader.list_known_values(f"file:{path}") == ("second", "first")
+    assert reader.list_recent_values(f"file:{path}") == ("second", "first")
 
 
 def test_a_mount_that_swaps_a_link_is_noticed(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_events_are_given_in_pages():
     store = MemoryEvents()
     for number in range(5):
         store.append("call", b"%d" % number)
-    stream = store.open_stream("call")
+    stream = store.get_or_open_stream("call")
     assert [event.number for event in stream.list_events_after(1, 2)] == [2, 3]
 
 
@@ -104,7 +104,7 @@ def test_results_and_requests_stay_however_many_messages_pass(kind: StoredEventK
     for n in range(50):
         store.append("call", b"%d" % n)
     assert after(store, "call") == [b"kept" * 100, b"47", b"48", b"49"]
-    (first, *_) = store.open_stream("call").list_events_after(0)
+    (first, *_) = store.get_or_open_stream("call").list_events_after(0)
     assert first.kind == kind
 
 
@@ -145,7 +145,7 @@ def test_a_session_over_its_bytes_loses_finished_streams_first_and_then_the_olde
 
 def test_the_stream_just_appended_to_stays_though_it_is_the_oldest():
     store = MemoryEvents(held=10)
-    store.open_stream("old")
+    store.get_or_open_stream("old")
     store.append("new", b"01234", kind="result")
     store.append("old", b"0123456789", kind="result")
     assert after(store, "old") == [b"0123456789"]
@@ -162,7 +162,7 @@ def test_one_result_larger_than_the_session_may_hold_is_kept_while_it_is_the_new
 
 def test_a_stream_that_goes_on_is_not_finished():
     store = MemoryEvents(finished=1)
-    store.open_stream("session")
+    store.get_or_open_stream("session")
     store.finish_stream("session")
     store.append("session", b"1")
     for n in range(5):
@@ -196,7 +196,7 @@ def test_who_sent_an_event_hears_when_it_was_dropped():
     store, heard = MemoryEvents(events=2), list[int]()
     for number in range(1, 7):
         store.append("session", b"x")
-        store.open_stream("session").untaken[number] = lambda number=number: heard.append(number)
+        store.get_or_open_stream("session").untaken[number] = lambda number=number: heard.append(number)
     assert heard == [1, 2, 3, 4]
     store.drop_events()
     assert heard == [1, 2, 3, 4, 5, 6]
@@ -221,7 +221,7 @@ class Reader:
             self.seen.append(data)
 
     def resume(self, store: MemoryEvents, stream: str) -> None:
-        found = store.open_stream(stream).list_events_after(self.last)
+        found = store.get_or_open_stream(stream).list_events_after(self.last)
         self.on_the_way = [(event.number, event.data) for event in found]
 
 

@@ -294,7 +294,7 @@ class ClosedWithoutResponse(BrokenHttpConnection):
 # -- The head of a response: its status line and headers. Parsed strictly, since it decides where the response ends.
 
 
-MAX_HEAD_BYTES: Final = 64 * 1024
+MAX_RESPONSE_HEAD_BYTES: Final = 64 * 1024
 
 STATUS_LINE: Final = re.compile(r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: (.*))?")
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
@@ -419,8 +419,8 @@ class ResponseFraming:
         while True:
             found = END_OF_HEAD.search(data, searched)
             size = found.end() if found else len(data)
-            if self._heads + size > MAX_HEAD_BYTES:
-                raise BrokenHttpConnection(f"the head of the response has more than {MAX_HEAD_BYTES} bytes")
+            if self._heads + size > MAX_RESPONSE_HEAD_BYTES:
+                raise BrokenHttpConnection(f"the head of the response has more than {MAX_RESPONSE_HEAD_BYTES} bytes")
             if found is None:
                 self._rest = data
                 return b""
@@ -508,8 +508,10 @@ class ResponseFraming:
             self._next = Part.CHUNK if self._left else Part.TRAILER
         else:
             self._heads += len(line)
-            if self._heads > MAX_HEAD_BYTES:
-                raise BrokenHttpConnection(f"the response ends with more than {MAX_HEAD_BYTES} bytes of headers")
+            if self._heads > MAX_RESPONSE_HEAD_BYTES:
+                raise BrokenHttpConnection(
+                    f"the response ends with more than {MAX_RESPONSE_HEAD_BYTES} bytes of headers"
+                )
             self.over = not line
 
 

@@ -88,7 +88,7 @@ class SecretReader:
             self._kept[reference] = _Reading((value, *before[:1]), stamp, until)
             return value
 
-    def list_known_values(self, reference: str) -> tuple[str, ...]:
+    def list_recent_values(self, reference: str) -> tuple[str, ...]:
         """What a reference has given, this time and the time before: to be hidden in what is shown."""
         kept = self._kept.get(reference)
         return kept.values if kept is not None else ()

@@ -18,7 +18,7 @@ from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, cast
 
 from defserve.binding.json_schemas import ensure_properties, rebuild_schema, walk_schema
-from defserve.binding.patterns import PatternProblem, TextTooLong, compile_pattern, find_json_pattern_problem
+from defserve.binding.patterns import PatternProblem, TextTooLong, compile_pattern, find_pattern_problem
 from defserve.binding.problems import (
     describe_json_type,
     describe_unknown_name,
@@ -478,7 +478,7 @@ def _lint(node: JsonSchema, wrong: _Wrong) -> None:
 
 
 def _lint_pattern(pattern: str, wrong: _Wrong) -> None:
-    if (problem := find_json_pattern_problem(pattern)) is not None:
+    if (problem := find_pattern_problem(pattern)) is not None:
         raise wrong(
             f"pattern {pattern[:200]!r} {problem.reason}",
             "write it without look-around and back-references, as JSON Schema has it (ECMAScript);"

@@ -84,7 +84,7 @@ def search_pattern(pattern: str, text: str) -> bool:
     return compile_pattern(pattern).search(text)
 
 
-def find_json_pattern_problem(pattern: str) -> PatternProblem | None:
+def find_pattern_problem(pattern: str) -> PatternProblem | None:
     """Why a pattern of JSON Schema cannot be used here, or None."""
     try:
         compile_pattern(pattern)

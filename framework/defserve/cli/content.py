@@ -27,8 +27,8 @@ from defserve.cli.screen_blocks import (
     ScreenBlock,
     StyledLine,
     StyledText,
+    get_plain_text,
     is_tabular,
-    strip_style,
 )
 from defserve.core.json_values import is_array, is_object, read_required_names
 from defserve.errors import UsageError
@@ -212,7 +212,7 @@ def item_lines(item: dict[str, Any], *more: StyledText) -> Iterator[StyledLine]:
 
 def format_signature(item: dict[str, Any]) -> str:
     """`add(a: integer, b: integer = 1)` for a tool, `hi(name, style?)` for a prompt, the URI of a resource."""
-    return "".join(map(strip_style, signature_parts(item)))
+    return "".join(map(get_plain_text, signature_parts(item)))
 
 
 def signature_parts(item: dict[str, Any]) -> list[StyledText]:

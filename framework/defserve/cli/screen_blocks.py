@@ -21,7 +21,7 @@ StyledText: TypeAlias = str | tuple[str, str]
 """A text, or a text and its style."""
 
 
-def strip_style(part: StyledText) -> str:
+def get_plain_text(part: StyledText) -> str:
     return part[0] if isinstance(part, tuple) else part
 
 
@@ -50,7 +50,7 @@ class StyledLine(str):
             for part in parts
             if part
         )
-        made = super().__new__(cls, "".join(map(strip_style, safe)))
+        made = super().__new__(cls, "".join(map(get_plain_text, safe)))
         made.parts, made.hang = safe, hang
         return made
 

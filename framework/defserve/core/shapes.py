@@ -28,7 +28,7 @@ JsonObject = dict[str, Any]
 ShapeClass = TypeVar("ShapeClass", bound=type)
 Value = TypeVar("Value")
 Default = TypeVar("Default")
-ShapeType = TypeVar("ShapeType", bound="WireShape")
+ShapeT = TypeVar("ShapeT", bound="WireShape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,10 @@ def list_of(kind: MemberKind[Value]) -> MemberKind[tuple[Value, ...]]:
     return MemberKind("a list", read, lambda items: [kind.write(item) for item in items])
 
 
-def nested_shape(made: type[ShapeType]) -> MemberKind[ShapeType]:
+def nested_shape(made: type[ShapeT]) -> MemberKind[ShapeT]:
     """An object that has a shape of its own. What is wrong in it is told by its own reader."""
 
-    def read(value: Any) -> ShapeType:
+    def read(value: Any) -> ShapeT:
         if not is_object(value):
             raise ValueError
         return made.from_wire(value)

@@ -262,7 +262,7 @@ class Gateway:
 
     # -- administration ----------------------------------------------------------------------------------
 
-    def find_members(self, participant: str) -> list[TopicMember]:
+    def find_members_named(self, participant: str) -> list[TopicMember]:
         """The members of this name, in all topics. Guests of one name may be several people."""
         return [topic.members[participant] for topic in self.topics.values() if participant in topic.members]
 
@@ -271,7 +271,7 @@ class Gateway:
     ) -> CapabilityChange:
         """Change what a participant may send, in all its topics. It is welcomed again, and the others are told."""
         id, holder, none = one.id, one.holder, frozenset[str]()
-        members = [member for member in self.find_members(id) if member.holder == holder]
+        members = [member for member in self.find_members_named(id) if member.holder == holder]
         self._added[holder] = self._added.get(holder, none) - set(remove) | set(add)
         self._removed[id] = self._removed.get(id, none) - set(add) | set(remove)
         old = one.capabilities.patterns

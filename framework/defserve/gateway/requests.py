@@ -161,7 +161,7 @@ async def _promote(
     wanted = _parse_wanted(request.body)
     if isinstance(wanted, str):
         return make_problem_response(HTTPStatus.BAD_REQUEST, wanted)
-    members = [one for one in gateway.find_members(participant) if wanted.topic in (None, one.topic.name)]
+    members = [one for one in gateway.find_members_named(participant) if wanted.topic in (None, one.topic.name)]
     if not members:
         return make_problem_response(HTTPStatus.NOT_FOUND, "no such participant is connected")
     if len({member.holder for member in members}) > 1:

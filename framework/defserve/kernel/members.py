@@ -55,7 +55,7 @@ class KernelMember:
     ) -> None:
         self.entry, self.environ, self._resolve = entry, environ, resolve
         self.secrets, self._used_secrets = secrets or SecretReader(), dict[str, str]()
-        self.hidden = entry.launch.hidden(environ)
+        self.hidden = entry.launch.make_redactor(environ)
         self.backend: Backend | None = None
         self.problem, self.fix = "", ""
         self.is_stopped = False
@@ -107,7 +107,7 @@ class KernelMember:
         launch = self.entry.launch.fill_variables(self.environ, self.secrets)
         references = self.entry.launch.list_secret_references()
         self._used_secrets = {each: self.secrets.read_secret(each) for each in references}
-        self.hidden = self.entry.launch.hidden(self.environ, self.secrets)
+        self.hidden = self.entry.launch.make_redactor(self.environ, self.secrets)
         how: Any = {"per": launch.per or None, "version": launch.version}
         if launch.url:
             return Remote(
@@ -138,7 +138,7 @@ class KernelMember:
         """
         assert self.backend is not None
         before, hidden = self.entry, self.hidden
-        self.entry, self.hidden = entry, entry.launch.hidden(self.environ, self.secrets)
+        self.entry, self.hidden = entry, entry.launch.make_redactor(self.environ, self.secrets)
         try:
             target = await asyncio.to_thread(self.resolve_target)  # a program may have to print a secret
             self.backend.options = self._options()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from defserve.base.hidden_characters import describe_hidden_characters
-from defserve.binding.patterns import MAX_PATTERN_LENGTH, NonLinearPattern, find_json_pattern_problem
+from defserve.binding.patterns import MAX_PATTERN_LENGTH, NonLinearPattern, find_pattern_problem
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
 from defserve.core.shapes import is_number
 
@@ -150,7 +150,7 @@ def _is_pattern(value: Any) -> bool:
     """Whether it is a regular expression of JavaScript. One that is not enforced here is published all the same."""
     if not isinstance(value, str) or len(value) > MAX_PATTERN_LENGTH:
         return False
-    problem = find_json_pattern_problem(value)
+    problem = find_pattern_problem(value)
     return problem is None or isinstance(problem, NonLinearPattern)
 
 

@@ -14,7 +14,7 @@ from defserve.binding.arguments import ArgumentsSchema
 from defserve.binding.content import Audio, Embedded, Image
 from defserve.binding.explicit_schema import MAX_UNIQUE_ITEMS, ExplicitArgumentsSchema, is_valid_instance
 from defserve.binding.json_schemas import ensure_properties, rebuild_schema, walk_schema
-from defserve.binding.patterns import find_json_pattern_problem
+from defserve.binding.patterns import find_pattern_problem
 from defserve.binding.results import NO_STRUCTURED_CONTENT, PackedResult, ResultPacker
 from defserve.binding.signature import ParsedDocstring, Signature
 from defserve.core.json_values import JsonSchema, as_list, is_array, is_object
@@ -219,7 +219,7 @@ def iter_unenforced_patterns(schema: JsonSchema) -> Iterator[tuple[str, str]]:
         found |= dict.fromkeys((node["pattern"],) if isinstance(node.get("pattern"), str) else ())
         found |= dict.fromkeys(node.get("patternProperties", ()))
     for pattern in found:
-        if (problem := find_json_pattern_problem(pattern)) is not None:
+        if (problem := find_pattern_problem(pattern)) is not None:
             yield pattern, problem.reason
 
 
@@ -227,7 +227,7 @@ def _cheap(schema: JsonSchema) -> JsonSchema:
     made = rebuild_schema(schema, _cheap)
     pattern: Any = made.get("pattern")
     if isinstance(pattern, str):
-        if find_json_pattern_problem(pattern) is not None:
+        if find_pattern_problem(pattern) is not None:
             del made["pattern"]
         else:
             made.setdefault("maxLength", MAX_MATCHED_LENGTH)
@@ -235,7 +235,7 @@ def _cheap(schema: JsonSchema) -> JsonSchema:
         made.setdefault("maxItems", MAX_UNIQUE_ITEMS)
         if made["maxItems"] > MAX_UNIQUE_ITEMS:
             del made["uniqueItems"]
-    if any(map(find_json_pattern_problem, made.get("patternProperties", {}))):
+    if any(map(find_pattern_problem, made.get("patternProperties", {}))):
         del made["patternProperties"]
         made.pop("additionalProperties", None)  # a name may fit a pattern that is not enforced
     return made

@@ -37,7 +37,7 @@ from defserve.protocols.mcp.function import Function
 from defserve.protocols.mcp.items import ANSWER_PARAMS, Item, read_input_answers
 from defserve.protocols.mcp.lifecycle import Dialect, build_cache_hints, get_dialect
 from defserve.protocols.mcp.prompts import Prompt, PromptOptions
-from defserve.protocols.mcp.resources import Resource, ResourceCache, ResourceOptions
+from defserve.protocols.mcp.resources import Resource, ResourceContentsCache, ResourceOptions
 from defserve.protocols.mcp.tools import Tool, ToolOptions
 from defserve.protocols.mcp.transforms import MountPrefix, TransformedArguments
 from defserve.protocols.mgp.security import Security, ToolSecurity
@@ -350,7 +350,7 @@ class RemoteResource(OfBackend, Resource):
     def _send(self, call: Call, arguments: Json) -> Coroutine[Any, Any, Json]:
         return self.backend.relay(call, "resources/read", arguments)
 
-    async def read_contents(self, call: Call, uri: str, values: Json, cache: ResourceCache) -> Json:
+    async def read_contents(self, call: Call, uri: str, values: Json, cache: ResourceContentsCache) -> Json:
         seconds = self.bind_to_call(call)
         if not ANSWER_PARAMS.isdisjoint(call.params):
             await read_input_answers(call)

@@ -92,7 +92,7 @@ class Mounts(Extension):
         backend = Backend(id, target, self._front, options, self._parking, self._keep_task)
         self.backends[id] = backend
         backend.telemetry = self._telemetry
-        self.reserve_prefix(id, backend.prefix)
+        self.claim_prefix(id, backend.prefix)
         return backend
 
     def trace_messages(self, telemetry: TelemetryOptions) -> None:
@@ -101,7 +101,7 @@ class Mounts(Extension):
         for backend in self.backends.values():
             backend.telemetry = telemetry
 
-    def reserve_prefix(self, id: str, prefix: MountPrefix) -> None:
+    def claim_prefix(self, id: str, prefix: MountPrefix) -> None:
         """Names with this prefix are those of one server; backends that offer such names have them taken out."""
         self._front.mounted.add(id, prefix)
         for backend in self.backends.values():

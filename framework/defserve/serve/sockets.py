@@ -397,7 +397,7 @@ FinalReply: TypeAlias = tuple[bytes, int | None]
 """The reply of a call, and its code if it is an error."""
 
 
-class WaitingCall(Protocol):
+class UnfinishedCall(Protocol):
     """A call that is not over. Await its `rest`; then `reply` is there. Or have it sent instead, by `send_reply`."""
 
     @property
@@ -407,7 +407,7 @@ class WaitingCall(Protocol):
     def send_reply(self) -> None: ...
 
 
-CallOrReply: TypeAlias = WaitingCall | FinalReply
+CallOrReply: TypeAlias = UnfinishedCall | FinalReply
 """A call that waits; or its reply, if it does not."""
 
 

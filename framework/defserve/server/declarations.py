@@ -425,7 +425,7 @@ def compose_server(server: Server) -> Composition:
         trace_backends(server.extensions, server.mounts)
     if server.search is not None:
         server.search.check(is_whole=not _is_proxy(server))
-    server.check_mounts()
+    server.check_mount_transforms()
     for child in server.self_and_mounted[:-1]:
         _refuse_left_behind(server, child)
     return composition

@@ -314,7 +314,7 @@ class Server(Declarations):
         mount = ServerMount(self.mcp, other, prefix, options.get("transform"))
         self._mounts.append(mount)
         if self._remote_mounts is not None:
-            self._remote_mounts.reserve_prefix(other.name, mount.prefix)
+            self._remote_mounts.claim_prefix(other.name, mount.prefix)
         self.mgp.mounted.append((f"{prefix}_" if prefix else "", other.mgp))
         self.mgp.events.forward_child_events(other.mgp.events)
 
@@ -467,7 +467,7 @@ class Server(Declarations):
 
     # -- for the layers below ----------------------------------------------------------------------------
 
-    def check_mounts(self) -> None:
+    def check_mount_transforms(self) -> None:
         """Raises UsageError for a transform of a tool that there is not."""
         for mount in self._mounts:
             mount.check_transform()

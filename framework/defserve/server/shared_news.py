@@ -142,7 +142,7 @@ def share_list_changes(news: SessionUpdatePublisher, subscriptions: Subscription
         if not is_own:
             subscriptions.deliver_change_locally(*_change(fields))
 
-    news.add_kind(CHANGE, UpdateKind(deliver, others, subscriptions.notify_everything_changed, find_concerned))
+    news.add_kind(CHANGE, UpdateKind(deliver, others, subscriptions.tell_session_everything_changed, find_concerned))
     if news.is_first:
         subscriptions.share = lambda what, name: news.publish(CHANGE, k=what, v=name)
 

@@ -61,7 +61,7 @@ class MemoryEvents:
         self._busy = ""
         self.bytes = 0
 
-    def open_stream(self, name: str) -> EventStream:
+    def get_or_open_stream(self, name: str) -> EventStream:
         """The stream of this name, which may be new. One that was finished goes on after all."""
         stream = self._streams.get(name)
         if stream is None:
@@ -83,7 +83,7 @@ class MemoryEvents:
         audience: object = None,
     ) -> int:
         """Keep an event and return its number. A `progress` takes the place of an earlier one with its `key`."""
-        stream = self.open_stream(name)
+        stream = self.get_or_open_stream(name)
         held = stream.bytes
         stream.append(data, kind, key if kind == "progress" else None)
         if audience is not None:

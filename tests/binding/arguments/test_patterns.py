@@ -21,7 +21,7 @@ from defserve.binding.patterns import (
     PatternProblem,
     TextTooLong,
     compile_pattern,
-    find_json_pattern_problem,
+    find_pattern_problem,
     search_pattern,
 )
 from defserve.errors import BadArguments
@@ -257,7 +257,7 @@ def test_a_pattern_of_a_schema_means_what_ecmascript_means(pattern: str, text: s
     ],
 )
 def test_a_pattern_that_cannot_be_run_is_told_from_one_that_is_wrong(pattern: str, is_right: bool):
-    problem = find_json_pattern_problem(pattern)
+    problem = find_pattern_problem(pattern)
     assert problem is not None and isinstance(problem, NonLinearPattern) is is_right
 
 

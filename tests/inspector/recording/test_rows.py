@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defserve.inspector.recording.recorder import Recorder
-from defserve.inspector.recording.timeline import MAX_FILTERS, FilterProblem, RowsInUse, TimelineQuery, TimelineRows
+from defserve.inspector.recording.timeline import (
+    MAX_FILTERS,
+    FilterProblem,
+    RecentQueryRows,
+    TimelineQuery,
+    TimelineRows,
+)
 from tests.effort import examples
 
 pytestmark = pytest.mark.anyio
@@ -88,14 +94,14 @@ async def test_many_messages_are_looked_at_in_turns():
 async def test_only_the_filters_in_use_are_kept():
     recorder = Recorder()
     call(recorder, 1)
-    in_use = RowsInUse(recorder)
-    first = await in_use.get_rows(TimelineQuery("a"))
-    assert await in_use.get_rows(TimelineQuery("a")) is first
+    in_use = RecentQueryRows(recorder)
+    first = await in_use.get_current_rows(TimelineQuery("a"))
+    assert await in_use.get_current_rows(TimelineQuery("a")) is first
     for number in range(MAX_FILTERS):
-        await in_use.get_rows(TimelineQuery(str(number)))
-    assert await in_use.get_rows(TimelineQuery("a")) is not first
+        await in_use.get_current_rows(TimelineQuery(str(number)))
+    assert await in_use.get_current_rows(TimelineQuery("a")) is not first
     with pytest.raises(FilterProblem):
-        await in_use.get_rows(TimelineQuery("is:"))
+        await in_use.get_current_rows(TimelineQuery("is:"))
 
 
 STEPS = st.lists(

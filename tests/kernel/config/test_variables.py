@@ -67,7 +67,7 @@ def test_a_secret_that_was_read_is_hidden_and_the_one_before_it_too(tmp_path: Pa
     for text in ("hunter2-old", "hunter3-newer"):
         path.write_text(text)
         assert launch.fill_variables({}, secrets).env["API"] == text
-    hide = launch.hidden({}, secrets)
+    hide = launch.make_redactor({}, secrets)
     assert hide("a hunter3-newer b hunter2-old c") == f"a ${{file:{path}}} b [redacted] c"
 
 
@@ -81,7 +81,7 @@ def test_every_text_of_a_launch_is_filled() -> None:
 
 def test_literal_secrets_of_the_file_are_hidden_too() -> None:
     launch = ServerLaunch("x", env={"API_TOKEN": "hunter22", "MODE": "debug"})
-    assert launch.hidden({})("hunter22 in debug") == "[redacted] in debug"
+    assert launch.make_redactor({})("hunter22 in debug") == "[redacted] in debug"
 
 
 def test_a_short_value_is_hidden_only_where_it_stands_alone() -> None:

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from defserve.serve.http1.request import (
-    KNOWN,
-    MAX_HEAD_BYTES,
+    MAX_KNOWN_HEAD_BYTES,
+    MAX_KNOWN_HEADS,
     NO_KNOWN_HEAD,
     CachedRequestHead,
     RequestHeadCache,
@@ -102,7 +102,7 @@ def test_what_is_more_or_less_than_one_request_is_left_to_the_parser():
         a_request("Upgrade: h2c"),
         a_request("Expect: 100-continue"),
         a_request("Content-Length: 17"),
-        a_request("Accept: " + MAX_HEAD_BYTES * "x"),
+        a_request("Accept: " + MAX_KNOWN_HEAD_BYTES * "x"),
         a_request().replace(b"Content-Length", b"X-Length: 17\r\nContent-Length"),
         a_request().replace(b"Content-Length: ", b"Content-Length:"),
         b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -120,7 +120,7 @@ def test_the_old_version_of_http_is_not_learnt():
 
 def test_too_many_are_forgotten_and_learnt_anew():
     heads = RequestHeadCache()
-    for number in range(KNOWN + 1):
+    for number in range(MAX_KNOWN_HEADS + 1):
         heads.add_head(data := a_request(f"X: {number}"), scope_of(data))
         assert heads.find(data)[0] is not None
     assert heads.find(a_request("X: 0"))[0] is None

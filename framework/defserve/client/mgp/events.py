@@ -18,7 +18,7 @@ from defserve.core.shapes import (
     OBJECT,
     TEXT,
     MemberKind,
-    ShapeType,
+    ShapeT,
     WireShape,
     wire_member,
     wire_shape,
@@ -197,7 +197,7 @@ class ShutdownAnswer(WireShape):
     estimated_drain_ms: int = wire_member("estimated_drain_ms", COUNT, default=0, lenient=True)
 
 
-def read_health(kind: type[ShapeType], reply: dict[str, Any]) -> ShapeType:
+def read_health(kind: type[ShapeT], reply: dict[str, Any]) -> ShapeT:
     """What a server says of its health. Raises PeerError if it gives no status."""
     try:
         return kind.from_wire(reply)

@@ -57,7 +57,7 @@ async def follow_timeline(inspection: Inspection, request: PageRequest) -> Any:
         while True:
             await more.wait()
             more.clear()
-            rows = await inspection.timeline.rows.get_rows(query)
+            rows = await inspection.timeline.rows.get_current_rows(query)
             first, stop = _span(recorder, rows, request)
             request.part_if_changed(
                 {
@@ -77,7 +77,7 @@ async def follow_timeline(inspection: Inspection, request: PageRequest) -> Any:
 
 async def rows(inspection: Inspection, request: PageRequest) -> Any:
     """The rows `start` to `stop` under a filter, and the `version` they are of."""
-    found = await inspection.timeline.rows.get_rows(_query(request))
+    found = await inspection.timeline.rows.get_current_rows(_query(request))
     first, last = _span(inspection.recorder, found, request)
     start = max(0, request.get_integer("start", 0))
     stop = min(request.get_integer("stop", MAX_ROWS), start + MAX_ROWS, last - first)
@@ -88,7 +88,7 @@ async def rows(inspection: Inspection, request: PageRequest) -> Any:
 
 async def find(inspection: Inspection, request: PageRequest) -> Any:
     """The `place` of a message among the rows: of its request, if it has no row. None if neither has one."""
-    found, entry = await inspection.timeline.rows.get_rows(_query(request)), get_message(inspection, request)
+    found, entry = await inspection.timeline.rows.get_current_rows(_query(request)), get_message(inspection, request)
     first, last = _span(inspection.recorder, found, request)
     for seq in (entry.seq, entry.of):
         if seq is not None and found.has(seq) and first <= found.find_row_index(seq) < last:
@@ -130,7 +130,7 @@ async def save(inspection: Inspection, request: PageRequest) -> Any:
     `next` is the row to go on with, None at the end.
     """
     recorder = inspection.recorder
-    found = await inspection.timeline.rows.get_rows(_query(request))
+    found = await inspection.timeline.rows.get_current_rows(_query(request))
     first, last = _span(recorder, found, request)
     place, size, lines = first + max(0, request.get_integer("start", 0)), 0, list[str]()
     stop = min(last, place + SAVED_ROWS)

@@ -23,7 +23,7 @@ class Timeline:
     """The shared part of every page's timeline."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.rows, self.overview = RowsInUse(recorder), Overview(recorder)
+        self.rows, self.overview = RecentQueryRows(recorder), Overview(recorder)
         self._recorder = recorder
         self._told: list[Callable[[], object]] = []
 
@@ -137,14 +137,14 @@ class TimelineRows:
         return has_row and not is_hidden and self._is_kind(entry) and self._filter.is_match(entry)
 
 
-class RowsInUse:
+class RecentQueryRows:
     """The rows of the queries that pages asked for last."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._rows: OrderedDict[TimelineQuery, TimelineRows] = OrderedDict()
 
-    async def get_rows(self, query: TimelineQuery) -> TimelineRows:
+    async def get_current_rows(self, query: TimelineQuery) -> TimelineRows:
         """The rows of a query, up to date. Raises FilterProblem."""
         rows = self._rows.get(query) or TimelineRows(self._recorder, query)
         self._rows[query] = rows

@@ -77,10 +77,10 @@ class ServerLaunch:
         found = (match for text in self.texts() for match in SECRET_REFERENCE.finditer(text))
         return list(dict.fromkeys(match[2] for match in found if not match[1]))
 
-    def hidden(self, environ: Mapping[str, str], secrets: SecretReader | None = None) -> Hidden:
+    def make_redactor(self, environ: Mapping[str, str], secrets: SecretReader | None = None) -> Hidden:
         """Hides what was filled in, and the literal secrets of the file."""
         used = {name: environ[name] for name in names_in(self.texts()) if name in environ}
-        known = {name: secrets.list_known_values(name) for name in self.list_secret_references()} if secrets else {}
+        known = {name: secrets.list_recent_values(name) for name in self.list_secret_references()} if secrets else {}
         used |= {name: values[0] for name, values in known.items() if values}
         # Of a secret that has changed, the value before may still be in what a server writes.
         former = [value for values in known.values() for value in values[1:]]

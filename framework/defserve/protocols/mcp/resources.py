@@ -131,7 +131,7 @@ class Resource(Item[ResourceOptions]):
         described |= {key: value for key, value in optional.items() if value is not None}
         return described | self.metadata(dialect)
 
-    async def read_contents(self, call: Call, uri: str, values: Params, cache: ResourceCache) -> Params:
+    async def read_contents(self, call: Call, uri: str, values: Params, cache: ResourceContentsCache) -> Params:
         """`ReadResourceResult` for one of its URIs; `values` are those of the template's variables."""
         seconds = self.bind_to_call(call)
         if not ANSWER_PARAMS.isdisjoint(call.params):
@@ -159,7 +159,7 @@ class Resources(Extension):
     """The resources of a server. Concrete ones are matched before templates, templates in order."""
 
     def __init__(self) -> None:
-        self.cache = ResourceCache()
+        self.cache = ResourceContentsCache()
         self.late: WaitForLateItems | None = None
         self.unlisted: Callable[[str], Resource | None] | None = None
         """Finds a resource that is in no list."""
@@ -295,7 +295,7 @@ class CachedContents(NamedTuple):
     size: int
 
 
-class ResourceCache:
+class ResourceContentsCache:
     """Contents by URI and protocol version. The least recently read go first. From any thread."""
 
     __slots__ = ("_readings", "_size", "_most", "_clock", "_lock", "changes")

@@ -311,7 +311,7 @@ class Subscriptions(Extension):
                 self._tell_list(self._sessions(engine), name)
                 self._tell_listening(engine, name)
 
-    def notify_everything_changed(self, session: Session) -> None:
+    def tell_session_everything_changed(self, session: Session) -> None:
         """What has changed is no longer known, so a session is told that everything may have."""
         for kind in LIST_CHANGED_FILTERS:
             self._tell_list(self._select_ready([session]), kind)

@@ -23,7 +23,7 @@ from defserve.base.concurrency import BackgroundTasks
 from defserve.core.messages import Notification, Reply, decode
 from defserve.errors import LimitExceeded, Refused
 from defserve.serve.http.redis_log import RedisLog
-from defserve.serve.sockets import FinalReply, WaitingCall, get_client_network
+from defserve.serve.sockets import FinalReply, UnfinishedCall, get_client_network
 from defserve.stores.shared import lua_scripts
 from defserve.stores.shared.worker_link import SharedStoreLink, is_earlier_id, make_preceding_id
 from defserve.stores.store import StoreUnavailable
@@ -94,7 +94,7 @@ class RedisLogs:
     def published(self) -> int:
         return self.link.published
 
-    def hold_reply(self, call: WaitingCall, session: HttpSession | None, published: int) -> WaitingCall:
+    def hold_reply(self, call: UnfinishedCall, session: HttpSession | None, published: int) -> UnfinishedCall:
         return HeldCall(call, partial(self._settle, cast("RedisLog", session.log) if session else None, published))
 
     async def _settle(self, changed: RedisLog | None, published: int) -> None:
@@ -399,7 +399,7 @@ class HeldCall:
 
     __slots__ = ("_call", "_settle", "_is_wanted", "rest", "reply")
 
-    def __init__(self, call: WaitingCall, settle: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, call: UnfinishedCall, settle: Callable[[], Awaitable[None]]) -> None:
         self._call, self._settle, self._is_wanted = call, settle, False
         self.rest: Awaitable[None] | None = self._run()
         self.reply: FinalReply | None = None

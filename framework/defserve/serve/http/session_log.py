@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from defserve.core.service import SessionSharer
     from defserve.serve.http.sessions import HttpSession, HttpSessions
     from defserve.serve.http.streams import ResponseStream, StreamReader
-    from defserve.serve.sockets import WaitingCall
+    from defserve.serve.sockets import UnfinishedCall
 
 Audience: TypeAlias = tuple[Principal, ...] | None
 """Who may read an event of the session's own stream. Empty: everybody. None: who opened the session."""
@@ -211,7 +211,7 @@ class SessionLogs(Protocol):
         Raises StoreUnavailable, and LimitExceeded.
         """
 
-    def hold_reply(self, call: WaitingCall, session: HttpSession | None, published: int) -> WaitingCall:
+    def hold_reply(self, call: UnfinishedCall, session: HttpSession | None, published: int) -> UnfinishedCall:
         """The call as it is answered: when the log has what it has changed, and published since then."""
         ...
 
@@ -267,13 +267,13 @@ class MemoryLog:
     def begin_stream(self, stream: ResponseStream, reader: StreamReader) -> str:
         self._named += 1
         name = f"{self.standalone[:-1]}{self._named}"
-        self._open_events().open_stream(name).owner = reader.exchange.principal
+        self._open_events().get_or_open_stream(name).owner = reader.exchange.principal
         reader.on_stream_begun(name)
         return name
 
     def append(self, name: str, message: WritableMessage) -> None:
         kind, events = find_event_kind(message), self._open_events()
-        stream = events.open_stream(name)
+        stream = events.get_or_open_stream(name)
         number = before = stream.last
         if kind is None or stream.is_over:
             if message.taken is not None:
@@ -335,7 +335,7 @@ class MemoryLog:
         )
 
     async def attach_reader(self, reader: StreamReader, before: str) -> bool:
-        self._open_events().open_stream(reader.name)
+        self._open_events().get_or_open_stream(reader.name)
         if self._unread is not None:
             self._unread.pop(reader.name, None)
         return True
@@ -427,7 +427,7 @@ class MemoryLogs:
         if session is not None and session.is_idle(self.sessions.idle):
             self.sessions.end_session(session)
 
-    def hold_reply(self, call: WaitingCall, session: Any, published: int) -> WaitingCall:
+    def hold_reply(self, call: UnfinishedCall, session: Any, published: int) -> UnfinishedCall:
         return call
 
     async def wait_until_published(self) -> None:

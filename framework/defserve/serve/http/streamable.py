@@ -48,7 +48,7 @@ from defserve.serve.http.request_heads import (
 from defserve.serve.http.session_log import MemoryLogs, SessionLogs
 from defserve.serve.http.sessions import HttpSession, HttpSessions, StreamFullyRead
 from defserve.serve.http.streams import ClientWatch, ResponseStream, SilentStreams
-from defserve.serve.sockets import CallOrReply, FinalReply, HeaderList, WaitingCall
+from defserve.serve.sockets import CallOrReply, FinalReply, HeaderList, UnfinishedCall
 
 if TYPE_CHECKING:
     from defserve.core.extension import Offer
@@ -122,7 +122,7 @@ def _respond(exchange: Exchange, route: ResponseRoute, data: bytes, code: int | 
     return exchange.respond_json(route.statuses.get(code, 200), data)
 
 
-async def _go_on(exchange: Exchange, route: ResponseRoute, call: WaitingCall) -> None:
+async def _go_on(exchange: Exchange, route: ResponseRoute, call: UnfinishedCall) -> None:
     """Finish a call that waits, in the task in which its scopes were opened.
 
     If that takes long, another task answers, so that the call continues even if its client has left.
@@ -205,7 +205,7 @@ class LateAnswer:
 
     __slots__ = ("_exchange", "_route", "_call", "_timer", "task")
 
-    def __init__(self, exchange: Exchange, route: ResponseRoute, call: WaitingCall) -> None:
+    def __init__(self, exchange: Exchange, route: ResponseRoute, call: UnfinishedCall) -> None:
         self._exchange, self._route, self._call = exchange, route, call
         self.task: asyncio.Task[None] | None = None
         route.on_response_started()

@@ -292,7 +292,7 @@ class HttpRequest:
 # -- Heads of earlier requests. A client sends the same head each time, so it is parsed once.
 
 
-KNOWN, MAX_HEAD_BYTES = 512, 4096
+MAX_KNOWN_HEADS, MAX_KNOWN_HEAD_BYTES = 512, 4096
 
 _END = b"\r\n\r\n"
 _LENGTH = b"ength: "
@@ -362,7 +362,7 @@ class RequestHeadCache:
             return None
         if scope["http_version"] != "1.1" or any(name in _OTHERWISE for name, _ in headers):
             return None
-        if len(self._known) >= KNOWN:
+        if len(self._known) >= MAX_KNOWN_HEADS:
             self._known.clear()
         head = self._known[raw] = CachedRequestHead(data, scope)
         return head
@@ -373,7 +373,7 @@ def _split_request(data: bytes) -> tuple[bytes, bytes, bytes]:
 
     Searching for a few characters in one case is fastest. `learn` checks that they are in the right place.
     """
-    end = data.find(_END, 0, MAX_HEAD_BYTES)
+    end = data.find(_END, 0, MAX_KNOWN_HEAD_BYTES)
     at = data.find(_LENGTH, 0, end) + 7
     if end < 0 or at < 7:
         return b"", b"", b""

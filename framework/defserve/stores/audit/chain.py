@@ -179,7 +179,7 @@ def verify_audit_log(
     try:
         check.signed = keys.read_head(Path(head) if head is not None else make_head_path(path))
         with open(path, "rb") as file:
-            check.check_lines(iter_numbered_lines(file))
+            check.follow_lines(iter_numbered_lines(file))
     except AuditLogBroken as bad:
         return check.report(reason=str(bad))
     except (OSError, ValueError) as error:
@@ -236,7 +236,7 @@ class AuditChainCheck:
         self._events = self._lost = self._unsigned = 0
         self._line: int | None = None
 
-    def check_lines(self, lines: Iterable[tuple[int, bytes]]) -> None:
+    def follow_lines(self, lines: Iterable[tuple[int, bytes]]) -> None:
         """Follow the chain, by numbered lines. Raises AuditLogBroken where it breaks, and remembers the line."""
         for self._line, raw in lines:
             if not raw.endswith(b"\n") and len(raw) < MAX_LINE_BYTES:

@@ -304,7 +304,7 @@ class StoredAuditLog:
         try:
             check.signed = head = self._head_of((await self._store.get(self._space, [HEAD])).get(HEAD))
             for first in range(1, head.seq + 1, PAGE):
-                check.check_lines(iter_present_lines(await self._lines(first, head.seq)))
+                check.follow_lines(iter_present_lines(await self._lines(first, head.seq)))
         except AuditLogBroken as bad:
             return check.report(reason=str(bad))
         return check.check_head()

@@ -40,7 +40,7 @@ from defserve.tooling.evals.running import (
     RunOutcome,
     SuiteRunner,
     group_outcomes,
-    judge_recorded,
+    tally_other_recording,
 )
 from defserve.tooling.lint.definitions import ItemDefinition, ServerDefinitions
 from defserve.tooling.lint.wording_rules import find_hidden_text, find_prompt_injections, long_descriptions
@@ -64,7 +64,7 @@ async def compare_with_baseline(
         )
     cases = {outcome.case.name: outcome.case for outcome in outcomes}
     old_definitions = runner.definitions.with_head(baseline.head)
-    old = await judge_recorded(runner, cases.values(), baseline)
+    old = await tally_other_recording(runner, cases.values(), baseline)
 
     async def run_fresh(name: str) -> FreshTallies | None:
         try:

@@ -462,7 +462,9 @@ def group_outcomes(cases: Iterable[EvalCase], outcomes: Iterable[RunOutcome]) ->
     return [CaseOutcome(case, tuple(by_case[case.name])) for case in wanted]
 
 
-async def judge_recorded(runner: SuiteRunner, cases: Iterable[EvalCase], recording: Recording) -> dict[str, Tally]:
+async def tally_other_recording(
+    runner: SuiteRunner, cases: Iterable[EvalCase], recording: Recording
+) -> dict[str, Tally]:
     """The tallies of another recording, by its own definitions. Cases that it does not have are left out."""
     assert recording.head is not None
     older = replace(

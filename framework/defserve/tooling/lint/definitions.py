@@ -139,7 +139,7 @@ class ServedSkill:
     left_out: tuple[tuple[str, str], ...]
 
     @property
-    def manifest(self) -> str:
+    def skill_md(self) -> str:
         return self.files["SKILL.md"].decode()
 
 

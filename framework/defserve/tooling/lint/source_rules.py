@@ -91,11 +91,11 @@ def find_schema_references(found: ServerDefinitions) -> Iterator[LintFinding]:
 def find_unenforced_patterns(found: ServerDefinitions) -> Iterator[LintFinding]:
     """An author's own pattern of this kind was refused when it was declared: these are imported."""
     from defserve.binding.json_schemas import walk_schema
-    from defserve.binding.patterns import find_json_pattern_problem
+    from defserve.binding.patterns import find_pattern_problem
 
     for tool in found.tools:
         for pattern in sorted({text for node in walk_schema(dict(tool.schema)) for text in _patterns(node)}):
-            if (problem := find_json_pattern_problem(pattern)) is not None:
+            if (problem := find_pattern_problem(pattern)) is not None:
                 yield make_finding(
                     tool,
                     f"has the pattern {pattern[:80]!r}, which {problem.reason}: it is published, but not enforced here",
@@ -445,7 +445,7 @@ def find_malformed_skills(found: ServerDefinitions) -> Iterator[LintFinding]:
 def find_missing_skill_files(found: ServerDefinitions) -> Iterator[LintFinding]:
     """Links in `SKILL.md` that lead to no file of the skill."""
     for skill in found.skills:
-        for link in dict.fromkeys(LINK.findall(skill.manifest)):
+        for link in dict.fromkeys(LINK.findall(skill.skill_md)):
             path = unquote(link).removeprefix("./")
             if ":" in path or path.startswith("/") or path in skill.paths:
                 continue

@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from defserve.base.http_connection import MAX_HEAD_BYTES, MAX_LINE_LENGTH, BrokenHttpConnection, ResponseFraming
+from defserve.base.http_connection import (
+    MAX_LINE_LENGTH,
+    MAX_RESPONSE_HEAD_BYTES,
+    BrokenHttpConnection,
+    ResponseFraming,
+)
 from tests.rows import for_each_row
 
 
@@ -121,14 +126,14 @@ def test_many_chunks_are_a_body_as_any_other(size: int, count: int):
     ],
 )
 def test_what_brings_no_body_is_bounded(endless: bytes, again: bytes):
-    times = 2 * MAX_HEAD_BYTES // len(again)
+    times = 2 * MAX_RESPONSE_HEAD_BYTES // len(again)
     for data, places in (
         (endless + again * times, []),
-        (endless + again * times, list(range(0, MAX_HEAD_BYTES * 2, 1000))),
+        (endless + again * times, list(range(0, MAX_RESPONSE_HEAD_BYTES * 2, 1000))),
     ):
         with pytest.raises(BrokenHttpConnection):
             cut(data, places=places)
-    assert MAX_LINE_LENGTH < MAX_HEAD_BYTES
+    assert MAX_LINE_LENGTH < MAX_RESPONSE_HEAD_BYTES
 
 
 @for_each_row("status", [204, 304])

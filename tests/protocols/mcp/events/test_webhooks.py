@@ -61,7 +61,7 @@ async def load_progress(server: Server) -> DeliveryProgress:
     (events,) = [extension for extension in server.extensions if isinstance(extension, Events)]
     records = WebhookRecords(events.store, None)
     (space,) = [space async for space in records.iter_spaces()]
-    (id,) = (await records.read_ledger(space)).ids
+    (id,) = (await records.read_caller_subscriptions(space)).ids
     loaded = await records.load_subscription(space, id)
     assert loaded is not None
     return loaded[1]
@@ -439,7 +439,7 @@ async def rewrite(server: Server, name: str, change: Callable[[Json], Json]) -> 
     """Put a record of the only caller in another form. `*` is its only subscription."""
     records = get_records(server)
     (space,) = [space async for space in records.iter_spaces()]
-    (id,) = (await records.read_ledger(space)).ids
+    (id,) = (await records.read_caller_subscriptions(space)).ids
     name = name.replace("*", id)
     held = json.loads((await records.store.get(space, [name]))[name])
     assert await records.store.change(StoreChange(space, put={name: json.dumps(change(held)).encode()}))
@@ -461,7 +461,7 @@ async def test_the_ledger_of_the_first_form_is_read_and_written_on(receiver: Web
         assert await received(receiver, 1) == [1]
         assert (await subscribe(peer, receiver))["id"] == first["id"]
         (space,) = [space async for space in get_records(again).iter_spaces()]
-        assert (await get_records(again).read_ledger(space)).ids[first["id"]] > 0
+        assert (await get_records(again).read_caller_subscriptions(space)).ids[first["id"]] > 0
 
 
 def add_member(record: Json) -> Json:

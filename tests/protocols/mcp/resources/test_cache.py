@@ -8,7 +8,7 @@ import pytest
 
 from defserve import Context, Server
 from defserve.core.extension import Extension
-from defserve.protocols.mcp.resources import KEY_BYTES, ResourceCache
+from defserve.protocols.mcp.resources import KEY_BYTES, ResourceContentsCache
 from tests.raw import ERAS, HANDSHAKE, STATELESS, raw
 from tests.rows import for_each_row
 
@@ -28,7 +28,7 @@ class Clock:
 def served(clock: Clock) -> Server:
     """A server whose resources count how often they were read."""
     server = Server("s", "1")
-    server.mcp.resources.cache = ResourceCache(clock)
+    server.mcp.resources.cache = ResourceContentsCache(clock)
     server.mcp.subscriptions.forward_updates(server.mcp.resources.cache.drop_contents)
     reads: dict[str, int] = {}
 
@@ -158,7 +158,7 @@ class Shouting(Extension):
 
 
 def test_what_was_begun_before_a_change_is_not_kept():
-    kept = ResourceCache(Clock())
+    kept = ResourceContentsCache(Clock())
     changes = kept.changes
     kept.drop_contents("x://a")
     kept.store_contents("x://a", "v", [{"text": "old"}], TTL, changes)
@@ -166,7 +166,7 @@ def test_what_was_begun_before_a_change_is_not_kept():
 
 
 def test_what_was_not_read_for_longest_goes_first():
-    kept = ResourceCache(Clock(), most=2 * (KEY_BYTES + 6))
+    kept = ResourceContentsCache(Clock(), most=2 * (KEY_BYTES + 6))
     for uri in ("a", "b"):
         kept.store_contents(uri, "v", [{"text": "12345"}], TTL, kept.changes)
     assert kept.find_contents("a", "v") is not None

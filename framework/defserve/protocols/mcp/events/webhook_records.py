@@ -124,8 +124,8 @@ class DeliveryProgress:
 
 
 @dataclass(slots=True)
-class Ledger:
-    """A caller's subscriptions, and until when each address (by its hash) counts as verified.
+class CallerSubscriptions:
+    """The `ledger` of a caller: its subscriptions, and until when each address (by its hash) counts as verified.
 
     `ids` has for each when it was made or refreshed, so that another process sees which of them have changed.
     """
@@ -148,7 +148,7 @@ class WebhookRecords:
 
     async def is_verified(self, space: Space, url: str) -> bool:
         """Whether an address has proved lately that it wants events of this caller."""
-        return (await self.read_ledger(space)).verified.get(hash_text(url), 0) > self.now()
+        return (await self.read_caller_subscriptions(space)).verified.get(hash_text(url), 0) > self.now()
 
     async def count_all(self, max_age: float = 0.0) -> int:
         """How many subscriptions there are, of all callers; or how many there were at most `max_age` seconds ago."""
@@ -157,7 +157,7 @@ class WebhookRecords:
             count = 0
             async for space in self.iter_spaces():
                 with suppress(UnreadableWebhook):
-                    count += len((await self.read_ledger(space)).ids)
+                    count += len((await self.read_caller_subscriptions(space)).ids)
             self._counted = count, self.clock()
         return count
 
@@ -171,7 +171,7 @@ class WebhookRecords:
         now, names = self.now(), (LEDGER, wanted.id, PROGRESS + wanted.id)
         for _ in range(MAX_TRIES):
             found = await self.store.get(space, names)
-            ledger = _parse_ledger(found.get(LEDGER))
+            ledger = _parse_caller_subscriptions(found.get(LEDGER))
             known = Subscription.from_bytes(found[wanted.id]) if wanted.id in found else None
             if wanted.id not in ledger.ids and len(ledger.ids) >= most:
                 raise LimitExceeded("too many webhooks", data={"limit": "webhooks", "max": most})
@@ -260,7 +260,7 @@ class WebhookRecords:
         """Forget a subscription. False if there was none."""
         for _ in range(MAX_TRIES):
             before = (await self.store.get(space, [LEDGER])).get(LEDGER)
-            ledger = _parse_ledger(before)
+            ledger = _parse_caller_subscriptions(before)
             if id not in ledger.ids:
                 return False
             del ledger.ids[id]
@@ -272,8 +272,8 @@ class WebhookRecords:
                 return True
         raise StoreBusy("The webhooks are changed by too many at once", data={"retry_after_ms": 1000})
 
-    async def read_ledger(self, space: Space) -> Ledger:
-        return _parse_ledger((await self.store.get(space, [LEDGER])).get(LEDGER))
+    async def read_caller_subscriptions(self, space: Space) -> CallerSubscriptions:
+        return _parse_caller_subscriptions((await self.store.get(space, [LEDGER])).get(LEDGER))
 
 
 class _AnyNumberOfTimes:
@@ -292,10 +292,10 @@ def hash_text(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _parse_ledger(data: bytes | None) -> Ledger:
+def _parse_caller_subscriptions(data: bytes | None) -> CallerSubscriptions:
     if data is None:
-        return Ledger()
-    ledger = _parse_record(Ledger, data)
+        return CallerSubscriptions()
+    ledger = _parse_record(CallerSubscriptions, data)
     ids: Any = ledger.ids
     if isinstance(ids, list):
         # Before 18 November 2026 it was a list of ids. Nobody knows when they were refreshed, and nobody needs to.

@@ -155,7 +155,7 @@ class Webhooks:
 
     async def _check_room(self, call: Call, space: Space, id: str) -> None:
         """Raises EventError if the caller, or all together, have too many subscriptions."""
-        settings, ids = self._events.settings, (await self.records.read_ledger(space)).ids
+        settings, ids = self._events.settings, (await self.records.read_caller_subscriptions(space)).ids
         if id in ids:
             return
         most = settings.webhooks
@@ -363,7 +363,7 @@ class Deliveries:
         wanted: dict[str, tuple[Space, int]] = {}
         async for space in self._records.iter_spaces():
             try:
-                ledger = await self._records.read_ledger(space)
+                ledger = await self._records.read_caller_subscriptions(space)
             except UnreadableWebhook as error:
                 if space not in self._unreadable:
                     self._unreadable.add(space)
