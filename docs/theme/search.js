@@ -334,7 +334,10 @@
       const { id, kind } = pages.documents[number];
       const section = best.get(number) ?? { id, worth: 0 };
       const factor = isForName ? 1 : (KINDS[kind] ?? 1);
-      return { id: section.id, worth: (worth + SECTION_SHARE * section.worth + PHRASE_SHARE * (asked.get(number)?.worth ?? 0)) * factor };
+      return {
+        id: section.id,
+        worth: (worth + SECTION_SHARE * section.worth + PHRASE_SHARE * (asked.get(number)?.worth ?? 0)) * factor,
+      };
     });
     return results.sort((one, other) => other.worth - one.worth).map(({ id }) => id);
   };

@@ -18,7 +18,7 @@ from defserve.binding.results import EmittedPart
 from defserve.core.call import Call
 from defserve.errors import UsageError
 from defserve.protocols.mcp import asking, reporting
-from defserve.protocols.mcp.asking import returns_awaited_verb
+from defserve.protocols.mcp.asking import returns_pending_verb
 from defserve.protocols.mcp.errors import get_trace_id
 from defserve.protocols.mcp.function import EmittedParts
 
@@ -164,7 +164,7 @@ class Context:
         """
         self.call.local(EmittedParts).add(self.call, EmittedPart(part))
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def emit_event(
         self, event: Callable[..., Any] | str, payload: Any, /, *, event_id: str | None = None, **arguments: Any
     ) -> str:
@@ -204,7 +204,7 @@ class Context:
         """
         return self._mgp.http.with_tokens(self._find_token_for_url)
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def token_for(self, target: str, scopes: Sequence[str] | str = ()) -> str:
         """A token for another API in the name of the caller: `await ctx.token_for("billing", scopes=["read"])`.
 
@@ -228,7 +228,7 @@ class Context:
 
     # -- asking ------------------------------------------------------------------------------------------
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def ask(self, message: str, kind: type[T], *, key: str | None = None) -> T:
         """Show a person a form made from a flat model, dataclass, TypedDict or primitive type; returns the value.
 
@@ -237,22 +237,22 @@ class Context:
         """
         return await asking.ask_form(self.call, message, kind, key=key)
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def ask_url(self, message: str, url: str, *, key: str | None = None) -> None:
         """Send a person to a web page; returns when they have agreed to open it."""
         await asking.ask_url(self.call, message, url, key=key)
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def confirm(self, message: str, *, key: str | None = None) -> bool:
         """Ask yes or no. The answer is False if the person declines or closes the question."""
         return await asking.ask_confirmation(self.call, message, key=key)
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def choose(self, message: str, options: Sequence[str] | Mapping[str, str], *, key: str | None = None) -> str:
         """Let a person pick one option; a mapping gives each value a label."""
         return await asking.ask_choice(self.call, message, options, key=key)
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def sample(
         self,
         messages: str | Sequence[Message | str | Mapping[str, Any]] | SampleOptions,
@@ -269,22 +269,22 @@ class Context:
             self.call, make_sample_options(messages, max_tokens, system, temperature), key=key
         )
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def roots(self, *, key: str | None = None) -> list[Root]:
         """The places the client lets the server work in."""
         return await asking.request_roots(self.call, key=key)
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def gather(self, *questions: Awaitable[Any]) -> list[Any]:
         """Several questions in one round: `name, age = await ctx.gather(ctx.ask(…), ctx.ask(…))`."""
         return await asking.gather_answers(questions)
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def once(self, key: str, effect: Callable[[], T | Awaitable[T]]) -> T:
         """Run an effect once, even if this function runs several times for one call. Its value is kept as JSON."""
         return await asking.run_once_per_call(self.call, key, effect)
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def model_info(self, timeout: float = 5.0) -> ModelInfo:
         """The model behind an MCPL host.
 
@@ -294,7 +294,7 @@ class Context:
 
         return await request_model_info(self.call, timeout)
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def chat(self, text: str, to: str | Sequence[str] | None = None, *, format: str = "plain") -> None:
         """Say something in the topic this call came from, to everyone or to some (MCPx).
 
@@ -308,7 +308,7 @@ class Context:
         """Wait for an awaitable of this context from a worker thread: `ctx.wait(ctx.ask(…))`."""
         return self.call.engine.wait_from_thread(self.call, question)
 
-    @returns_awaited_verb
+    @returns_pending_verb
     async def read_resource(self, uri: str) -> list[dict[str, Any]]:
         """The contents of one of this server's own resources, as the peer of this call would read them."""
         from defserve.protocols.mcp.extension import MCP

@@ -3,7 +3,7 @@
 With a handshake, a question is a request to the client. Without one, the question is left in the reply, and the
 function runs again with the answers. Recorded answers are sealed, bound to their request, and accepted once.
 
-What `Context` imports at the start stands here: the verbs, loaded on first use, and `AwaitedVerb`.
+What `Context` imports at the start stands here: the verbs, loaded on first use, and `PendingVerb`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class AwaitedVerb(Coroutine[Any, Any, T]):
+class PendingVerb(Coroutine[Any, Any, T]):
     """What a verb of `Context` gives, to be awaited. Used as if it were the answer, it raises and says so.
 
     Without this a forgotten `await` would be true in an `if`, and `<coroutine object …>` in a text.
@@ -73,7 +73,7 @@ class AwaitedVerb(Coroutine[Any, Any, T]):
         self.__name__ = self.__qualname__ = f"Context.{verb}"
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, AwaitedVerb):  # as in the sets of whoever runs coroutines
+        if isinstance(other, PendingVerb):  # as in the sets of whoever runs coroutines
             return self is other
         raise self._forgotten()
 
@@ -119,11 +119,11 @@ class AwaitedVerb(Coroutine[Any, Any, T]):
         self._asking.close()
 
 
-def returns_awaited_verb(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, AwaitedVerb[T]]:
-    """Decorates a verb of `Context`: it gives an `AwaitedVerb`."""
+def returns_pending_verb(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, PendingVerb[T]]:
+    """Decorates a verb of `Context`: it gives an `PendingVerb`."""
 
     @wraps(verb)
-    def ask(*args: P.args, **kwargs: P.kwargs) -> AwaitedVerb[T]:
-        return AwaitedVerb(verb(*args, **kwargs), verb.__name__)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> PendingVerb[T]:
+        return PendingVerb(verb(*args, **kwargs), verb.__name__)
 
     return ask
