@@ -378,6 +378,16 @@ class Context:
         return self.call.principal
 
     @property
+    def claims(self) -> Mapping[str, Any]:
+        """What the caller's token says of it: `ctx.claims.get("email")`. Empty for keys, pipes and unknown callers.
+
+        Claims are not remembered: a task that another process goes on with has none.
+        """
+        from defserve.protocols.mcp.authorization import identify_caller
+
+        return identify_caller(self.call).claims
+
+    @property
     def trace_id(self) -> str:
         """The id this call is known by in logs and errors."""
         return get_trace_id(self.call)

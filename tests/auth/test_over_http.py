@@ -8,7 +8,9 @@ import httpx2
 import pytest
 
 from defserve import Auth, Context, Limits, Server, UsageError
-from defserve.auth import StaticTokens
+from defserve.auth import JWT, StaticTokens
+from tests.auth.issuer import AUDIENCE, claims, pem, private_key, signed
+from tests.auth.issuer import ISSUER as JWT_ISSUER
 from tests.auth.web import client, post, stateless
 from tests.rows import for_each_row
 
@@ -83,6 +85,22 @@ async def test_functions_know_their_caller(token: str, who: str):
     async with client(guarded()) as http:
         answer = await post(http, token, "tools/call", name="whoami")
     assert answer.json()["result"]["content"][0]["text"] == who
+
+
+async def test_functions_read_the_claims_of_their_callers_token():
+    server = Server("s", "1", auth=Auth(JWT(key=pem(private_key()), audience=AUDIENCE, issuer=JWT_ISSUER)))
+
+    @server.tool
+    async def mail(ctx: Context) -> str:
+        return ctx.claims.get("email", "unknown")
+
+    async with client(server) as http:
+        answer = await post(http, signed(claims(email="alice@example.com")), "tools/call", name="mail")
+        other = await post(http, signed(claims()), "tools/call", name="mail")
+    assert answer.json()["result"]["content"][0]["text"] == "alice@example.com"
+    assert other.json()["result"]["content"][0]["text"] == "unknown"
+    async with server.connect() as local:
+        assert await local.call("mail") == "unknown"
 
 
 @for_each_row(("token", "seen"), [("alice-token", ["whoami", "erase"]), ("bob-token", ["whoami"])])
