@@ -87,10 +87,14 @@ def _(trial: Trial) -> None:
     asyncio.run(run())
 
 
+def _change_end(state: str) -> str:
+    return state[:-1] + ("B" if state.endswith("A") else "A")
+
+
 INJECTED: dict[str, Callable[[dict[str, str]], list[tuple[str, str]]]] = {
     "no state": lambda asked: [("code", "code-0")],
     "an empty state": lambda asked: [("code", "code-0"), ("state", "")],
-    "another state": lambda asked: [("code", "code-0"), ("state", asked["state"][:-1] + "A")],
+    "another state": lambda asked: [("code", "code-0"), ("state", _change_end(asked["state"]))],
     "a longer state": lambda asked: [("code", "code-0"), ("state", asked["state"] + "A")],
     "two states": lambda asked: [("code", "code-0"), ("state", asked["state"]), ("state", "x")],
     "two codes": lambda asked: [("code", "code-0"), ("code", "code-1"), ("state", asked["state"])],
