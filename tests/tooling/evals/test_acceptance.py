@@ -145,6 +145,35 @@ def test_one_letter_changed_in_a_description_is_stale_and_names_the_tool(
     assert "--record (2 requests)" in ran.err
 
 
+def test_the_command_that_records_again_does_not_send_prompts_to_a_vendor_who_never_saw_them(
+    shelf: Shelf, endpoint: ScriptedEndpoint
+) -> None:
+    shelf.write_suite(CONVERSATION)
+    words = ("shelf.eval.yaml", "--model", "chat:local", "--case", "one turn")
+    shelf.evaluate(*words, "--url", endpoint.url)
+    shelf.edit_server("Find books by title", "Find bookz by title")
+    assert "--model chat:local --url URL --record" in shelf.evaluate(*words, "--replay").err
+    assert f"--url {endpoint.url} --record" in shelf.evaluate(*words, "--replay", "--url", endpoint.url).err
+
+
+def test_what_suggestions_may_cost_is_said_before_and_what_they_did_cost_after(
+    shelf: Shelf, endpoint: ScriptedEndpoint
+) -> None:
+    shelf.write_suite(CONVERSATION)
+    words = (
+        "shelf.eval.yaml",
+        "--model",
+        "chat:local",
+        "--url",
+        endpoint.url,
+        "--suggest",
+        "--max-tokens-total",
+        "90000",
+    )
+    said = shelf.evaluate(*words).err
+    assert "--suggest asks again, up to 90,000 tokens in all" in said and "tokens were spent" in said
+
+
 def test_ci_implies_replay(shelf: Shelf, endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     words = ("shelf.eval.yaml", "--model", "ollama:qwen3", "--url", endpoint.url)

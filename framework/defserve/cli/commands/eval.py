@@ -288,10 +288,16 @@ class _EvalCommand:
             runner.recording.open_for_writing(definitions.make_head(model))
             requests = runner.count_missing(cases)
             show_stderr(_describe_cost(cases, requests, definitions))
+            asks_more = self.options.suggest or self.options.baseline
+            if asks_more:
+                option = "--suggest" if self.options.suggest else "--baseline"
+                show_stderr(f"{option} asks again, up to {self.options.max_tokens_total:,} tokens in all")
             try:
                 return await self._measure(suite, cases, runner)
             finally:
                 runner.recording.close()
+                if asks_more:
+                    show_stderr(f"{endpoint.budget.spent:,} tokens were spent")
 
     def _open_endpoint(self, model: ModelName) -> ModelEndpoint:
         address = resolve_address(model, self.options.url, self.options.key_env)
@@ -307,7 +313,10 @@ class _EvalCommand:
             missing = [case for case in cases if case.name in stale.cases]
             head = runner.definitions.make_head(runner.model)
             reasons = explain_stale(recording.head, head, recording.cases, stale.cases)
-            words = " ".join([*self.words, f"--model {runner.model}"])
+            # A recording does not say where it was made. Without an address, the vendor would be asked.
+            where = self.options.url or "URL"
+            url = "" if runner.model.dialect == "ollama" and not self.options.url else f" --url {where}"
+            words = " ".join([*self.words, f"--model {runner.model}{url}"])
             requests = format_count(runner.count_missing(missing), "request")
             return print_error(
                 f"stale: {'; '.join(reasons)}\n  fix: defserve eval {words} --record ({requests})", EXIT_STALE

@@ -289,7 +289,8 @@ async def _judge_held(
     for case in held:
         fresh = await _run_in_turns(runner, case, runner.definitions, new_definitions, "held", case.runs)
         if fresh is None:
-            return Suggestion(tool, rival, looks=looks, problem=f"the endpoint failed: {runner.stopped or case.name}")
+            reason = " ".join(str(runner.stopped or f"the endpoint failed at {case.name}").split())
+            return Suggestion(tool, rival, looks=looks, problem=reason)
         tallies[case.name] = fresh
     old, new = (_sum_tallies([getattr(fresh, side) for fresh in tallies.values()]) for side in ("old", "new"))
     # A gain is a fall of the negated differences.
