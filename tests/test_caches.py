@@ -122,6 +122,7 @@ CACHES: dict[str, tuple[str, str]] = {
     "client/mgp/streaming.py:_ready": ("chunks", "16 MB and one chunk"),
     "openapi/documents.py:_known": (OURS, "the mappings and references of a document"),
     "openapi/sending.py:_clients": (OURS, "one for each loop"),
+    "protocols/mcp/events/event_log.py:_known": (OURS, "one head of a log for each type that the author declares"),
     "protocols/mcp/events/extension.py:_early": (OURS, "1000 events that are emitted before serving"),
     "protocols/mcp/events/sending.py:_rates": ("hosts of webhooks", "16384 hosts of 253 characters"),
     "protocols/mcp/events/webhooks.py:_challenges": ("its principal", "16384 principals of 256 characters"),

@@ -53,10 +53,10 @@ class HeldBack(Command):
         self.gates: list[asyncio.Event] = []
         self.processes: list[int] = []
 
-    async def link(self, on_stderr: Callable[[str], None]) -> ClientLink:
+    async def link(self, on_stderr: Callable[[str], None], key: str = "") -> ClientLink:
         self.gates.append(gate := asyncio.Event())
         await gate.wait()
-        link = await super().link(on_stderr)
+        link = await super().link(on_stderr, key)
         self.processes.append(getattr(link, "pid"))  # noqa: B009 (only links to processes have one)
         return link
 
