@@ -27,6 +27,9 @@ _CHANGING = frozenset(
 _TRACED = ["execve", "execveat", "open", "openat", "openat2", "connect", *sorted(_CHANGING)]
 _CALL = re.compile(r"^\d+\s+(\w+)\((.*)\)\s+=\s+(-?\d+)(?:<(.*)>)?")
 
+_ABORT = re.compile(r"^(\d+)\s+tgkill\(\1, \1, SIGABRT\)")
+"""A program that ends itself, because it found a bug of its own (`git config --show-origin --default`)."""
+
 # What the C library, the language settings and the programs themselves look at before they do their work.
 _OF_THE_SYSTEM = re.compile(
     r"/(?:usr|lib|lib64|bin|sbin|opt|nix)(?:/.*)?|/etc/(?:ld\.so\.(?:cache|preload)|locale\.alias|localtime|timezone"
@@ -46,7 +49,7 @@ HELPERS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(
         "zdiff zcmp xzdiff bzgrep xzgrep zstdgrep lzgrep".split(),
         frozenset(
-            "sh bash zdiff diff cmp grep sed gzip bzip2 xz zstd zstdcat bzcat xzcat expr printf cat mktemp rm".split()
+            "sh bash zdiff diff cmp grep egrep fgrep sed gzip bzip2 xz zstd zstdcat bzcat xzcat expr printf cat mktemp rm".split()
         ),
     ),
     "yq": frozenset({"jq"}),
@@ -134,7 +137,7 @@ def _some_output(process: subprocess.Popen[bytes]) -> bytes:
 def _calls(log: str) -> Iterator[tuple[str, str, int, str]]:
     """Every call that succeeded, and every attempt to connect: name, arguments, what it returned, and its path."""
     for line in log.splitlines():
-        found = _CALL.match(line)
+        found = _CALL.match(line) if not _ABORT.match(line) else None
         if found and (int(found[3]) >= 0 or found[1] == "connect"):
             yield found[1], found[2], int(found[3]), found[4] or ""
 
