@@ -49,7 +49,8 @@ HELPERS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(
         "zdiff zcmp xzdiff bzgrep xzgrep zstdgrep lzgrep".split(),
         frozenset(
-            "sh bash zdiff diff cmp grep egrep fgrep sed gzip bzip2 xz zstd zstdcat bzcat xzcat expr printf cat mktemp rm".split()
+            "sh bash zdiff diff cmp grep egrep fgrep sed gzip bzip2 xz zstd zstdcat bzcat xzcat expr printf cat mktemp"
+            " rm".split()
         ),
     ),
     "yq": frozenset({"jq"}),
