@@ -1,7 +1,7 @@
 # Everything a fresh machine needs is python3 (3.11 or newer) and make. `make` alone lists what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations load soak e2e apps pictures docs site-check release-check events cluster clean
+.PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations load soak e2e apps pictures docs site-check release-check events cluster lock sbom clean
 MAKEFLAGS += --no-print-directory
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
@@ -17,11 +17,15 @@ PIP := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check
 INSTALL := $(PIP) --editable
 SITE := $(VENV)/.site
 RELEASE := $(VENV)/.release
+LOCK := requirements-dev.lock
 # Exact: what it makes of the pages is looked at before it is raised.
 ZENSICAL := zensical==0.0.73
 TWINE := twine>=6.1
+CYCLONEDX := cyclonedx-bom>=7
 # Options for pytest: make test ARGS="-k stdio -n 0"
 ARGS ?=
+# One file for all systems and every Python that we allow.
+LOCKED := --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --all-extras
 # What a full run of the tests found out about the requirements.
 OUTCOMES := .requirements.json
 # One word: a file that exists would be taken for a place with tests.
@@ -45,12 +49,15 @@ $(RUNS): pyproject.toml
 	@$(INSTALL) .
 	@touch $@
 
-$(READY): pyproject.toml
+# The versions and hashes of requirements-dev.lock, and nothing else. uv is many times faster than pip at checking them;
+# its own block of the file is what pip installs it from.
+$(READY): pyproject.toml $(LOCK)
 	$(environment)
 	@echo "== installing what the tests need"
-	@# An old pip takes twice as long to choose the versions.
-	@$(PIP) 'pip>=25.1'
-	@$(INSTALL) '.[all]' --group test
+	@sed -n '/^uv==/,/[^\\]$$/p' $(LOCK) >$(VENV)/uv.lock
+	@$(PIP) --require-hashes --requirement $(VENV)/uv.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement $(LOCK)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $(RUNS) $@
 
 $(SITE): $(READY)
@@ -60,7 +67,7 @@ $(SITE): $(READY)
 
 $(RELEASE): $(READY)
 	@echo "== installing what looks at a release"
-	@$(PIP) '$(TWINE)'
+	@$(PIP) '$(TWINE)' '$(CYCLONEDX)'
 	@touch $@
 
 demo: $(RUNS)  ## start an example server and talk to it, as a client of either era would
@@ -82,7 +89,7 @@ coverage: $(READY)  ## run the tests and measure what they cover; fails below th
 	@echo "== tests and coverage ($$($(BIN)/python --version))"
 	@$(BIN)/python -m pytest -q -n auto -m 'not soak and not e2e and not browser and not release' --cov --cov-report=term-missing $(RECORD) $(ARGS)
 
-check: $(READY)  ## ruff, pyright, prettier, eslint, the import directions and the changelog
+check: $(READY)  ## ruff, pyright, prettier, eslint, zizmor, the import directions and the changelog
 	@echo "== ruff check"
 	@$(BIN)/ruff check --quiet .
 	@echo "== ruff format"
@@ -95,6 +102,8 @@ check: $(READY)  ## ruff, pyright, prettier, eslint, the import directions and t
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 	@echo "== changelog"
 	@$(BIN)/python -m tests.repository.changelog
+	@echo "== workflows (zizmor)"
+	@$(BIN)/zizmor --quiet --offline --no-progress .github/workflows
 
 bench: $(READY)  ## measure against a hand-written floor, the official SDK and FastMCP (ARGS="--against REV": another commit)
 	@$(BIN)/python -m tests.bench $(ARGS)
@@ -178,6 +187,14 @@ site-check: $(SITE)  ## the site in a headless Chromium: search, contrast, nothi
 release-check: $(RELEASE)  ## build what would be released, install it from an index on loopback, follow README and Learn pages
 	@echo "== what would be released"
 	@$(BIN)/python -m pytest -n 0 -m release --timeout=0 -v --no-header tests/release $(ARGS)
+
+lock: $(READY)  ## choose the newest allowed versions of what the tests need, and write them to requirements-dev.lock
+	@$(BIN)/uv pip compile --quiet --upgrade $(LOCKED) --group test pyproject.toml --output-file $(LOCK)
+
+sbom: $(RELEASE)  ## write what the package may bring along, with hashes, to build/sbom.json (CycloneDX)
+	@mkdir -p build
+	@$(BIN)/uv pip compile --quiet $(LOCKED) --constraints $(LOCK) pyproject.toml --output-file build/runtime.lock
+	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type library --output-reproducible --output-file build/sbom.json build/runtime.lock
 
 clean:  ## remove what the other targets made
 	@rm -rf .venv .venvs .bench-venv .conformance .browser .page-tools .fuzz .peers .migrations bench-results build dist $(OUTCOMES) .pytest_cache .ruff_cache .hypothesis .coverage

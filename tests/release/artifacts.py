@@ -15,11 +15,11 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 class Artifacts:
-    """Built into a folder, as the release builds them."""
+    """Built into a folder, as the release builds them: of this checkout, or of a copy."""
 
-    def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def __init__(self, folder: Path, sources: Path = ROOT, environment: dict[str, str] | None = None) -> None:
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(sources)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
         assert done.returncode == 0, done.stdout
         self.folder = folder
         (self.wheel,) = folder.glob("*.whl")

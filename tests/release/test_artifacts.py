@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from defserve.base.version import VERSION
 
@@ -31,6 +35,35 @@ TOP = {
     "LICENSE",
     "llms.txt",
 }
+
+
+def test_the_same_sources_make_the_same_bytes(artifacts: Artifacts, tmp_path: Path) -> None:
+    """In another folder, from a copy with other times and rights, in another time zone and language."""
+    copy = tmp_path / "elsewhere"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+    for name in filter(None, listed.decode().split("\0")):
+        target = copy / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+        target.chmod(0o700 if (ROOT / name).stat().st_mode & 0o100 else 0o600)
+    environment = {**os.environ, "TZ": "Pacific/Chatham", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "7"}
+    again = Artifacts(tmp_path / "dist", copy, environment)
+    assert again.wheel.name == artifacts.wheel.name and again.wheel.read_bytes() == artifacts.wheel.read_bytes()
+    assert again.sdist.name == artifacts.sdist.name and again.sdist.read_bytes() == artifacts.sdist.read_bytes()
+
+
+def test_the_bill_of_materials_names_what_the_package_needs(tmp_path: Path) -> None:
+    done = subprocess.run(["make", "sbom"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    bill = json.loads((ROOT / "build" / "sbom.json").read_text("utf-8"))
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "defserve")
+    listed = {canonicalize_name(each["name"]) for each in bill["components"]}
+    extras = PROJECT["optional-dependencies"]
+    needs = [*PROJECT["dependencies"], *(each for name, extra in extras.items() if name != "all" for each in extra)]
+    assert {canonicalize_name(Requirement(each).name) for each in needs} <= listed
+    # What only the tests need is not part of it.
+    assert not listed & {"pytest", "hypothesis", "pyright", "ruff", "mcp"}
+    assert all(each["externalReferences"][0]["hashes"] for each in bill["components"])
 
 
 def test_an_index_would_take_both(artifacts: Artifacts) -> None:
