@@ -4,7 +4,8 @@
 //   index:    words without their endings, counted by field: title, headings, links, what people ask, first sentence,
 //             text, code
 //   question: words without those that say nothing, with words that mean the same, with typos repaired
-//   rank:     BM25F of the page, and of its best section; a page that has all words before one that has some
+//   rank:     BM25F of the page, and of its best section; a page that has all words before one that has some; a page
+//             that explains the message which a question quotes
 //
 // It answers the messages of the theme: 0 has the index, 1 says that it was read; 2 is a question, 3 has its results.
 {
@@ -38,8 +39,12 @@
   const SAME = 0.35; // a word that means the same, beside the word itself
   const UNKNOWN = 0.8; // the same, if no page has the word itself
   const REPAIRED = 0.7; // a word that was begun or mistyped
+  const QUOTED = 0.4; // each word of a message that a question quotes
+  const MAX_QUOTED = 8;
+  const MOST = 0.8; // of the words of a message, or of a question, that the other must have
   const PAGE_SIZE = 10;
   const MAX_WORDS = 16;
+  const MAX_PASTED = 64; // words of a question that are compared to messages
   const MAX_RANGES = 40;
 
   // Words ----------------------------------------------------------------------------------------------------------
@@ -80,11 +85,16 @@
       .split(PARTS)
       .filter(Boolean)
       .map(part => part.toLowerCase());
+  const wordsIn = text => (text.match(WORD) ?? []).flatMap(partsOf);
   const stemsOf = word => {
     const parts = partsOf(word);
     const whole = parts.length > 1 && parts.length <= MAX_PARTS ? [parts.join("")] : [];
     return [...parts, ...whole].map(stem);
   };
+
+  // A command is one word, too: defserve call, defserve kernel start.
+  const commandsIn = text =>
+    [...text.matchAll(/\bdefserve (?:kernel )?([a-z][a-z-]+)/g)].map(([, name]) => `$${stem(name)}`);
 
   const ENTITIES = { lt: "<", gt: ">", amp: "&", quot: '"' };
   const toText = html => html.replace(/<[^>]*>/g, " ").replace(/&(#?\w+);/g, (_, name) => ENTITIES[name] ?? " ");
@@ -155,26 +165,28 @@
       this.counts.clear();
     }
 
-    // Number of a document → what it is worth for a question.
+    // Numbers of documents, and what each is worth for a question.
     rank(terms) {
-      const worth = new Map();
-      const covered = new Map();
-      const add = (sums, number, value) => sums.set(number, (sums.get(number) ?? 0) + value);
+      const [worth, covered, values] = [0, 1, 2].map(() => new Float64Array(this.documents.length));
+      const all = new Set();
       let whole = 0;
       for (const alternatives of terms) {
-        const values = new Map(); // number of a document → what its best alternative is worth
+        const found = []; // documents that have the word, whose values are those of their best alternatives
         for (const [word, weight] of alternatives)
-          for (const [number, value] of this.postings.get(word) ?? [])
-            values.set(number, Math.max(values.get(number) ?? 0, weight * value));
-        const rarity = Math.min(this.maxRarity, Math.log(1 + this.documents.length / (values.size + 0.5)));
+          for (const [number, value] of this.postings.get(word) ?? []) {
+            if (values[number] === 0) found.push(number);
+            values[number] = Math.max(values[number], weight * value);
+          }
+        const rarity = Math.min(this.maxRarity, Math.log(1 + this.documents.length / (found.length + 0.5)));
         whole += rarity;
-        for (const [number, value] of values) {
-          add(worth, number, rarity * value);
-          add(covered, number, rarity * Math.min(1, value / ENOUGH));
+        for (const number of found) {
+          worth[number] += rarity * values[number];
+          covered[number] += rarity * Math.min(1, values[number] / ENOUGH);
+          values[number] = 0;
+          all.add(number);
         }
       }
-      for (const [number, value] of worth) worth.set(number, value * (covered.get(number) / whole) ** COVERAGE);
-      return worth;
+      return [...all].map(number => [number, worth[number] * (covered[number] / whole) ** COVERAGE]);
     }
   }
 
@@ -182,8 +194,10 @@
   let pages = new Index(PAGE_FIELDS);
   let sections = new Index(SECTION_FIELDS);
   let phrases = new Index(PHRASE_FIELDS, Infinity);
+  let messages = []; // what the program says and a section explains
   let empty = new Set(); // words that say nothing
   const synonyms = new Map(); // stem → stems
+  let alike = []; // words that have some
   const stemsByWord = new Map(); // of all words of all pages
   let parts = new Map(); // word, or part of one, in small letters → its stem
 
@@ -193,7 +207,7 @@
       if (!stemsByWord.has(word)) stemsByWord.set(word, stemsOf(word));
       result.push(...stemsByWord.get(word));
     }
-    return result;
+    return result.concat(commandsIn(text));
   };
 
   const readWords = words => {
@@ -203,6 +217,7 @@
     };
     const stems = text => text.split(" ").map(stem);
     empty = new Set(words.empty.split(" "));
+    alike = [words.same, Object.keys(words.kinds), Object.values(words.kinds)].flat().flatMap(text => text.split(" "));
     for (const group of words.same.map(stems)) for (const one of group) for (const other of group) link(one, other);
     for (const [kind, things] of Object.entries(words.kinds))
       for (const one of stems(things)) for (const other of stems(kind)) link(one, other);
@@ -227,8 +242,13 @@
 
   const kindOf = ({ location, path }) => (location.startsWith("reference/") ? "API" : path[0]);
 
+  // A title that is all code is a message of the program, with <names> for what differs.
+  const readMessage = ({ title }) =>
+    /^<code>.*<\/code>$/s.test(title) ? wordsIn(toText(title).replace(/<[^>]*>/g, " ")) : [];
+
   const readIndex = ({ items: given, config }) => {
     items = given;
+    messages = [];
     readWords(config.words);
     pages = new Index(PAGE_FIELDS);
     sections = new Index(SECTION_FIELDS);
@@ -250,13 +270,15 @@
       }
       const about = { id, page: pages.documents.length };
       sections.add(texts, about);
+      const words = readMessage(item);
+      if (words.length > 1) messages.push({ ...about, words });
       for (const phrase of item.asked ?? []) phrases.add({ asked: stemsIn(phrase) }, about);
     }
     close();
     pages.finish();
     sections.finish();
     phrases.finish();
-    parts = new Map([...stemsByWord.keys()].flatMap(partsOf).map(part => [part, stem(part)]));
+    parts = new Map([...[...stemsByWord.keys()].flatMap(partsOf), ...alike].map(part => [part, stem(part)]));
   };
 
   // Questions ------------------------------------------------------------------------------------------------------
@@ -267,6 +289,8 @@
     const plain = one.replace(/(?:ed|ing)$/, "");
     return [...new Set([one, plain, `${plain}e`, plain.replace(/(.)\1$/, "$1")])].map(each => stem(each + other));
   };
+
+  const toTerm = name => new Map([[name, 1]]);
 
   // Each word of a question as a map: stems that may stand for it, and what they count.
   const readQuestion = input => {
@@ -287,7 +311,7 @@
       for (const known of [stem(word), ...similar]) for (const other of synonyms.get(known) ?? []) offer(other, share);
       return alternatives;
     });
-    return [...terms, ...namesIn(input).map(name => new Map([[name, 1]]))];
+    return [...terms, ...[...namesIn(input), ...commandsIn(input)].map(toTerm)];
   };
 
   // The names in a question that some page has, as stems: list_changed, defserve.auth.ApiKeys. Each counts beside its
@@ -315,12 +339,47 @@
 
   const isInReference = name => pages.postings.get(name).some(([number]) => pages.documents[number].kind === "API");
 
+  // In what people ask, words that say nothing tell questions apart: who, what, where.
+  const readEmpty = input =>
+    wordsIn(input)
+      .slice(0, MAX_WORDS)
+      .filter(word => empty.has(word))
+      .map(word => toTerm(stem(word)));
+
+  // How many words two texts have in common, in the same order.
+  const countCommon = (one, other) => {
+    let row = other.map(() => 0);
+    for (const word of one) {
+      const next = [];
+      for (const [at, each] of other.entries())
+        next.push(word === each ? (row[at - 1] ?? 0) + 1 : Math.max(row[at], next[at - 1] ?? 0));
+      row = next;
+    }
+    return row.at(-1) ?? 0;
+  };
+
+  // Number of a page → its message that a question quotes, as a whole or in part.
+  const findMessages = input => {
+    const typed = wordsIn(input).slice(0, MAX_PASTED);
+    const best = [];
+    const some = new Set(typed);
+    for (const { id, page, words } of messages) {
+      if (words.filter(word => some.has(word)).length < Math.min(MOST * words.length, MOST * typed.length)) continue;
+      const common = countCommon(words, typed);
+      const isWhole = common === words.length || (common > 2 && common >= MOST * words.length);
+      const isPart = common > 3 && common >= MOST * typed.length;
+      const worth = QUOTED * Math.min(common, MAX_QUOTED);
+      if ((isWhole || isPart) && worth > (best[page]?.worth ?? 0)) best[page] = { id, worth };
+    }
+    return best;
+  };
+
   // Number of a page → the best of its sections, or phrases.
   const findBest = (index, terms) => {
-    const best = new Map();
+    const best = []; // by number of the page
     for (const [number, worth] of index.rank(terms)) {
       const { page, id } = index.documents[number];
-      if (worth > (best.get(page)?.worth ?? 0)) best.set(page, { id, worth });
+      if (worth > (best[page]?.worth ?? 0)) best[page] = { id, worth };
     }
     return best;
   };
@@ -328,16 +387,16 @@
   // The best section of each page that has something to say, the best page first.
   const findSections = (input, terms) => {
     const best = findBest(sections, terms);
-    const asked = findBest(phrases, terms);
+    const asked = findBest(phrases, [...terms, ...readEmpty(input)]);
+    const quoted = findMessages(input);
     const isForName = namesIn(input).some(isInReference);
-    const results = [...pages.rank(terms)].map(([number, worth]) => {
+    const results = pages.rank(terms).map(([number, worth]) => {
       const { id, kind } = pages.documents[number];
-      const section = best.get(number) ?? { id, worth: 0 };
+      const section = best[number] ?? { id, worth: 0 };
       const factor = isForName ? 1 : (KINDS[kind] ?? 1);
-      return {
-        id: section.id,
-        worth: (worth + SECTION_SHARE * section.worth + PHRASE_SHARE * (asked.get(number)?.worth ?? 0)) * factor,
-      };
+      const phrase = PHRASE_SHARE * (asked[number]?.worth ?? 0);
+      const message = quoted[number] ?? { id: section.id, worth: 0 };
+      return { id: message.id, worth: (worth + SECTION_SHARE * section.worth + phrase + message.worth) * factor };
     });
     return results.sort((one, other) => other.worth - one.worth).map(({ id }) => id);
   };

@@ -35,17 +35,20 @@ class QuestionSet(NamedTuple):
 
 SETS: Final = (
     QuestionSet("newcomers", enough=74),
-    QuestionSet("users", enough=42),
-    QuestionSet("worked_with", enough=59),
-    QuestionSet("fastmcp_users", enough=42),
+    QuestionSet("users", enough=43),
+    QuestionSet("worked_with", enough=61),
+    QuestionSet("fastmcp_users", enough=43),
     QuestionSet("fastmcp_problems", enough=44),
     QuestionSet("details", enough=41),
-    QuestionSet("held_out", enough=61, held_out=True),
+    QuestionSet("held_out", enough=63, held_out=True),
     QuestionSet("strangers", enough=27, held_out=True),
-    QuestionSet("november_worked_with", enough=38),
-    QuestionSet("november_final", enough=43, held_out=True),
-    QuestionSet("november_reported", enough=12, held_out=True),
-    QuestionSet("november_last", enough=38, held_out=True),
+    QuestionSet("november_worked_with", enough=39),
+    QuestionSet("november_final", enough=45, held_out=True),
+    QuestionSet("november_reported", enough=13, held_out=True),
+    QuestionSet("november_last", enough=40, held_out=True),
+    QuestionSet("november_watched", enough=42),
+    QuestionSet("november_sealed", enough=36, held_out=True),
+    QuestionSet("november_sealed_details", enough=38, held_out=True),
 )
 
 

@@ -24,6 +24,15 @@ ITEMS = [
     ("openapi.html", GUIDES, "OpenAPI", "<p>Turn an API into tools with <code>Server.from_openapi</code>.</p>"),
     ("limits.html", GUIDES, "Limits", "<p>Nothing here about other subjects, except permissions and timeouts.</p>"),
     ("operations.html", GUIDES, "Logging", "<p>A server has a writer for its log.</p>"),
+    ("messages.html", GUIDES, "Messages", "<p>What to do about each.</p>"),
+    (
+        "messages.html#no-right",
+        GUIDES,
+        "<code>&lt;file&gt;: tool '&lt;name&gt;' has no rights, and callers sign in with &lt;account&gt;</code>",
+        "<p>Give it some.</p>",
+    ),
+    ("messages.html#late", GUIDES, "<code>no rights in time</code>", "<p>Try again.</p>"),
+    ("commands.html", GUIDES, "Terminal", "<p>With <code>defserve cache</code>, expire what is kept.</p>"),
     ("reference/operations.html", ["Reference"], "Logging, LogWriter", "<p>LogWriter: logging and writing.</p>"),
     ("reference/auth.html", ["Reference"], "Permissions", "<p>Callers have rights, and tools require rights.</p>"),
 ]
@@ -37,11 +46,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"location": location, "level": 2 if "#" in location else 1, "title": title, "text": text, "path": path}
         for location, path, title, text in ITEMS
     ]
-    (tmp_path / "search.json").write_text(json.dumps({"config": {}, "items": items}))
-    (tmp_path / WORKER).mkdir(parents=True)
-    (tmp_path / WORKER / "search.0.js").touch()
-    write(Pages(), tmp_path)
-    return tmp_path
+    return write_site(tmp_path, items)
+
+
+def write_site(folder: Path, items: list[dict[str, Any]]) -> Path:
+    (folder / "search.json").write_text(json.dumps({"config": {}, "items": items}))
+    (folder / WORKER).mkdir(parents=True)
+    (folder / WORKER / "search.0.js").touch()
+    write(Pages(), folder)
+    return folder
 
 
 FOUND_FIRST = {
@@ -69,6 +82,42 @@ def test_a_question_finds_the_page_that_is_about_it_first(site: Path):
 
 def test_a_guide_comes_before_the_reference_and_the_reference_before_a_mention(site: Path):
     assert find_pages(["permissions"], site)["permissions"][:3] == ["permissions", "reference/auth", "limits"]
+
+
+PASTED = [
+    "server.py:12: tool 'permissions' has no rights, and callers sign in with log.writer@openapi.example",
+    "/home/me/caching/server.py: Tool 'a' HAS NO RIGHTS and callers sign in with 12",
+    "has no rights, and callers sign in",
+    "error: no rights in time",
+]
+
+
+@pytest.mark.parametrize("pasted", PASTED)
+def test_a_message_that_somebody_pastes_leads_to_its_explanation_whatever_its_names_say(site: Path, pasted: str):
+    assert find_pages([pasted], site)[pasted][0] == "messages"
+
+
+def test_words_of_a_message_in_another_order_are_no_message(site: Path):
+    question = "callers with rights to a tool"
+    assert find_pages([question], site)[question][0] == "permissions"
+
+
+def test_a_command_is_found_by_its_name_although_other_pages_are_about_the_word(site: Path):
+    found = find_pages(["defserve cache", "cache"], site)
+    assert [found["defserve cache"][0], found["cache"][0]] == ["commands", "caching"]
+
+
+def test_a_mistyped_word_that_no_page_has_is_repaired_to_one_that_means_the_same(site: Path):
+    assert find_pages(["keycloka"], site)["keycloka"][0] == "sign-in"
+
+
+def test_who_and_what_tell_apart_what_people_ask(tmp_path: Path):
+    """Words that say nothing about a page say something about a question."""
+    phrases = {"first": "what may call a tool", "second": "who may call a tool"}
+    page = {"level": 1, "title": "Page", "text": "", "path": GUIDES}
+    items = [{**page, "location": f"{name}.html", "asked": [phrase]} for name, phrase in phrases.items()]
+    found = find_pages(["who may call my tool", "what may call my tool"], write_site(tmp_path, items))
+    assert [pages[0] for pages in found.values()] == ["second", "first"]
 
 
 def test_each_page_is_found_once_by_its_best_section(site: Path):
