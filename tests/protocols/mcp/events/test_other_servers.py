@@ -15,6 +15,7 @@ import pytest
 
 from defserve import Limits
 from defserve.client import Client, HttpLink
+from defserve.protocols.mcp.events import webhook_records
 from defserve.protocols.mcp.events.sending import make_webhook_secret
 from defserve.serve.session_opener import serve_on_loopback
 from defserve.server import EventSettings
