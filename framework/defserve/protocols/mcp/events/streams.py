@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Generator
 from contextlib import aclosing, contextmanager, suppress
-from itertools import islice
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from defserve.base.backoff import Backoff
@@ -42,6 +42,10 @@ LOOK_SECONDS: Final = 0.5
 NEWS_LOOK_SECONDS: Final = 60.0
 """How often the log is looked at without news: those of another process may have been lost on their way."""
 RETRY_SECONDS: Final = 2.0
+MAX_BEHIND: Final = 0.5
+"""The part of a full log by which somebody may have come from behind, before that is written down at once."""
+MIN_DUE: Final = 0.01
+"""The part of all who wait that is woken together to write: it takes a look at all to find them."""
 SHARED_PAGE_SECONDS: Final = 0.5
 MAX_SHARED_PAGES: Final = 64
 """Those who read at other places of the log read for themselves."""
@@ -224,17 +228,20 @@ class RunningSource:
 class LogReader(Protocol):
     """Somebody who reads the log of a type: everything before `position` was looked at.
 
-    `keeps_position`: it is written down, and so it should not fall far behind. `read_soon` is told that there is
-    something to read at the position, `report_failure` that the log cannot be read now.
+    `kept_number` is where it is as the store has it, if that is written down: it should not fall far behind.
+    `read_soon` is told that there is something to read at the position, or that it `is_due` to be written down, and
+    `report_failure` that the log cannot be read now.
     """
 
     position: Cursor
-    keeps_position: bool
 
     @property
     def wanted(self) -> Params: ...
 
-    def read_soon(self) -> None: ...
+    @property
+    def kept_number(self) -> int | None: ...
+
+    def read_soon(self, is_due: bool = False) -> None: ...
 
     def report_failure(self, error: DefserveError) -> None: ...
 
@@ -249,7 +256,8 @@ class LogFollower:
     If the log has let go of events that were not looked at, they may have been for anybody. So all who wait are woken,
     and find that out when they read.
 
-    Those who write their position down are woken now and then to do so: twice while the log is renewed once.
+    Those who write their position down are woken now and then to do so, twice while the log is renewed once. Whoever is
+    furthest behind comes first: also where processes come and go before everybody had a turn.
     """
 
     def __init__(self, hub: EventHub, name: str) -> None:
@@ -296,9 +304,9 @@ class LogFollower:
         for reader in list(self._waiting):
             self._release(reader, self._position.number)
 
-    def _release(self, reader: LogReader, number: int) -> None:
+    def _release(self, reader: LogReader, number: int, *, is_due: bool = False) -> None:
         self._take_out(reader, number)
-        reader.read_soon()
+        reader.read_soon(is_due)
 
     def _take_out(self, reader: LogReader, number: int) -> None:
         """A reader waits no longer. `number` is how far the follower has looked."""
@@ -368,21 +376,24 @@ class LogFollower:
                     self._release(reader, event.number)
         self._sweep = page.cursor.number
         if self._sweep >= self._position.number:
-            self._swept.clear()  # from here on they wait like the others
+            swept, self._swept = self._swept, set[LogReader]()  # from here on they wait like the others
+            per_event = page.turnover / max(1, self._sweep - start.number)
+            for reader in swept:
+                if (kept := reader.kept_number) is not None and (self._sweep - kept) * per_event >= MAX_BEHIND:
+                    self._release(reader, self._position.number, is_due=True)
         return bool(self._swept or self._behind)
 
     def _wake_some_to_write(self, turnover: float) -> None:
-        """Wake those who have waited longest, as many as the log was renewed by."""
+        """Wake those whose position was written down longest ago, as many as the log was renewed by."""
         now = asyncio.get_running_loop().time()
         turnover, self._rotated_at = max(turnover, (now - self._rotated_at) / self._hub.log.max_age), now
         self._due += 2 * turnover * len(self._waiting)
-        count = min(int(self._due), len(self._waiting))
-        self._due -= int(self._due)
-        for reader in list(islice(self._waiting, count)):
-            if reader.keeps_position:
-                self._release(reader, self._position.number)
-            else:
-                self._waiting[reader] = self._waiting.pop(reader)
+        if self._due < max(1, MIN_DUE * len(self._waiting)):
+            return
+        count, self._due = int(self._due), self._due % 1
+        kept = [(number, reader) for reader in self._waiting if (number := reader.kept_number) is not None]
+        for _, reader in nsmallest(count, kept, key=lambda each: each[0]):
+            self._release(reader, self._position.number, is_due=True)
 
     def _report_failure(self, error: DefserveError) -> None:
         """Once for each time that the store is away."""
@@ -413,7 +424,7 @@ class EventStream:
     ) -> None:
         self._call, self._hub, self._codec = call, hub, codec
         self._event, self._check_event = event, check_event
-        self.wanted, self.keeps_position = wanted, False
+        self.wanted, self.kept_number = wanted, None
         self.position: Cursor
         self._woken, self._has_failed = asyncio.Event(), False
 
@@ -453,7 +464,7 @@ class EventStream:
         except EventError as error:
             self._notify(TERMINATED_NOTIFICATION, {"error": error.to_wire()})
 
-    def read_soon(self) -> None:
+    def read_soon(self, is_due: bool = False) -> None:
         """See `LogReader`."""
         self._woken.set()
 

@@ -456,16 +456,15 @@ class SubscriptionDelivery:
 
     __slots__ = (
         *("task", "changed_at", "position", "_deliveries", "_records", "_hub", "_space", "_id", "_waker"),
-        *("_is_changed", "_has_news", "_event", "_follower", "_subscription", "_progress", "_stored", "_tried"),
-        *("_unwritten", "_writer"),
+        *("_is_changed", "_has_news", "_is_due", "_event", "_follower", "_subscription", "_progress"),
+        *("_stored", "_tried", "_unwritten", "_writer"),
     )
-    keeps_position = True
 
     def __init__(self, deliveries: Deliveries, space: Space, id: str, changed_at: int) -> None:
         self.changed_at = changed_at
         self._deliveries, self._records, self._hub = deliveries, deliveries.records, deliveries.hub
         self._space, self._id = space, id
-        self._waker, self._is_changed, self._has_news = asyncio.Event(), True, False
+        self._waker, self._is_changed, self._has_news, self._is_due = asyncio.Event(), True, False, False
         self._event: EventType | None = None
         self._follower: LogFollower
         self._subscription: Subscription
@@ -487,9 +486,13 @@ class SubscriptionDelivery:
     def wanted(self) -> Params:
         return self._subscription.arguments
 
-    def read_soon(self) -> None:
+    @property
+    def kept_number(self) -> int:
+        return self._progress.number
+
+    def read_soon(self, is_due: bool = False) -> None:
         """See `LogReader`."""
-        self._has_news = True
+        self._has_news, self._is_due = True, is_due
         self._waker.set()
 
     def report_failure(self, error: DefserveError) -> None:
@@ -583,8 +586,9 @@ class SubscriptionDelivery:
                     return
                 await self._store_progress_soon(Cursor(page.cursor.epoch, event.number + 1))
         self.position = page.cursor
-        if not is_found and page.cursor != progress.cursor:
+        if self._is_due and page.cursor != progress.cursor:
             await self._store_progress(page.cursor)
+        self._is_due = False
         if not is_found or not page.has_more:
             await self._finish_writing()
             self._has_news = False
