@@ -11,16 +11,15 @@ from typing import TypedDict
 from defserve import Context, Server
 from defserve.auth import ApiKeys
 from defserve.auth.rates import Rate
-from defserve.protocols.mcp.events import sending
-from defserve.protocols.mcp.events import webhooks as deliveries
+from defserve.protocols.mcp.events import sending, webhook_records
 from defserve.server import EventSettings
 
 # All receivers are on this machine, and they are away for a second, not for minutes.
 sending.DESTINATION_RATE = Rate(per_second=100_000, burst=100_000)  # pyright: ignore
-deliveries.FIRST_RETRY_SECONDS = 0.2  # pyright: ignore
-deliveries.MAX_RETRY_SECONDS = 2.0  # pyright: ignore
-deliveries.MAX_ATTEMPTS = 100_000  # pyright: ignore
-deliveries.SUSPEND_AFTER = 100_000  # pyright: ignore
+webhook_records.FIRST_RETRY_SECONDS = 0.2  # pyright: ignore
+webhook_records.MAX_RETRY_SECONDS = 2.0  # pyright: ignore
+webhook_records.MAX_ATTEMPTS = 100_000  # pyright: ignore
+webhook_records.SUSPEND_AFTER = 100_000  # pyright: ignore
 
 
 class Move(TypedDict):

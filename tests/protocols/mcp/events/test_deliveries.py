@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from defserve.protocols.mcp.events import sending
 from defserve.protocols.mcp.events.sending import DeliveryFailed, WebhookSender
-from defserve.protocols.mcp.events.webhook_records import DeliveryProgress
-from defserve.protocols.mcp.events.webhooks import (
+from defserve.protocols.mcp.events.webhook_records import (
     MAX_ATTEMPTS,
     MAX_RETRY_SECONDS,
     SUSPEND_AFTER,
+    DeliveryProgress,
     note_failure,
     note_success,
 )

@@ -15,7 +15,7 @@ import pytest
 
 from defserve import Limits
 from defserve.client import Client, HttpLink
-from defserve.protocols.mcp.events import webhooks as deliveries
+from defserve.protocols.mcp.events import webhook_records
 from defserve.protocols.mcp.events.sending import make_webhook_secret
 from defserve.serve.session_opener import serve_on_loopback
 from defserve.server import EventSettings
@@ -122,7 +122,7 @@ class StandardReceiver:
 
 async def test_the_library_of_standard_webhooks_takes_all_that_we_send(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("standardwebhooks.webhooks")
-    monkeypatch.setattr(deliveries, "FIRST_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(webhook_records, "FIRST_RETRY_SECONDS", 0.02)
     receiver = StandardReceiver()
     with receiver.serve() as url:
         async with raw(make_server(settings=EventSettings(allow_loopback=True))) as peer:

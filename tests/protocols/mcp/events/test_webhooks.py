@@ -16,6 +16,7 @@ import pytest
 
 from defserve import Server
 from defserve.auth import ApiKeys, live_credentials
+from defserve.protocols.mcp.events import webhook_records
 from defserve.protocols.mcp.events import webhooks as deliveries
 from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.sending import make_webhook_secret
@@ -36,8 +37,12 @@ LOOPBACK = EventSettings(allow_loopback=True)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOOK_SECONDS", "IDLE_LOOK_SECONDS", "FIRST_RETRY_SECONDS"):
-        monkeypatch.setattr(deliveries, name, 0.02)
+    for module, name in (
+        (deliveries, "LOOK_SECONDS"),
+        (deliveries, "IDLE_LOOK_SECONDS"),
+        (webhook_records, "FIRST_RETRY_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, 0.02)
     monkeypatch.setattr(live_credentials.LiveCredentials.__init__, "__defaults__", (0.02,))
 
 
@@ -256,7 +261,7 @@ async def test_what_is_not_wanted_is_not_sent_again_and_the_next_one_is(status: 
 async def test_an_event_is_given_up_after_so_many_tries(receiver: WebhookReceiver):
     async with raw(make_server(settings=LOOPBACK)) as peer:
         await subscribe(peer, receiver)
-        receiver.answer_with(*[500] * deliveries.MAX_ATTEMPTS)
+        receiver.answer_with(*[500] * webhook_records.MAX_ATTEMPTS)
         for number in range(2):
             await peer.call("push", {"repository": "x", "commits": number})
         assert await received(receiver, 1) == [1]
@@ -265,7 +270,7 @@ async def test_an_event_is_given_up_after_so_many_tries(receiver: WebhookReceive
 async def test_a_webhook_that_only_fails_is_suspended_and_a_refresh_wakes_it(
     receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(deliveries, "SUSPEND_AFTER", 3)
+    monkeypatch.setattr(webhook_records, "SUSPEND_AFTER", 3)
     server = make_server(settings=LOOPBACK)
     async with raw(server) as peer:
         await subscribe(peer, receiver)
@@ -506,6 +511,7 @@ async def dump_webhooks(server: Server) -> dict[tuple[str, str], bytes]:
 
 PROCESS = """
 import asyncio, sys
+from defserve.protocols.mcp.events import webhook_records
 from defserve.protocols.mcp.events import webhooks as deliveries
 from defserve.protocols.mcp.events.extension import Events
 from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, WebhookRecords
@@ -513,7 +519,7 @@ from defserve.server import EventSettings
 from tests.protocols.mcp.events.repositories import Push, make_server
 from tests.raw import raw
 
-deliveries.LOOK_SECONDS = deliveries.IDLE_LOOK_SECONDS = deliveries.FIRST_RETRY_SECONDS = 0.05
+deliveries.LOOK_SECONDS = deliveries.IDLE_LOOK_SECONDS = webhook_records.FIRST_RETRY_SECONDS = 0.05
 
 async def main():
     server = make_server(sys.argv[1], EventSettings(allow_loopback=True))

@@ -112,12 +112,13 @@ class LogHead(NamedTuple):
 
 class LogPage(NamedTuple):
     """Some events, and where to go on. `is_truncated`: events between the cursor and the first of these are gone, or
-    those before the cursor are."""
+    those before the cursor are. `turnover`: the part of a full log that lies between the two cursors."""
 
     events: list[Occurrence]
     cursor: Cursor
     is_truncated: bool
     has_more: bool
+    turnover: float = 0.0
 
 
 class _Waiting(NamedTuple):
@@ -147,6 +148,11 @@ class EventLog:
         self._writers: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[None]] = {}
         self._known: dict[str, tuple[bytes, LogHead]] = {}
         """The head of each log as it was written last. If others add to it too, that is no help: then it is read."""
+
+    @property
+    def max_age(self) -> float:
+        """For how many seconds an event is kept."""
+        return self._settings.max_age
 
     def now(self) -> int:
         """Milliseconds since the epoch."""
@@ -285,7 +291,7 @@ class EventLog:
             # The cursor comes from a log that is lost.
             return LogPage([], await self.find_end(name), True, False)
         is_truncated = cursor.epoch != head.epoch or cursor.number < head.first
-        number = head.first if is_truncated else min(cursor.number, head.next)
+        number = start = head.first if is_truncated else min(cursor.number, head.next)
         # A failover has taken back what this reader was given already.
         is_truncated = is_truncated or cursor.number > head.next
         oldest = self.now() - min(self._settings.max_age * 1000, max_age_ms if max_age_ms is not None else float("inf"))
@@ -297,8 +303,16 @@ class EventLog:
             is_truncated = is_truncated or len(young) < upto - number
             number = upto
             if young:
-                return LogPage(young, Cursor(head.epoch, number), is_truncated, number < head.next)
-        return LogPage([], Cursor(head.epoch, number), is_truncated, False)
+                break
+        else:
+            young = []
+        turnover = self._measure_turnover(head, number - start)
+        return LogPage(young, Cursor(head.epoch, number), is_truncated, number < head.next, turnover)
+
+    def _measure_turnover(self, head: LogHead, count: int) -> float:
+        """Which part of a full log so many events are."""
+        average = head.bytes / max(1, head.next - head.first)
+        return max(count / self._settings.max_events, count * average / self._settings.max_bytes)
 
     async def read_origin(self, name: str, origin: str) -> str | None:
         """The place in another server up to which its events were added."""

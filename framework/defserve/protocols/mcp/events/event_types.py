@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -45,6 +45,8 @@ EVENT_ID_PARAMETER: Final = "event_id"
 
 MAX_FILTER_BYTES: Final = 8 * 1024
 MAX_COUNT: Final = 2**53
+
+T = TypeVar("T")
 
 
 class EventTypeOptions(ItemOptions):
@@ -264,14 +266,54 @@ def matches_filter(wanted: Params, emitted: Params, *, is_exact: bool = False) -
     """
     if is_exact:
         return encode_canonical_json(wanted) == encode_canonical_json(_without_nulls(emitted))
-    return all(name in emitted and _is_same(value, emitted[name]) for name, value in wanted.items())
+    return all(
+        name in emitted and _encode_value(value) == _encode_value(emitted[name]) for name, value in wanted.items()
+    )
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are the same JSON. Most are texts, and writing those would be slow for thousands."""
-    if isinstance(one, str) or isinstance(other, str):
-        return one == other
-    return encode_canonical_json(one) == encode_canonical_json(other)
+class FilterIndex(Generic[T]):
+    """Finds those whose filter lets an event through, as `matches_filter` says, without looking at the others.
+
+    Those who gave the same names lie together, by the values that they gave. So an event costs a look for each set of
+    names that somebody gave, and nothing for those who wait for other values.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, ...], dict[tuple[str | bytes, ...], dict[T, None]]] = {}
+
+    def add(self, wanted: Params, subscriber: T) -> None:
+        names, key = _make_filter_key(wanted)
+        self._values.setdefault(names, {}).setdefault(key, {})[subscriber] = None
+
+    def remove(self, wanted: Params, subscriber: T) -> None:
+        """Raises KeyError if it was not added with this filter."""
+        names, key = _make_filter_key(wanted)
+        values = self._values[names]
+        del values[key][subscriber]
+        if not values[key]:
+            del values[key]
+        if not values:
+            del self._values[names]
+
+    def find(self, emitted: Params, *, is_exact: bool = False) -> list[T]:
+        if is_exact:
+            names, key = _make_filter_key(_without_nulls(emitted))
+            return list(self._values.get(names, {}).get(key, ()))
+        encoded, found = {name: _encode_value(value) for name, value in emitted.items()}, list[T]()
+        for names, values in self._values.items():
+            if all(name in encoded for name in names):
+                found += values.get(tuple(encoded[name] for name in names), ())
+        return found
+
+
+def _make_filter_key(wanted: Params) -> tuple[tuple[str, ...], tuple[str | bytes, ...]]:
+    names = tuple(sorted(wanted))
+    return names, tuple(_encode_value(wanted[name]) for name in names)
+
+
+def _encode_value(value: Any) -> str | bytes:
+    """What is equal for the same JSON. Most values are texts, and are left as they are."""
+    return value if isinstance(value, str) else encode_canonical_json(value)
 
 
 def encode_canonical_json(value: Any) -> bytes:

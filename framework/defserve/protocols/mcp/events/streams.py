@@ -1,8 +1,9 @@
 """Who listens to events on one loop of this process: open streams, and the sources that run for listeners.
 
-How it works: every listener reads the log at its own pace, and sleeps in `EventHub.wait_for_news` while there is
-nothing to read. An emission in this process wakes it at once. Another process is heard of through Redis, or found by
-looking at the log twice a second.
+How it works: every listener reads the log at its own pace. While nothing in it is for it, it waits in the
+`LogFollower` of its type: that reads on for all of them, and wakes only those that get an event. An emission in this
+process wakes the follower at once. Another process is heard of through Redis, or found by looking at the log twice a
+second.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Generator
 from contextlib import aclosing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from defserve.base.backoff import Backoff
 from defserve.base.concurrency import BackgroundTasks
@@ -27,7 +29,7 @@ from defserve.protocols.mcp.events.draft import (
     EventError,
 )
 from defserve.protocols.mcp.events.event_log import Cursor, CursorCodec, EventLog, LogPage
-from defserve.protocols.mcp.events.event_types import EventType, encode_canonical_json, matches_filter
+from defserve.protocols.mcp.events.event_types import EventType, FilterIndex, encode_canonical_json, matches_filter
 from defserve.protocols.mcp.subscriptions import SUBSCRIPTION_ID_META_KEY
 from defserve.stores.identity import ServerStore
 from defserve.stores.store import EVENT_NEWS_SPACE, Lease, StoreBusy, is_in_memory, make_lease_token
@@ -37,6 +39,13 @@ if TYPE_CHECKING:
 
 
 LOOK_SECONDS: Final = 0.5
+NEWS_LOOK_SECONDS: Final = 60.0
+"""How often the log is looked at without news: those of another process may have been lost on their way."""
+RETRY_SECONDS: Final = 2.0
+MAX_BEHIND: Final = 0.5
+"""The part of a full log by which somebody may have come from behind, before that is written down at once."""
+MIN_DUE: Final = 0.01
+"""The part of all who wait that is woken together to write: it takes a look at all to find them."""
 SHARED_PAGE_SECONDS: Final = 0.5
 MAX_SHARED_PAGES: Final = 64
 """Those who read at other places of the log read for themselves."""
@@ -57,35 +66,36 @@ class EventHub:
     def __init__(self, events: EventLog, store: ServerStore, run_source: Callable[[EventType, Params], Any]) -> None:
         self.log, self._store, self._run_source = events, store, run_source
         self.tasks = BackgroundTasks()
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._marks: dict[str, int] = {}
-        self._listeners: dict[str, int] = {}
-        self._callbacks: dict[str, set[Callable[[], object]]] = {}
+        self._followers: dict[str, LogFollower] = {}
         self._pages: dict[tuple[str, Cursor], SharedPage] = {}
         self._following: asyncio.Task[None] | None = None
         self._sources: dict[tuple[str, bytes], RunningSource] = {}
 
     @contextmanager
-    def listen(self, event: EventType, wanted: Params, on_news: Callable[[], object] | None = None) -> Generator[None]:
-        """Somebody listens to a type of event. If it has a source, it runs meanwhile. Raises LimitExceeded.
-
-        `on_news` is called whenever something may have been added to the log of this type.
-        """
-        source = self._start_source(event, wanted) if event.is_source else None
-        self._listeners[event.name] = self._listeners.get(event.name, 0) + 1
-        if on_news is not None:
-            self._callbacks.setdefault(event.name, set()).add(on_news)
+    def listen(self, name: str) -> Generator[LogFollower]:
+        """Somebody listens to a type of event, and waits for what is for it in this follower."""
+        follower = self._followers.get(name)
+        if follower is None:
+            follower = self._followers[name] = LogFollower(self, name)
+        follower.users += 1
         if self._following is None and not is_in_memory(self._store):
             self._following = asyncio.create_task(self._follow())
         try:
+            yield follower
+        finally:
+            follower.users -= 1
+            if not follower.users:
+                del self._followers[name]
+                follower.task.cancel()
+
+    @contextmanager
+    def use_source(self, event: EventType, wanted: Params) -> Generator[None]:
+        """If a type of event has a source, it runs meanwhile. Raises LimitExceeded."""
+        source = self._start_source(event, wanted) if event.is_source else None
+        try:
             yield
         finally:
-            self._listeners[event.name] -= 1
-            if not self._listeners[event.name]:
-                del self._listeners[event.name]
-                self._callbacks.pop(event.name, None)
-            elif on_news is not None:
-                self._callbacks[event.name].discard(on_news)
             if source is not None:
                 source.release()
 
@@ -99,26 +109,9 @@ class EventHub:
             source = self._start_source(event, wanted)
             asyncio.get_running_loop().call_later(seconds, source.release)
 
-    def get_mark(self, name: str) -> int:
-        """Changes whenever something may have been added to the log of this type. Get it before you read the log."""
-        return self._marks.get(name, 0)
-
-    async def wait_for_news(self, name: str, mark: int, seconds: float) -> None:
-        """Wait until the mark of a type has changed, for so many seconds at most."""
-        if self.get_mark(name) != mark:
-            return
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(name, set()).add(waiting)
-        try:
-            await asyncio.wait((waiting,), timeout=seconds)
-        finally:
-            self._waiting[name].discard(waiting)
-            if not self._waiting[name]:
-                del self._waiting[name]
-
     async def read_page(self, name: str, cursor: Cursor) -> LogPage:
         """The next events after a cursor. Those who ask at the same moment share what is read: many do, with news."""
-        key, mark, now = (name, cursor), self.get_mark(name), asyncio.get_running_loop().time()
+        key, mark, now = (name, cursor), self._marks.get(name, 0), asyncio.get_running_loop().time()
         known = self._pages.get(key)
         if known is None or known.mark != mark or known.until < now:
             self._pages = {each: page for each, page in self._pages.items() if page.until >= now}
@@ -129,20 +122,18 @@ class EventHub:
         return await asyncio.shield(known.reading)
 
     def wake(self, name: str = "") -> None:
-        """Something was added to the log of this type; without a name, perhaps to any."""
-        if name and name not in self._listeners and name not in self._waiting:
-            return
-        for known in [name] if name else list(self._waiting.keys() | self._listeners.keys()):
-            self._marks[known] = self._marks.get(known, 0) + 1
-            for waiting in self._waiting.get(known, ()):
-                if not waiting.done():
-                    waiting.set_result(None)
-            for on_news in self._callbacks.get(known, ()):
-                on_news()
+        """Something was added to the log of this type. Without a name, perhaps to any, and types may have changed."""
+        for known in [name] if name else list(self._followers):
+            if (follower := self._followers.get(known)) is not None:
+                self._marks[known] = self._marks.get(known, 0) + 1
+                follower.wake()
+                if not name:
+                    follower.release_all()
 
     async def close(self) -> None:
         """The loop ends: nobody listens any more."""
-        ending = [*(source.task for source in self._sources.values()), *self.tasks]
+        ending = [each.task for each in (*self._sources.values(), *self._followers.values())]
+        ending += self.tasks
         if self._following is not None:
             ending.append(self._following)
         for task in ending:
@@ -161,7 +152,7 @@ class EventHub:
         ends: dict[str, Cursor] = {}
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            for name in list(self._listeners):
+            for name in list(self._followers):
                 with suppress(Refused):
                     end = await self.log.find_end(name)
                     if ends.get(name) != end:
@@ -231,6 +222,188 @@ class RunningSource:
             self.task.cancel()
 
 
+# -- Those who wait for an event.
+
+
+class LogReader(Protocol):
+    """Somebody who reads the log of a type: everything before `position` was looked at.
+
+    `kept_number` is where it is as the store has it, if that is written down: it should not fall far behind.
+    `read_soon` is told that there is something to read at the position, or that it `is_due` to be written down, and
+    `report_failure` that the log cannot be read now.
+    """
+
+    position: Cursor
+
+    @property
+    def wanted(self) -> Params: ...
+
+    @property
+    def kept_number(self) -> int | None: ...
+
+    def read_soon(self, is_due: bool = False) -> None: ...
+
+    def report_failure(self, error: DefserveError) -> None: ...
+
+
+class LogFollower:
+    """Reads the log of one type for all who wait for an event in it, and wakes those for whom one comes.
+
+    A reader that waits has looked at everything before the follower's position, or before the number with which it
+    came if that is more: nothing is done for it while events pass that are not for it. Some readers come from behind
+    the follower, after a restart for instance. They wait for a sweep: the log is read for all of them once more.
+
+    If the log has let go of events that were not looked at, they may have been for anybody. So all who wait are woken,
+    and find that out when they read.
+
+    Those who write their position down are woken now and then to do so, twice while the log is renewed once. Whoever is
+    furthest behind comes first: also where processes come and go before everybody had a turn.
+    """
+
+    def __init__(self, hub: EventHub, name: str) -> None:
+        self.users = 0
+        self._hub, self._name = hub, name
+        self._index = FilterIndex[LogReader]()
+        self._waiting: dict[LogReader, int] = {}
+        """Those who wait, with the number at which they came."""
+        self._position: Cursor
+        self._sweep = 0
+        self._swept: set[LogReader] = set()
+        self._behind: set[LogReader] = set()
+        """Those for whom the sweep reads, and those who wait for the next one. Both are in `_waiting`."""
+        self._due, self._rotated_at = 0.0, asyncio.get_running_loop().time()
+        self._waker, self._has_failed = asyncio.Event(), False
+        self.task = asyncio.create_task(self._run())
+
+    def wake(self) -> None:
+        """Something may have been added to the log."""
+        self._waker.set()
+
+    def add(self, reader: LogReader) -> None:
+        """A reader has nothing to read, and waits. It is woken by `read_soon`, and does not wait any more then."""
+        if self._waiting and reader.position.epoch != self._position.epoch:
+            # The log was lost, and one of them does not know that yet.
+            self.release_all()
+        if not self._waiting:
+            self._position = reader.position
+            self._waker.set()
+        number = reader.position.number
+        self._waiting[reader] = number
+        self._index.add(reader.wanted, reader)
+        if number < self._position.number:
+            (self._swept if self._swept and number >= self._sweep else self._behind).add(reader)
+            self._waker.set()
+
+    def remove(self, reader: LogReader) -> None:
+        """A reader waits no longer, if it did. It has its position."""
+        if reader in self._waiting:
+            self._take_out(reader, self._position.number)
+
+    def release_all(self) -> None:
+        """All have to look for themselves."""
+        for reader in list(self._waiting):
+            self._release(reader, self._position.number)
+
+    def _release(self, reader: LogReader, number: int, *, is_due: bool = False) -> None:
+        self._take_out(reader, number)
+        reader.read_soon(is_due)
+
+    def _take_out(self, reader: LogReader, number: int) -> None:
+        """A reader waits no longer. `number` is how far the follower has looked."""
+        came_at = self._waiting.pop(reader)
+        self._index.remove(reader.wanted, reader)
+        if reader in self._behind:
+            number = came_at
+        elif reader in self._swept:
+            number = self._sweep
+        self._behind.discard(reader)
+        self._swept.discard(reader)
+        reader.position = Cursor(self._position.epoch, max(came_at, number))
+
+    async def _run(self) -> None:
+        while True:
+            self._waker.clear()
+            try:
+                is_behind = await self._read_on()
+                is_behind = await self._sweep_on() or is_behind
+                self._has_failed = False
+            except DefserveError as error:
+                self._report_failure(error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if not is_behind:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(NEWS_LOOK_SECONDS):
+                        await self._waker.wait()
+
+    async def _read_on(self) -> bool:
+        """Look at the next events for all who wait. Whether there are more."""
+        if not self._waiting:
+            return False
+        start = self._position
+        page = await self._hub.read_page(self._name, start)
+        if self._position is not start or not self._waiting:
+            return bool(self._waiting)  # all left meanwhile, and others came
+        if page.is_truncated:
+            self.release_all()
+        for event in page.events:
+            for reader in self._index.find(event.arguments, is_exact=event.is_exact):
+                if self._waiting[reader] <= event.number:
+                    self._release(reader, event.number)
+        self._position = page.cursor
+        self._wake_some_to_write(page.turnover)
+        return page.has_more
+
+    async def _sweep_on(self) -> bool:
+        """Look at the next events for those who came from behind. Whether there are more."""
+        if not self._swept:
+            if not self._behind:
+                return False
+            self._swept, self._behind = self._behind, set[LogReader]()
+            self._sweep = min(self._waiting[reader] for reader in self._swept)
+        start = Cursor(self._position.epoch, self._sweep)
+        page = await self._hub.log.read_page(self._name, start)
+        await asyncio.sleep(0)  # a store in memory gives nobody else a turn
+        if start != (self._position.epoch, self._sweep):
+            return True
+        if page.is_truncated:
+            for reader in list(self._swept):
+                self._release(reader, self._sweep)
+        for event in page.events:
+            self._sweep = event.number
+            for reader in self._index.find(event.arguments, is_exact=event.is_exact):
+                if reader in self._swept and self._waiting[reader] <= event.number:
+                    self._release(reader, event.number)
+        self._sweep = page.cursor.number
+        if self._sweep >= self._position.number:
+            swept, self._swept = self._swept, set[LogReader]()  # from here on they wait like the others
+            per_event = page.turnover / max(1, self._sweep - start.number)
+            for reader in swept:
+                if (kept := reader.kept_number) is not None and (self._sweep - kept) * per_event >= MAX_BEHIND:
+                    self._release(reader, self._position.number, is_due=True)
+        return bool(self._swept or self._behind)
+
+    def _wake_some_to_write(self, turnover: float) -> None:
+        """Wake those whose position was written down longest ago, as many as the log was renewed by."""
+        now = asyncio.get_running_loop().time()
+        turnover, self._rotated_at = max(turnover, (now - self._rotated_at) / self._hub.log.max_age), now
+        self._due += 2 * turnover * len(self._waiting)
+        if self._due < max(1, MIN_DUE * len(self._waiting)):
+            return
+        count, self._due = int(self._due), self._due % 1
+        kept = [(number, reader) for reader in self._waiting if (number := reader.kept_number) is not None]
+        for _, reader in nsmallest(count, kept, key=lambda each: each[0]):
+            self._release(reader, self._position.number, is_due=True)
+
+    def _report_failure(self, error: DefserveError) -> None:
+        """Once for each time that the store is away."""
+        if not self._has_failed:
+            self._has_failed = True
+            log.warning("events %s cannot be read: %s", self._name, error)
+            for reader in list(self._waiting):
+                reader.report_failure(error)
+
+
 # -- One open `events/stream` request.
 
 
@@ -250,70 +423,84 @@ class EventStream:
         check_event: Callable[[EventType], object],
     ) -> None:
         self._call, self._hub, self._codec = call, hub, codec
-        self._event, self._wanted, self._check_event = event, wanted, check_event
-        self._has_failed = False
+        self._event, self._check_event = event, check_event
+        self.wanted, self.kept_number = wanted, None
+        self.position: Cursor
+        self._woken, self._has_failed = asyncio.Event(), False
 
     async def run(self, cursor: Cursor | None, max_age_ms: float | None) -> None:
         """Returns when the event has ended for this caller."""
         hub, name = self._hub, self._event.name
         clock = asyncio.get_running_loop()
         try:
-            with hub.listen(self._event, self._wanted):
+            with hub.use_source(self._event, self.wanted), hub.listen(name) as follower:
                 is_truncated = False
                 if cursor is None:
-                    cursor, max_age_ms = await hub.log.find_end(name), None
+                    cursor = await hub.log.find_end(name)
                 else:
+                    self._woken.set()
                     start = await hub.log.read_page(name, cursor, max_age_ms=max_age_ms, limit=1)
                     is_truncated = start.is_truncated
                     if is_truncated:
                         cursor = start.cursor if not start.events else _before(start.cursor, start.events[0].number)
+                self.position = cursor
                 self._notify(ACTIVE_NOTIFICATION, {"cursor": self._encode(cursor), "truncated": is_truncated})
                 beat_at = clock.time() + HEARTBEAT_SECONDS
                 while True:
-                    mark = hub.get_mark(name)
-                    cursor = await self._send_new_events(cursor)
+                    if self._woken.is_set():
+                        self._woken.clear()
+                        await self._send_new_events()
                     if clock.time() >= beat_at:
                         self._check_event(self._event)
-                        self._notify(HEARTBEAT_NOTIFICATION, {"cursor": self._encode(cursor)})
+                        self._notify(HEARTBEAT_NOTIFICATION, {"cursor": self._encode(self.position)})
                         beat_at = clock.time() + HEARTBEAT_SECONDS
-                    await hub.wait_for_news(name, mark, max(0.0, beat_at - clock.time()))
+                    follower.add(self)
+                    try:
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout_at(beat_at):
+                                await self._woken.wait()
+                    finally:
+                        follower.remove(self)
         except EventError as error:
             self._notify(TERMINATED_NOTIFICATION, {"error": error.to_wire()})
 
-    async def _send_new_events(self, cursor: Cursor) -> Cursor:
-        """Send what the log has after the cursor. A store that is away for a moment does not end the stream."""
-        has_more = True
-        while has_more:
+    def read_soon(self, is_due: bool = False) -> None:
+        """See `LogReader`."""
+        self._woken.set()
+
+    def report_failure(self, error: DefserveError) -> None:
+        """See `LogReader`. A store that is away for a moment does not end the stream."""
+        self._notify(ERROR_NOTIFICATION, {"error": {"code": -32603, "message": "events cannot be read now"}})
+
+    async def _send_new_events(self) -> None:
+        """Send what the log has at the position, as long as something is for this caller."""
+        is_found = True
+        while is_found:
             self._check_event(self._event)
             try:
-                page = await self._hub.log.read_page(self._event.name, cursor)
+                page = await self._hub.read_page(self._event.name, self.position)
             except Refused as error:
-                self._report_failure(error)
-                return cursor
-            self._has_failed = False
+                if not self._has_failed:
+                    self.report_failure(error)
+                self._has_failed = True
+                return
+            self._has_failed, is_found = False, False
             if page.is_truncated:
                 start = page.events[0].number if page.events else page.cursor.number
                 self._notify(
                     ACTIVE_NOTIFICATION, {"cursor": self._encode(_before(page.cursor, start)), "truncated": True}
                 )
             for event in page.events:
-                if not matches_filter(self._wanted, event.arguments, is_exact=event.is_exact):
+                if not matches_filter(self.wanted, event.arguments, is_exact=event.is_exact):
                     continue
+                is_found = page.has_more
                 await self._wait_for_reader()
                 after = self._encode(Cursor(page.cursor.epoch, event.number + 1))
                 if event.is_gap:
                     self._notify(ACTIVE_NOTIFICATION, {"cursor": after, "truncated": True})
                 else:
                     self._notify(EVENT_NOTIFICATION, self._event.to_wire(event, after))
-            cursor, has_more = page.cursor, page.has_more
-        return cursor
-
-    def _report_failure(self, error: DefserveError) -> None:
-        """Once for each time that the store is away."""
-        if not self._has_failed:
-            self._has_failed = True
-            self._notify(ERROR_NOTIFICATION, {"error": {"code": -32603, "message": "events cannot be read now"}})
-            log.warning("events of a stream cannot be read: %s", error)
+            self.position = page.cursor
 
     async def _wait_for_reader(self) -> None:
         while self._call.unsent > MAX_UNSENT:  # noqa: ASYNC110  (a call does not tell when its messages leave)

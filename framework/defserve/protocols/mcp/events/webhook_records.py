@@ -17,13 +17,14 @@ from typing import Any, Final, TypeVar, cast
 from pydantic_core import from_json, to_json
 
 from defserve.auth.principals import Principal, decode_principal
+from defserve.base.backoff import compute_backoff
 from defserve.core import json_values
 from defserve.core.messages import Params
 from defserve.errors import InvalidParams, LimitExceeded
 from defserve.protocols.mcp.asking.round_trips import Sealer
 from defserve.protocols.mcp.events.draft import DialectName
 from defserve.protocols.mcp.events.event_log import Cursor
-from defserve.protocols.mcp.events.sending import SECRET_PREFIX, parse_webhook_secret
+from defserve.protocols.mcp.events.sending import SECRET_PREFIX, DeliveryFailed, parse_webhook_secret
 from defserve.stores.identity import ServerStore
 from defserve.stores.store import WEBHOOK_SPACES, Space, StoreBusy, StoreChange, StoreCorrupt
 
@@ -34,6 +35,16 @@ ROTATION_MS: Final = 24 * 3_600_000
 """How long a request is signed with the secret before the newest as well."""
 MAX_SECRETS: Final = 3
 MAX_TRIES: Final = 50
+
+MAX_ATTEMPTS: Final = 6
+FIRST_RETRY_SECONDS: Final = 30.0
+MAX_RETRY_SECONDS: Final = 300.0
+"""An event is tried again after 30, 60, 120, 240 and 300 seconds: 12½ minutes in all."""
+SUSPEND_AFTER: Final = 100
+"""Failures in a row after which a subscription is suspended."""
+MIN_SUSPEND_FAILURES: Final = 10
+SUSPEND_SECONDS: Final = 3_600.0
+"""A subscription is also suspended if so few fail in a row, and nothing got through for so long."""
 
 LEDGER: Final = "ledger"
 PROGRESS: Final = "progress "
@@ -121,6 +132,33 @@ class DeliveryProgress:
         if self.is_throttled:
             wire |= {"throttled": True, "retryAfterMs": max(0, self.retry_at - now)}
         return wire
+
+
+def note_success(progress: DeliveryProgress, now: int) -> None:
+    """Something was acknowledged."""
+    progress.attempts = progress.retry_at = progress.failures = 0
+    progress.failed_since, progress.last_error, progress.is_throttled = None, None, False
+    progress.last_delivery_at = now
+
+
+def note_failure(progress: DeliveryProgress, failed: DeliveryFailed, now: int) -> bool:
+    """Something was not acknowledged: when it is tried again. True if it is given up."""
+    progress.failures, progress.last_error = progress.failures + 1, failed.reason
+    progress.failed_since = progress.failed_since or now
+    is_long = progress.failures >= MIN_SUSPEND_FAILURES and now - progress.failed_since >= SUSPEND_SECONDS * 1000
+    if is_long or progress.failures >= SUSPEND_AFTER:
+        # It is not given up: a refresh goes on with it, unless the log has let go of it.
+        progress.is_active, progress.attempts, progress.retry_at = False, 0, 0
+        return False
+    progress.attempts += 1
+    if failed.is_final or progress.attempts >= MAX_ATTEMPTS:
+        progress.attempts = progress.retry_at = 0
+        progress.is_throttled = False
+        return True
+    wait = compute_backoff(progress.attempts - 1, FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+    progress.is_throttled = failed.retry_after > 0
+    progress.retry_at = now + round(max(wait, min(failed.retry_after, MAX_RETRY_SECONDS)) * 1000)
+    return False
 
 
 @dataclass(slots=True)

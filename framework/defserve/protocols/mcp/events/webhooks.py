@@ -23,7 +23,6 @@ from pydantic_core import to_json
 from defserve.auth.authority import is_stranger
 from defserve.auth.principals import Principal, encode_principal
 from defserve.auth.rates import Rate, TokenBuckets
-from defserve.base.backoff import compute_backoff
 from defserve.core.call import Call
 from defserve.core.json_values import is_object
 from defserve.core.messages import Params
@@ -50,12 +49,14 @@ from defserve.protocols.mcp.events.webhook_records import (
     WebhookRecords,
     format_time,
     make_caller_space,
+    note_failure,
+    note_success,
 )
 from defserve.stores.store import Lease, Space, StoreBusy, is_in_memory, make_lease_token
 
 if TYPE_CHECKING:
     from defserve.protocols.mcp.events.extension import Events
-    from defserve.protocols.mcp.events.streams import EventHub
+    from defserve.protocols.mcp.events.streams import EventHub, LogFollower
 
 
 MIN_TTL_MS: Final = 60_000
@@ -264,27 +265,15 @@ def _check_challenge(body: bytes, nonce: str) -> None:
 # -- Sends events to the addresses of webhooks: in order, again if it fails, by one process at a time.
 
 
-MAX_ATTEMPTS: Final = 6
-FIRST_RETRY_SECONDS: Final = 30.0
-MAX_RETRY_SECONDS: Final = 300.0
-"""An event is tried again after 30, 60, 120, 240 and 300 seconds: 12½ minutes in all."""
-SUSPEND_AFTER: Final = 100
-"""Failures in a row after which a subscription is suspended."""
-MIN_SUSPEND_FAILURES: Final = 10
-SUSPEND_SECONDS: Final = 3_600.0
-"""A subscription is also suspended if so few fail in a row, and nothing got through for so long."""
-
 LOOK_SECONDS: Final = 2.0
 """How often the subscriptions are looked at, for what other processes have done to them."""
 LOOK_SHARE: Final = 4
 """For how many times as long as a look took there is no other."""
 IDLE_LOOK_SECONDS: Final = 5.0
-NEWS_LOOK_SECONDS: Final = 60.0
-"""How often the log is looked at without news: those of another process may have been lost on their way."""
+UNREADABLE_LOOK_SECONDS: Final = 60.0
+MAX_WAIT_SECONDS: Final = 3_600.0
 MAX_STORE_CALLS: Final = 32
 """Subscriptions that read or write their records at the same time: thousands at once would time out together."""
-MAX_UNSTORED: Final = 100
-"""Events that are not for a subscription, and that it may have passed without writing down that it did."""
 MAX_UNWRITTEN: Final = 20
 """Events that were acknowledged, before that is written down. If the process is killed, they are sent again."""
 LEASE_NAME: Final = "event webhooks"
@@ -457,24 +446,27 @@ class SubscriptionDelivery:
 
     `changed_at` is when it was made or refreshed last.
 
-    Thousands wait at the same time. So it has one task and one event to wait for, it keeps what it has read of the
-    store until that changes, and does not write down each event that it only passes.
+    Thousands wait at the same time, in a `LogFollower`, which wakes it for an event that it has to send. So it has one
+    task and one event to wait for, and keeps what it has read of the store until that changes. What it only passes is
+    written down now and then: after a restart those events are looked at again, and nothing is lost.
 
     While it writes down that an event was acknowledged, it sends the next one. So it is a few events ahead of what the
     store knows, and whoever goes on there sends these again, in the same order.
     """
 
     __slots__ = (
-        *("task", "changed_at", "_deliveries", "_records", "_hub", "_space", "_id", "_waker", "_is_changed"),
-        *("_event", "_subscription", "_progress", "_stored", "_tried", "_position", "_unwritten", "_writer"),
+        *("task", "changed_at", "position", "_deliveries", "_records", "_hub", "_space", "_id", "_waker"),
+        *("_is_changed", "_has_news", "_is_due", "_event", "_follower", "_subscription", "_progress"),
+        *("_stored", "_tried", "_unwritten", "_writer"),
     )
 
     def __init__(self, deliveries: Deliveries, space: Space, id: str, changed_at: int) -> None:
         self.changed_at = changed_at
         self._deliveries, self._records, self._hub = deliveries, deliveries.records, deliveries.hub
         self._space, self._id = space, id
-        self._waker, self._is_changed = asyncio.Event(), True
+        self._waker, self._is_changed, self._has_news, self._is_due = asyncio.Event(), True, False, False
         self._event: EventType | None = None
+        self._follower: LogFollower
         self._subscription: Subscription
         self._progress: DeliveryProgress
         self._stored: bytes = b""
@@ -482,14 +474,29 @@ class SubscriptionDelivery:
         """The progress as the store has it, and as it was written last: the store may have that as well."""
         self._unwritten: int = 0
         self._writer: asyncio.Task[None] | None = None
-        self._position: Cursor
-        """What was looked at: up to here nothing has to be sent."""
+        self.position: Cursor
         self.task = asyncio.create_task(self._run())
 
     def mark_changed(self) -> None:
         """It may be another one in the store."""
         self._is_changed = True
         self._waker.set()
+
+    @property
+    def wanted(self) -> Params:
+        return self._subscription.arguments
+
+    @property
+    def kept_number(self) -> int:
+        return self._progress.number
+
+    def read_soon(self, is_due: bool = False) -> None:
+        """See `LogReader`."""
+        self._has_news, self._is_due = True, is_due
+        self._waker.set()
+
+    def report_failure(self, error: DefserveError) -> None:
+        """See `LogReader`."""
 
     async def _run(self) -> None:
         """Until the subscription ends, or somebody else has it."""
@@ -508,9 +515,9 @@ class SubscriptionDelivery:
                     return
                 event = self._deliveries.find_event(self._subscription, self._event)
                 if event is not None and self._event is None:
-                    wanted = self._subscription.arguments
                     with suppress(LimitExceeded):
-                        listening.enter_context(self._hub.listen(event, wanted, self._waker.set))
+                        listening.enter_context(self._hub.use_source(event, self.wanted))
+                    self._follower = listening.enter_context(self._hub.listen(event.name))
                 self._event = event or self._event
                 await self._go_on()
             except EventError as error:
@@ -521,7 +528,7 @@ class SubscriptionDelivery:
             except UnreadableWebhook as error:
                 log.error("the webhook %s gets no events: %s", self._id, error)
                 self._is_changed = True
-                await _wait(self._waker, NEWS_LOOK_SECONDS)
+                await _wait(self._waker, UNREADABLE_LOOK_SECONDS)
             except DefserveError as error:
                 log.warning("a webhook waits for the store: %s", error)
                 self._is_changed = True
@@ -539,8 +546,8 @@ class SubscriptionDelivery:
             self._subscription, progress, stored = loaded
             if stored not in (self._stored, self._tried):
                 # It is new here, or somebody else has changed it.
-                self._progress, self._position = progress, progress.cursor
-                self._unwritten = 0
+                self._progress, self.position = progress, progress.cursor
+                self._unwritten, self._has_news = 0, False
             self._stored = self._tried = stored
             if self._unwritten:
                 self._start_writing()
@@ -560,26 +567,39 @@ class SubscriptionDelivery:
             while (left := (progress.retry_at - self._records.now()) / 1000) > 0 and not self._is_changed:
                 await self._wait(left)
             return
-        page = await self._hub.read_page(subscription.name, self._position)
+        if not self._has_news:
+            await self._wait_for_news()
+            return
+        page, is_found = await self._hub.read_page(subscription.name, self.position), False
         if page.is_truncated:
             start = Cursor(page.cursor.epoch, page.events[0].number if page.events else page.cursor.number)
-            if await self._try(progress, self._deliveries.send_gap(subscription, start)):
+            if await self._try(self.position, self._deliveries.send_gap(subscription, start)):
                 await self._store_progress(start)
             return
         for event in page.events:
             if self._is_changed:
                 return  # it may have been removed, or have another secret
-            if matches_filter(subscription.arguments, event.arguments, is_exact=event.is_exact):
+            if matches_filter(self.wanted, event.arguments, is_exact=event.is_exact):
+                is_found = True
                 sending = self._deliveries.send_event(subscription, self._event, event, page.cursor.epoch)
-                if not await self._try(progress, sending):
+                if not await self._try(Cursor(page.cursor.epoch, event.number), sending):
                     return
                 await self._store_progress_soon(Cursor(page.cursor.epoch, event.number + 1))
-        self._position = page.cursor
-        if page.cursor.number - progress.number >= MAX_UNSTORED:
+        self.position = page.cursor
+        if self._is_due and page.cursor != progress.cursor:
             await self._store_progress(page.cursor)
-        if not page.has_more:
+        self._is_due = False
+        if not is_found or not page.has_more:
             await self._finish_writing()
-            await self._wait(NEWS_LOOK_SECONDS)
+            self._has_news = False
+
+    async def _wait_for_news(self) -> None:
+        """Until there is something to read, or something has changed."""
+        self._follower.add(self)
+        try:
+            await self._wait(MAX_WAIT_SECONDS)
+        finally:
+            self._follower.remove(self)
 
     async def _wait(self, seconds: float) -> None:
         """Until there is news, something has changed, the time has passed, or the subscription ends."""
@@ -588,14 +608,15 @@ class SubscriptionDelivery:
             seconds = min(seconds, max(0.0, (expires - self._records.now()) / 1000))
         await _wait(self._waker, seconds)
 
-    async def _try(self, progress: DeliveryProgress, sending: Any) -> bool:
-        """Send something. Whether to go on behind it: it was acknowledged, or is given up."""
+    async def _try(self, before: Cursor, sending: Any) -> bool:
+        """Send what comes at a cursor. Whether to go on behind it: it was acknowledged, or is given up."""
+        progress = self._progress
         try:
             await sending
         except DeliveryFailed as failed:
             is_given_up = note_failure(progress, failed, self._records.now())
             if not is_given_up:
-                await self._store_progress(progress.cursor)
+                await self._store_progress(before)
             return is_given_up
         note_success(progress, self._records.now())
         return True
@@ -612,8 +633,7 @@ class SubscriptionDelivery:
             await self._finish_writing()
 
     def _advance(self, cursor: Cursor) -> None:
-        self._progress.epoch, self._progress.number = cursor
-        self._position = cursor
+        self._progress.epoch, self._progress.number = self.position = cursor
         self._unwritten += 1
         self._start_writing()
 
@@ -639,33 +659,6 @@ class SubscriptionDelivery:
             await asyncio.wait((self._writer,))  # it goes on if this task is cancelled
             writer, self._writer = self._writer, None
             writer.result()
-
-
-def note_success(progress: DeliveryProgress, now: int) -> None:
-    """Something was acknowledged."""
-    progress.attempts = progress.retry_at = progress.failures = 0
-    progress.failed_since, progress.last_error, progress.is_throttled = None, None, False
-    progress.last_delivery_at = now
-
-
-def note_failure(progress: DeliveryProgress, failed: DeliveryFailed, now: int) -> bool:
-    """Something was not acknowledged: when it is tried again. True if it is given up."""
-    progress.failures, progress.last_error = progress.failures + 1, failed.reason
-    progress.failed_since = progress.failed_since or now
-    is_long = progress.failures >= MIN_SUSPEND_FAILURES and now - progress.failed_since >= SUSPEND_SECONDS * 1000
-    if is_long or progress.failures >= SUSPEND_AFTER:
-        # It is not given up: a refresh goes on with it, unless the log has let go of it.
-        progress.is_active, progress.attempts, progress.retry_at = False, 0, 0
-        return False
-    progress.attempts += 1
-    if failed.is_final or progress.attempts >= MAX_ATTEMPTS:
-        progress.attempts = progress.retry_at = 0
-        progress.is_throttled = False
-        return True
-    wait = compute_backoff(progress.attempts - 1, FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
-    progress.is_throttled = failed.retry_after > 0
-    progress.retry_at = now + round(max(wait, min(failed.retry_after, MAX_RETRY_SECONDS)) * 1000)
-    return False
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
