@@ -68,15 +68,17 @@ def connected(server: HttpServer, count: int) -> Generator[list[Connection]]:
         yield made
 
 
-def call(server: HttpServer, tool: str, arguments: dict[str, Any], session: str | None) -> HttpRequest:
-    """A tools/call in a session, or, with None, one that stands alone."""
+def call(
+    server: HttpServer, tool: str, arguments: dict[str, Any], session: str | None, more: dict[str, str] | None = None
+) -> HttpRequest:
+    """A tools/call in a session, or, with None, one that stands alone; `more` headers."""
     params: dict[str, Any] = {"name": tool, "arguments": arguments}
     if session is not None:
         headers = {"Mcp-Session-Id": session, "MCP-Protocol-Version": HANDSHAKE_VERSION}
     else:
         params["_meta"] = STATELESS_META
         headers = {"MCP-Protocol-Version": STATELESS_VERSION, "Mcp-Method": "tools/call", "Mcp-Name": tool}
-    return HttpRequest.of(server.port, {"method": "tools/call", "params": params}, headers)
+    return HttpRequest.of(server.port, {"method": "tools/call", "params": params}, {**headers, **(more or {})})
 
 
 def open_session(server: HttpServer, connection: Connection, capabilities: dict[str, Any] | None = None) -> str:

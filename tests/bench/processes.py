@@ -147,6 +147,12 @@ def cpu_seconds_of(process: int) -> float:
     return time.clock_gettime((~process << 3) | 2)
 
 
+def list_children(process: int) -> list[int]:
+    """The processes that a process has started and that still run."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return sorted(int(child) for task in tasks for child in (task / "children").read_text().split())
+
+
 def write_all(descriptor: int, data: bytes) -> None:
     while data:
         data = data[os.write(descriptor, data) :]

@@ -150,6 +150,8 @@ SECTIONS: tuple[Section, ...] = (
     ("Proxies: a call's median, in µs", "proxy-p50", _median_only),
     ("Proxies: what they add to the direct median, in µs", "proxy-added", _median_only),
     ("Proxies: processor time of the proxy (direct: of the server) for each call, in µs", "proxy-cpu", _median_only),
+    ("Proxies: what a kernel over HTTP adds to the direct median, by caller, in ms", "proxy-callers", _with_range),
+    ("Proxies: the last of 4 calls at once by callers without a key, in ms", "proxy-strangers", _with_range),
     ("Proxies: conversations opened behind them for one client of 20 calls", "proxy-opened", _median_only),
     ("Proxies: resident memory of the kernel, in MB", "proxy-memory", _with_range),
     ("Proxies: processor time of a local tool beside mounted servers, in µs", "proxy-local", _with_range),

@@ -138,6 +138,18 @@ TARGETS = (
     _at_least("a topic of 500, to a bare broadcast", "gateway/500 participants", "bare", 0.6),
     *_relayed("stdio", 300),
     *_relayed("http", 600),
+    *(
+        Target(f"kernel over HTTP, {who}: added median", f"proxy-callers/{who}", "", "", False, 2, "ms")
+        for who in ("with a key", "shared")
+    ),
+    Target(
+        "the last of 4 calls at once without a key, with 4 spares, to without",
+        "proxy-strangers/with a spare each",
+        "proxy-strangers/without spares",
+        SUBJECT,
+        False,
+        0.25,
+    ),
     Target("kernel's memory with 50 servers", "proxy-memory/50 servers at addresses", "", "", False, 60, "MB"),
     Target("local tool beside 50 servers, to none", LOCAL.format(50), LOCAL.format(0), SUBJECT, False, 1.05),
     Target(

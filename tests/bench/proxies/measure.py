@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from time import sleep
 from typing import Any, Final
 
+from defserve.auth.api_keys import ApiKeys
 from tests.bench.contenders import HttpContender
 from tests.bench.http_measure import ERAS
 from tests.bench.http_process import HttpServer
 from tests.bench.http_traffic import Connection, call, connected, drive, exchange, open_session
 from tests.bench.measure import ADDENDS, Run, in_turn, percentile
-from tests.bench.processes import ServerFailed
+from tests.bench.processes import ServerFailed, cpu_seconds_of, list_children
 from tests.bench.targets import SUBJECT
 from tests.waiting import wait_until
 
@@ -25,6 +28,7 @@ CALLS_OF_A_CLIENT: Final = 20
 MANY: Final = 50
 SERVERS: Final = 10
 CALLS_OF_A_SERVER: Final = 10
+SPARES: Final = 4
 MEGABYTE: Final = 2**20 / 1e6
 
 
@@ -91,10 +95,57 @@ def measure_hanging(run: Run) -> None:
             run.results.add("proxy-hanging/one hangs", SUBJECT, percentile(beside, 99))
 
 
+def measure_callers(run: Run) -> None:
+    """Stateless calls by who calls: with a key, at a server that all share, and without a key, with spares and without.
+
+    A caller without a key gets a process that nobody has used. Calls that come together, as many as there are spares,
+    are timed up to the last; then the spares are there again before the next round.
+    """
+    pepper = {**run.launch.environment, "DEFSERVE_KEYS_PEPPER": "a pepper that is long enough"}
+    with _place(run) as place, ExitStack() as stack:
+        place = place._replace(launch=run.launch._replace(environment=pepper))
+        token = asyncio.run(_make_key(place.folder / "keys.json", pepper["DEFSERVE_KEYS_PEPPER"]))
+        own, shared = place.child_entry("own"), place.child_entry("shared", 'per = "shared"')
+        keyed_kernel = place.kernel("keyed", '[kernel]\nkeys = "keys.json"\n', own, shared)
+        keyed = stack.enter_context(HttpServer(keyed_kernel, place.launch))
+        direct = stack.enter_context(HttpServer(place.backend(), place.launch))
+        wait_connected(place.config("keyed"), 2)
+        bearer = {"Authorization": f"Bearer {token}"}
+        calls = {
+            "with a key": (keyed, call(keyed, "own_add", ADDENDS, None, bearer)),
+            "shared": (keyed, call(keyed, "shared_add", ADDENDS, None, bearer)),
+            "direct": (direct, call(direct, "add", ADDENDS, None)),
+        }
+        open_ = {name: (server, stack.enter_context(connected(server, 1))) for name, (server, _) in calls.items()}
+        for name, (server, connections) in open_.items():
+            connections[0].request = calls[name][1]
+            drive(server, connections, run.plan.http_burst / 2)
+        for turn in range(run.plan.service_rounds):
+            run.say(f"proxy by caller {turn + 1}/{run.plan.service_rounds}")
+            medians = {name: percentile(drive(*each, run.plan.http_burst), 50) for name, each in open_.items()}
+            for name in ("with a key", "shared"):
+                run.results.add(f"proxy-callers/{name}", SUBJECT, (medians[name] - medians["direct"]) / 1000)
+        for spares in (0, SPARES):
+            name = f"spare{spares}"
+            kernel = place.kernel(name, place.child_entry("own", f"spares = {spares}"))
+            server = stack.enter_context(HttpServer(kernel, place.launch))
+            wait_connected(place.config(name), 1)
+            for turn in range(run.plan.service_rounds):
+                run.say(f"proxy without a key, {spares} spares {turn + 1}/{run.plan.service_rounds}")
+                _wait_for_children(server, 1 + spares)
+                with connected(server, SPARES) as connections:
+                    for connection in connections:
+                        connection.request = call(server, "own_add", ADDENDS, None)
+                    slowest = percentile(drive(server, connections, 0), 100)
+                measure = "with a spare each" if spares else "without spares"
+                run.results.add(f"proxy-strangers/{measure}", SUBJECT, slowest / 1000)
+
+
 PROXY: dict[str, Callable[[Run], None]] = {
     "proxy-calls": measure_calls,
     "proxy-many": measure_many,
     "proxy-hanging": measure_hanging,
+    "proxy-callers": measure_callers,
 }
 
 
@@ -164,6 +215,28 @@ def _one_round(run: Run, drivers: Sequence[_Driver], era: str, window: int) -> N
         if driver.road.name != DIRECT:
             name = f"to {driver.road.kind}, {era}/{window}"
             run.results.add(f"proxy-added/{name}", driver.road.name, medians[driver.road.name] - medians[DIRECT])
+
+
+async def _make_key(file: Path, pepper: str) -> str:
+    keys = ApiKeys(file, pepper=pepper)
+    made = await keys.create("ann", permissions=["ToolInvoke(*)", "ToolsListAll"])
+    await keys.close()
+    return made.token
+
+
+def _wait_for_children(server: HttpServer, count: int) -> None:
+    """Wait until a kernel has so many processes below it, and all of them are done with starting."""
+
+    def read_state() -> tuple[int, float]:
+        children = list_children(server.pid)
+        return len(children), sum(cpu_seconds_of(pid) for pid in children)
+
+    def has_started() -> bool:
+        before = read_state()
+        sleep(0.3)
+        return before[0] >= count and before == read_state()
+
+    wait_until(has_started, PATIENCE)
 
 
 def _mounting(stack: ExitStack, run: Run, count: int, url: str) -> tuple[int, _Driver]:
