@@ -638,6 +638,8 @@ class LegacySse:
         try:
             target = f"{root}{self.base}{MESSAGES}?session_id={id}"
             await exchange.start_events(format_sse_event(target.encode(), name="endpoint"))
+            if self.provider.composition.draining:
+                feed.drain()
             await exchange.stream(MAX_SILENCE_SECONDS, feed.on_disconnect)
         finally:
             watch.cancel()
@@ -667,10 +669,8 @@ class LegacySse:
             await send_jsonrpc_error(exchange, 503, INTERNAL_ERROR, text, headers=RETRY_AFTER_HEADERS)
             return None
         if feed.conversation.full:
-            text, about = (
-                "Too many calls of this session wait",
-                {"error_type": "limit_exceeded", "retry_after_ms": 1000},
-            )
+            text = "Too many calls of this session wait"
+            about = {"error_type": "limit_exceeded", "retry_after_ms": 1000}
             await exchange.respond(429, exchange.encode_error(INTERNAL_ERROR, text, about=about), RETRY_AFTER_HEADERS)
             return None
         return feed
