@@ -90,6 +90,8 @@ else:
     _pieces = make_encoder(None, _refuse, encode_basestring, None, ":", ",", False, False, False)
 
 ID_BYTES, METHOD_BYTES = 256, 128
+BATCH_MESSAGES = 256
+"""The members of a batch are begun in one step of the loop, so there may not be many."""
 LARGE = 1 << 62
 
 
@@ -198,6 +200,8 @@ def encode_notification(method: str, params: Any) -> bytes:
 def _batch(values: Sequence[Any]) -> Message | list[Message]:
     if not values:
         return MalformedMessage(INVALID_REQUEST, "Invalid request: an empty batch")
+    if len(values) > BATCH_MESSAGES:
+        return MalformedMessage(INVALID_REQUEST, f"Invalid request: a batch may have {BATCH_MESSAGES} messages")
     return [parse_json_message(value) for value in values]
 
 
