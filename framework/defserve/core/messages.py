@@ -101,6 +101,8 @@ def decode(data: bytes, depth: int = 64, keys: int = 10_000) -> Message | list[M
         value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
         return MalformedMessage(PARSE_ERROR, f"Parse error: {error}")
+    if value.__class__ is list and len(value) > BATCH_MESSAGES:
+        return MalformedMessage(INVALID_REQUEST, f"Invalid request: a batch may have {BATCH_MESSAGES} messages")
     # Walk only a message that could be too deep or too wide; a short one cannot be.
     size = len(data)
     if size > 2 * depth and (data.count(b"{") + data.count(b"[") > depth or (size > keys and data.count(b":") > keys)):
@@ -200,8 +202,6 @@ def encode_notification(method: str, params: Any) -> bytes:
 def _batch(values: Sequence[Any]) -> Message | list[Message]:
     if not values:
         return MalformedMessage(INVALID_REQUEST, "Invalid request: an empty batch")
-    if len(values) > BATCH_MESSAGES:
-        return MalformedMessage(INVALID_REQUEST, f"Invalid request: a batch may have {BATCH_MESSAGES} messages")
     return [parse_json_message(value) for value in values]
 
 
