@@ -64,6 +64,8 @@ MALFORMED = {
     "a string of brackets": (b'"' + b"[{:" * 4000 + b'"', INVALID, None),
     "null": (b"null", INVALID, None),
     "an empty batch": (b"[]", INVALID, None),
+    "a batch of very many": (b"[" + b",".join([text(id=1, method="ping")] * 257) + b"]", INVALID, None),
+    "a batch of very many numbers": (b"[" + b"1," * 300_000 + b"1]", INVALID, None),
     "an empty object": (b"{}", INVALID, None),
     "no jsonrpc": (b'{"id":7,"method":"m"}', INVALID, 7),
     "jsonrpc 1.0": (b'{"jsonrpc":"1.0","id":7,"method":"m"}', INVALID, 7),
@@ -156,6 +158,7 @@ def test_a_batch_is_a_list_of_messages_good_and_bad():
     messages = decode(b"[" + text(id=1, method="a") + b"," + text(method="b") + b",1,[]]")
     assert isinstance(messages, list)
     assert [type(message) for message in messages] == [Request, Notification, MalformedMessage, MalformedMessage]
+    assert len(decode(b"[" + b",".join([text(id=1, method="ping")] * 256) + b"]")) == 256  # type: ignore[arg-type]
 
 
 @for_each_row(

@@ -54,6 +54,29 @@ async def test_the_verbs_are_those_of_httpx(monkeypatch: pytest.MonkeyPatch, ver
         assert net.heard[0].method == verb.upper()
 
 
+@pytest.mark.parametrize("named", ["punycode", "idna", "undefined", "zlib", "rot13", "utf-8", "", "x" * 10_000])
+async def test_what_a_page_says_of_its_characters_costs_no_more_than_its_length(
+    monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    # As punycode, it would take half a minute.
+    body = b"a" * 150_000 + b"-" + b"ba" * 75_000
+
+    def page(heard: Heard) -> bytes:
+        return answer(body, f"content-type: text/plain; charset={named}")
+
+    async with web(monkeypatch, page, dict(NAMES)) as net, GuardedClient(resolver=net.resolve) as client:
+        response = await client.get("http://example.com/")
+        assert response.text == body.decode()
+
+
+async def test_a_page_is_read_in_its_character_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def page(heard: Heard) -> bytes:
+        return answer(b"gr\xfc\xdfe", "content-type: text/plain; charset=latin-1")
+
+    async with web(monkeypatch, page, dict(NAMES)) as net, GuardedClient(resolver=net.resolve) as client:
+        assert (await client.get("http://example.com/")).text == "grüße"
+
+
 async def test_a_body_is_sent_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     async with web(monkeypatch, hello, dict(NAMES)) as net, GuardedClient(resolver=net.resolve) as client:
         await client.post("http://example.com/x", json={"a": 1}, headers={"x-key": "k"}, auth=("u", "p"))

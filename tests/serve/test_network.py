@@ -242,6 +242,26 @@ async def test_https_and_wss_are_served_with_a_certificate(certificate: dict[str
             assert "sealed" in str(await over.recv())
 
 
+async def test_who_does_not_shake_hands_is_hung_up_on_as_soon_as_who_sends_no_head(certificate: dict[str, str]):
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for kind in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{kind}.complete"})
+
+    started, address = asyncio.Event(), Address.parse("https://127.0.0.1:0/mcp")
+    options = NetworkOptions(**certificate, started=lambda _: started.set())
+    with bind_sockets(address) as sockets:
+        listener = Listener(app, address, options, Limits(header=0.2), lambda: None)
+        serving = asyncio.create_task(listener.serve(sockets))
+        await started.wait()
+        async with asyncio.timeout(20):  # by itself, asyncio waits for a minute
+            reader, writer = await asyncio.open_connection(*sockets[0].getsockname())
+            assert await reader.read() == b""
+            writer.close()
+        listener.leave(0)
+        assert await serving == 0
+
+
 @for_each_row("scheme", ["https", "wss"])
 def test_a_secure_address_needs_a_certificate(scheme: str):
     with pytest.raises(UsageError, match=rf"{scheme}:// needs a certificate.*\n.*certfile"):

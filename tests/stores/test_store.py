@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from defserve.errors import UsageError
 from defserve.stores.identity import open_store
 from defserve.stores.sqlite import SqliteStore
-from defserve.stores.store import MemoryStore, Store, StoreChange, StoreFull
+from defserve.stores.store import MemoryStore, Store, StoreChange, StoreFull, StoreNonces
 from tests.rows import for_each_row
 from tests.stores.conftest import Run
 
@@ -88,12 +89,48 @@ def test_a_space_is_forgotten_when_its_time_is_over(kind: str, run: Run, tmp_pat
 
 def test_a_full_memory_store_refuses_and_recovers(run: Run):
     async def story() -> None:
-        store = MemoryStore(limit=1_000)
+        store = MemoryStore(limit=2_000)
         await store.change(StoreChange("s", put={"a": b"x" * 900}))
         with pytest.raises(StoreFull):
             await store.change(StoreChange("t", put={"b": b"x" * 200}))
         assert await store.change(StoreChange("s", put={"a": b"x" * 10}))
         assert await store.change(StoreChange("t", put={"b": b"x" * 200}))
+
+    run(story())
+
+
+def test_a_memory_store_counts_what_many_small_spaces_cost(run: Run):
+    async def story() -> None:
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            store, now = MemoryStore(limit=1_000_000, clock=lambda: now[0]), [0.0]
+            nonces = StoreNonces(store)
+            with pytest.raises(StoreFull):
+                for number in range(100_000):
+                    assert await nonces.spend(f"a nonce {number}", ttl=10)
+            taken = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert 500_000 < taken < 1_500_000
+        now[0] = 11
+        assert await nonces.spend("a nonce", ttl=10)
+        assert await store.change(StoreChange("a", put={"large": bytes(990_000)}))
+        await store.change(StoreChange("a", drop=["large"]))
+        assert await store.change(StoreChange("b", put={"large": bytes(990_000)}))
+
+    run(story())
+
+
+def test_a_space_of_a_memory_store_that_changes_often_takes_no_more_for_it(run: Run):
+    async def story() -> None:
+        store = MemoryStore()
+        for number in range(10_000):
+            await store.change(StoreChange("a", put={"n": b"%d" % number}, ttl=3600))
+            await store.change(StoreChange(f"short {number}", put={"n": b""}, ttl=3600))
+            await store.change(StoreChange(f"short {number}", drop=["n"]))
+        assert len(store._queue) < 200  # pyright: ignore[reportPrivateUsage]
+        assert await store.get("a", ["n"]) == {"n": b"9999"}
 
     run(story())
 

@@ -6,6 +6,8 @@ in pieces.
 
 from __future__ import annotations
 
+import codecs
+import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -263,3 +265,29 @@ class Decompressor:
             data, is_full = self._codec.unconsumed_tail, len(piece) == MAX_PIECE_BYTES
             if piece:
                 yield piece
+
+
+# -- The character set of a text that a peer sends.
+#
+# Python has codecs that are no character sets, and `punycode` takes a time that grows with the square of the text. It
+# also remembers each name that it was asked for. So only names of character sets are looked up.
+
+
+_CHARSET: Final = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_.-]{1,40})", re.IGNORECASE)
+_CHARACTER_SET: Final = re.compile(
+    r"utf-?8(-sig)?|utf-?(16|32)(-?[bl]e)?|(us-)?ascii|iso-?8859-?\d{1,2}|latin-?\d{1,2}|(windows-?|cp-?|ibm-?)\d{3,4}"
+    r"|koi8-[rtu]|mac-?(roman|cyrillic|greek|turkish|latin2)|gbk|gb-?2312|gb-?18030|hz|big5(-?hkscs)?|euc-?(jp|kr)"
+    r"|s(hift-?)?jis|iso-?2022-?(jp|kr)|johab|tis-?620"
+)
+
+
+def find_text_codec(content_type: str) -> str:
+    """The codec for a text with this Content-Type: that of the character set that it names, or else of UTF-8."""
+    said = _CHARSET.search(content_type)
+    name = said[1].lower().replace("_", "-") if said is not None else ""
+    if _CHARACTER_SET.fullmatch(name) is None:
+        return "utf-8"
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        return "utf-8"

@@ -18,7 +18,12 @@ from typing import Any, cast
 import httpcore2
 import httpx2
 
-from defserve.base.peer_bounds import ACCEPT_ENCODING_VALUE, SUPPORTED_CONTENT_CODINGS, Decompressor
+from defserve.base.peer_bounds import (
+    ACCEPT_ENCODING_VALUE,
+    SUPPORTED_CONTENT_CODINGS,
+    Decompressor,
+    find_text_codec,
+)
 from defserve.errors import LimitExceeded, Refused
 from defserve.guard.network import DEADLINE_EXTENSION, Egress, Resolver, make_refusal, resolve_allowed_addresses
 
@@ -72,12 +77,14 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         # The body is passed on decoded, so the headers that described the encoded one are dropped.
         stale = (b"content-encoding", b"content-length") if encoding else ()
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        return httpx2.Response(
+        bounded = httpx2.Response(
             response.status_code,
             headers=[(name, value) for name, value in response.headers.raw if name.lower() not in stale],
             stream=BoundedBody(response.stream, encoding, self._egress, deadline),
             extensions=response.extensions,
         )
+        bounded.encoding = find_text_codec(response.headers.get("content-type", ""))  # or httpx2 looks for it
+        return bounded
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from defserve.auth.oauth import encode_basic_auth
 from defserve.auth.principals import LOCAL_PRINCIPAL, Principal
 from defserve.base.backoff import Backoff, parse_retry_after
+from defserve.base.peer_bounds import find_text_codec
 from defserve.base.secret_references import SecretText, is_secret_reference
 from defserve.errors import LimitExceeded, Refused, ToolError, UsageError
 from defserve.limits import Limits
@@ -45,11 +46,7 @@ class ApiResponse:
 
     @property
     def text(self) -> str:
-        _, _, charset = self.headers.get("content-type", "").partition("charset=")
-        try:
-            return self.body.decode(charset.partition(";")[0].strip().strip('"') or "utf-8", "replace")
-        except LookupError:
-            return self.body.decode("utf-8", "replace")
+        return self.body.decode(find_text_codec(self.headers.get("content-type", "")), "replace")
 
 
 class ApiSender:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from defserve.errors import UsageError
@@ -169,11 +170,11 @@ class Listener:
         assert self._loop is not None
         context = self._certificate.context if self._certificate is not None else None
         backlog = ACCEPTED_IN_A_ROW if type(self._loop).__module__.startswith("asyncio") else LISTEN_BACKLOG
-        make = self._loop.create_server
+        # Whoever has not shaken hands is no connection yet, which could give way to others.
+        seconds = self.state.limits.header if context is not None else None
+        make = partial(self._loop.create_server, ssl=context, ssl_handshake_timeout=seconds, backlog=backlog)
         for each in sockets:
-            self._servers.append(
-                await make(lambda: HttpConnection(self.state), sock=each, ssl=context, backlog=backlog)
-            )
+            self._servers.append(await make(lambda: HttpConnection(self.state), sock=each))
             each.listen(LISTEN_BACKLOG)
         if self._options.started is not None:
             self._options.started(self)

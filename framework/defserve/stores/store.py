@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from threading import Lock
 from types import MappingProxyType
 from typing import Final, NamedTuple, NewType, Protocol
@@ -182,9 +182,15 @@ SPACE_DESCRIPTIONS: Final[Mapping[str, str]] = {
 
 MAX_BYTES: Final = 256 * 1024 * 1024
 
+# What a space and an entry cost besides their text, roughly. Many spaces hold a single small entry.
+SPACE_BYTES, ENTRY_BYTES = 384, 128
+
+# So many ends of spaces that end later now, or are gone, may wait in the queue, besides one for each space.
+SPARE_ENDS: Final = 64
+
 
 class MemoryStore:
-    """A Store for one process, for any thread. It holds at most `limit` bytes."""
+    """A Store for one process, for any thread. It takes at most `limit` bytes, roughly."""
 
     def __init__(self, *, limit: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit, self._clock, self._lock = limit, clock, Lock()
@@ -209,7 +215,8 @@ class MemoryStore:
             if any(held.get(name) != value for name, value in change.expect.items()):
                 return False
             replaced = {name: held[name] for name in {*change.drop, *change.put} if name in held}
-            growth = _size(change.put) - _size(replaced)
+            is_kept = bool(change.put) or len(held) > sum(name in held for name in set(change.drop))
+            growth = _size(change.put) - _size(replaced) + (is_kept - bool(held)) * _size_space(change.space)
             if growth > 0 and self._bytes + growth > self._limit:
                 raise StoreFull("the store in memory is full", data={"limit": "store_bytes", "max": self._limit})
             self._bytes += growth
@@ -248,13 +255,16 @@ class MemoryStore:
         if ttl is not None:
             self._expires[space] = end = self._clock() + ttl
             heappush(self._queue, (end, space))
+            if len(self._queue) > 2 * len(self._expires) + SPARE_ENDS:
+                self._queue = [(end, space) for space, end in self._expires.items()]
+                heapify(self._queue)
 
     def _expire(self) -> None:
         while self._queue and self._queue[0][0] <= self._clock():
             end, space = heappop(self._queue)
             if self._expires.get(space) == end:
                 del self._expires[space]
-                self._bytes -= _size(self._spaces.pop(space))
+                self._bytes -= _size(self._spaces.pop(space)) + _size_space(space)
 
 
 def is_in_memory(store: object) -> bool:
@@ -263,7 +273,11 @@ def is_in_memory(store: object) -> bool:
 
 
 def _size(entries: Mapping[str, bytes]) -> int:
-    return sum(len(name) + len(value) for name, value in entries.items())
+    return sum(len(name) + len(value) + ENTRY_BYTES for name, value in entries.items())
+
+
+def _size_space(space: str) -> int:
+    return len(space) + SPACE_BYTES
 
 
 # -- Leases: one holder at a time among processes that share a store. A lease ends soon after its holder dies.

@@ -130,5 +130,9 @@ def cancel_nothing(patch: Patch) -> None:
     patch.set("defserve.core.session:Session._cancel", lambda self, call: None)
 
 
+def take_batches_of_any_number(patch: Patch) -> None:
+    patch.set(f"{CODEC}:BATCH_MESSAGES", 10**12)
+
+
 def gather_lines_of_any_length(patch: Patch) -> None:
     patch.wrap("defserve.core.messages:LineSplitter.__init__", lambda start: lambda self, limit: start(self, 10**12))

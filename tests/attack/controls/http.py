@@ -234,6 +234,20 @@ def inflate_messages_of_any_size(patch: Patch) -> None:
     _library(patch, max_size=lambda: None, extensions=make_extensions)
 
 
+def lose_heads_that_the_library_refuses(patch: Patch) -> None:
+    """The library reads the head too, after the socket has its place. What it refuses, nobody answers."""
+
+    def make(convert: Any) -> Any:
+        def read(head: Any) -> Any:
+            if len(head.headers) > 128 or max(len(value) for _, value in (*head.headers, (b"", head.target))) > 8192:
+                raise ValueError("a line is too long, or there are too many")
+            return convert(head)
+
+        return read
+
+    patch.wrap("defserve.serve.http1.websocket:_make_library_request", make)
+
+
 def read_sockets_always(patch: Patch) -> None:
     """A socket is read whether its client reads or not, and pings are not counted."""
     patch.set(f"{SOCKET}._must_wait", False)

@@ -19,6 +19,8 @@ class Asked:
     def __init__(self) -> None:
         self.requests: list[SiteRequest] = []
         self.headers: dict[str, str] = {}
+        self.is_slow = self.gone = False
+        self.refused: Any = None
 
     async def answer_request(self, request: SiteRequest) -> SiteResponse:
         self.requests.append(request)
@@ -26,6 +28,14 @@ class Asked:
 
     def check(self, *given: Any) -> None: ...
     def read_head(self) -> None: ...
+    async def read_body(self, limit: int, seconds: float) -> bytes | None:
+        if self.is_slow:
+            raise TimeoutError
+        return None
+
+    async def refuse(self, status: int, text: str, headers: Any) -> None:
+        self.refused = status, text, headers
+
     async def respond(self, *given: Any, **named: Any) -> None: ...
 
 
@@ -43,3 +53,13 @@ async def test_all_addresses_of_a_machine_are_one_to_the_site(client: tuple[str,
     scope: Any = {"method": "GET", "headers": [], "client": client}
     await answer_site_request(asked, "/authorize", asked, scope, asked, 1.0)
     assert [request.address for request in asked.requests] == [address]
+
+
+@for_each_row(("is_slow", "status", "why"), [(True, 408, "in time"), (False, 413, "larger")])
+async def test_a_body_that_comes_too_slowly_is_not_called_too_large(is_slow: bool, status: int, why: str):
+    asked: Any = Asked()
+    asked.is_slow = is_slow
+    scope: Any = {"method": "POST", "headers": [], "client": None}
+    await answer_site_request(asked, "/token", asked, scope, asked, 1.0)
+    assert asked.refused[0] == status and why in asked.refused[1] and not asked.requests
+    assert (b"connection", b"close") in asked.refused[2]

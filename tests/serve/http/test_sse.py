@@ -275,3 +275,11 @@ async def test_a_stopping_server_answers_what_runs_then_ends_the_stream():
         server.open.set()  # type: ignore[attr-defined]
         assert json.dumps((await busy.reply_to(id))["result"]).count("done") == 1
         assert await busy.link.event() == ("", "")
+
+
+async def test_a_stream_that_is_opened_while_the_server_stops_ends_at_once():
+    async with listening(shop(), legacy_sse=True) as where, asyncio.timeout(10), stream_of(where) as early:
+        where.app.drain()
+        assert await early.event() == ("", "")
+        async with stream_of(where) as late:
+            assert await late.event() == ("", "")

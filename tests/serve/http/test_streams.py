@@ -276,6 +276,15 @@ async def test_a_drain_ends_streams_in_good_order(tools: Tools):
         assert text((await working.ended()).json) == "waited"
 
 
+async def test_a_stream_that_is_opened_during_a_drain_ends_at_once(tools: Tools):
+    async with living(tools.server.asgi()) as app:
+        peer = await Peer(app).open()
+        first = await peer.listen().started()
+        app.drain()
+        assert (await first.ended()).complete
+        assert (await peer.listen().ended()).complete
+
+
 # Leaving and cancelling.
 
 

@@ -162,7 +162,7 @@ def test_any_bytes_are_a_head_or_refused(data: bytes):
     except BadRequest as problem:
         assert problem.status in (400, 417, 431, 505)
     else:
-        assert read.raw == data + b"\r\n\r\n"
+        assert data.startswith(f"{read.method} ".encode() + read.target)
 
 
 CODING = st.sampled_from(["transfer-encoding: chunked", "transfer-encoding: gzip", "content-length: 5", "x: y"])

@@ -54,6 +54,26 @@ async def read_frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return first & 0x0F, await reader.readexactly(size)
 
 
+HEADS = {
+    "a long line": [f"x-long: {'a' * 20_000}"],
+    "many lines": [f"x-{number}: a" for number in range(1_000)],
+    "many protocols": [f"sec-websocket-protocol: {'a' * 10_000}, mcp"],
+    "bytes that are no ASCII": ["x-old: \xe9"],
+}
+
+
+@for_each_row("lines, path", [*((each, "/mcp") for each in HEADS.values()), ([], f"/mcp?{'a' * 20_000}")])
+async def test_whatever_head_http_takes_may_open_a_socket_and_the_place_is_free_afterwards(lines: list[str], path: str):
+    async with listening(Server("parrot", "1")) as where, asyncio.timeout(20):
+        reader, writer = await where.connect()
+        writer.write(request(*UPGRADE, *lines, verb="GET", path=path))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        writer.write(frame(PING, b"there"))
+        assert await read_frame(reader) == (PONG, b"there")
+        writer.close()
+        await until(lambda: where.connections == 0)
+
+
 @for_each_row("kind", ["websocket.send", "websocket.close"])
 async def test_what_is_sent_after_the_client_was_hung_up_on_fails_as_if_it_had_left(kind: str):
     async with opened() as (_, _, served):

@@ -82,7 +82,7 @@ class ClientDirectory:
             "token_endpoint_auth_method": client.method,
             "grant_types": list(GRANT_TYPES),
             "response_types": ["code"],
-            **({"application_type": fields["application_type"]} if "application_type" in fields else {}),
+            **({"application_type": kind} if (kind := fields.get("application_type")) in _APPLICATION_TYPES else {}),
         }
 
     async def find_client(self, id: str, address: str = "") -> OAuthClient | None:
@@ -166,6 +166,7 @@ CLIENT_AUTH_METHODS: Final = ("none", "client_secret_post", "client_secret_basic
 SIGNED_METHOD: Final = "private_key_jwt"
 CLIENT_ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 GRANT_TYPES: Final = ("authorization_code", "refresh_token")
+_APPLICATION_TYPES: Final = ("native", "web")
 
 
 @dataclass(frozen=True, slots=True)

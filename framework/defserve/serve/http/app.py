@@ -32,6 +32,7 @@ from defserve.core.messages import INTERNAL_ERROR, INVALID_REQUEST, MalformedMes
 from defserve.errors import LimitExceeded
 from defserve.serve.http.exchange import Exchange, WritableMessage, format_sse_event
 from defserve.serve.http.other_endpoints import (
+    CONNECTION_CLOSE_HEADERS,
     DOCS,
     DocumentMount,
     PageMount,
@@ -90,7 +91,6 @@ Methods = Mapping[str, Callable[[Exchange, Scope], Awaitable[None] | None]]
 # What was found for the head of a message to the endpoint: headers, version, routing, whether it prefers events.
 Noted = tuple[RequestHeaders, str | None, tuple[str, str, str | None] | None, bool]
 
-CONNECTION_CLOSE_HEADERS = ((b"connection", b"close"),)
 REGISTRATION = "POST", "register"
 NO_REGISTRATION = f"there is no authorization server here; give the client a token to send: {TOKEN_HEADER_EXAMPLE}"
 NOT_FOUND = "Not found: nothing is served at this path. Most addresses end with /mcp"
@@ -638,6 +638,8 @@ class LegacySse:
         try:
             target = f"{root}{self.base}{MESSAGES}?session_id={id}"
             await exchange.start_events(format_sse_event(target.encode(), name="endpoint"))
+            if self.provider.composition.draining:
+                feed.drain()
             await exchange.stream(MAX_SILENCE_SECONDS, feed.on_disconnect)
         finally:
             watch.cancel()
@@ -667,10 +669,8 @@ class LegacySse:
             await send_jsonrpc_error(exchange, 503, INTERNAL_ERROR, text, headers=RETRY_AFTER_HEADERS)
             return None
         if feed.conversation.full:
-            text, about = (
-                "Too many calls of this session wait",
-                {"error_type": "limit_exceeded", "retry_after_ms": 1000},
-            )
+            text = "Too many calls of this session wait"
+            about = {"error_type": "limit_exceeded", "retry_after_ms": 1000}
             await exchange.respond(429, exchange.encode_error(INTERNAL_ERROR, text, about=about), RETRY_AFTER_HEADERS)
             return None
         return feed

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from defserve.core.session import Session
     from defserve.serve.session_opener import ReplyEncoder, SessionOpener
 
+CONNECTION_CLOSE_HEADERS: Final = ((b"connection", b"close"),)
 SUBPROTOCOL = "mcp"
 CLOSE_SECONDS = 5.0
 
@@ -408,7 +409,7 @@ class RestMount:
 
 
 async def _refuse(exchange: Exchange, status: int, kind: str, text: str) -> None:
-    close = [(b"connection", b"close")] if status in (408, 413) else []
+    close = CONNECTION_CLOSE_HEADERS if status in (408, 413) else ()
     await exchange.respond(status, RestFailure(kind, text).body(), close)
 
 
@@ -639,10 +640,11 @@ async def answer_site_request(
     try:
         body = await exchange.read_body(MAX_BODY_BYTES, seconds) if scope["method"] == "POST" else b""
     except TimeoutError:
-        body = None
+        await exchange.refuse(408, "The body did not arrive in time", CONNECTION_CLOSE_HEADERS)
+        return
     if body is None:
         if not exchange.gone:
-            await exchange.refuse(413, f"The body is larger than {MAX_BODY_BYTES} bytes, or came too slowly")
+            await exchange.refuse(413, f"The body is larger than {MAX_BODY_BYTES} bytes", CONNECTION_CLOSE_HEADERS)
         return
     client = scope.get("client")
     headers: dict[str, str] = {}

@@ -47,7 +47,7 @@ from defserve.serve.http.request_heads import (
 )
 from defserve.serve.http.session_log import MemoryLogs, SessionLogs
 from defserve.serve.http.sessions import HttpSession, HttpSessions, StreamFullyRead
-from defserve.serve.http.streams import ClientWatch, ResponseStream, SilentStreams
+from defserve.serve.http.streams import ClientWatch, ResponseStream, SilentStreams, StreamReader
 from defserve.serve.sockets import CallOrReply, FinalReply, HeaderList, UnfinishedCall
 
 if TYPE_CHECKING:
@@ -266,6 +266,7 @@ class StreamableEndpoint:
         self.sessions = HttpSessions(provider, self.logs, rules.priming_event_versions)
         self.silent = SilentStreams(MAX_SILENCE_SECONDS)
         self.challenge: Callable[[Exchange, Sequence[str]], Awaitable[None]] | None = None
+        self._is_draining = False
 
     # -- POST --------------------------------------------------------------------------------------------
 
@@ -527,6 +528,8 @@ class StreamableEndpoint:
             await _send_unavailable(exchange, error)
             return
         if reader is not None:
+            if self._is_draining:
+                _end_unless_running(reader)
             with ClientWatch(exchange, reader) as attached:
                 attached.watch()
                 await exchange.start_events()
@@ -557,15 +560,22 @@ class StreamableEndpoint:
             await exchange.respond(204)
 
     def drain(self) -> None:
-        """End the streams that belong to no call here. Their clients go on with another process, if there is one."""
+        """End the streams that belong to no call here, and those that are opened from now on. Their clients go on with
+        another process, if there is one."""
+        self._is_draining = True
         for session in self.sessions:
-            for name, reader in list(session.reading.items()):
-                if name not in session.streams:
-                    reader.exchange.end_without_answer()
+            for reader in list(session.reading.values()):
+                _end_unless_running(reader)
 
     def close(self) -> None:
         """End every session."""
         self.sessions.close()
+
+
+def _end_unless_running(reader: StreamReader) -> None:
+    """End a stream, unless it is that of a call that runs here."""
+    if reader.name not in reader.session.streams:
+        reader.exchange.end_without_answer()
 
 
 def _format_unsupported(version: str) -> str:

@@ -52,7 +52,6 @@ class RequestHead(NamedTuple):
     keeps_alive: bool
     expects_continue: bool
     upgrade: bytes
-    raw: bytes
 
     def make_scope(self) -> dict[str, object]:
         """The members of an ASGI scope that follow from the head alone."""
@@ -122,7 +121,6 @@ def read_head(raw: bytes) -> RequestHead:
         b"close" not in connection if version == b"1.1" else b"keep-alive" in connection,
         _expects_continue(by_name, version),
         upgrade,
-        raw,
     )
 
 

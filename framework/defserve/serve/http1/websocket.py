@@ -14,6 +14,7 @@ from collections.abc import MutableMapping
 from http import HTTPStatus
 from typing import Any, Final
 
+from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
@@ -37,6 +38,8 @@ MAX_CONTROL_FRAMES: Final = 256  # pings and pongs in a second; a client needs o
 NORMAL, NOT_TEXT, POLICY, TOO_BIG, INTERNAL, RESTART = 1000, 1007, 1008, 1009, 1011, 1012
 ABNORMAL: Final = 1006
 
+_BARE_HEAD: Final = b"GET / HTTP/1.1\r\n\r\n"
+
 
 class WebSocketConnection(StallGuard):
     """The protocol of a connection that asked for a WebSocket. It may be refused by the app, with any HTTP response."""
@@ -49,8 +52,10 @@ class WebSocketConnection(StallGuard):
         self.state.connections.add(self)
         self._loop = asyncio.get_running_loop()
         self._conn = ServerProtocol(max_size=self.state.limits.message, logger=_quiet)
-        self._conn.receive_data(head.raw)
-        (self._request,) = [event for event in self._conn.events_received() if isinstance(event, Request)]
+        # `framing` has read the head. The library, whose bounds are lower than ours, reads one that is always good.
+        self._conn.receive_data(_BARE_HEAD)
+        self._conn.events_received()
+        self._request = _make_library_request(head)
         scope: dict[str, Any] = head.make_scope()
         scope |= {
             "type": "websocket",
@@ -360,6 +365,14 @@ class WebSocketConnection(StallGuard):
 def _is_close_frame(data: bytes) -> bool:
     """Whether this is one masked close, and nothing else (RFC 6455 §5.2)."""
     return len(data) > 1 and data[0] == 0x88 and data[1] & 0x80 != 0 and len(data) == 6 + (data[1] & 0x7F)
+
+
+def _make_library_request(head: RequestHead) -> Request:
+    """The head as the library judges it."""
+    headers = Headers()
+    for name, value in head.headers:
+        headers[name.decode()] = value.decode("latin-1")
+    return Request(head.target.decode(), headers)
 
 
 def _list_subprotocols(head: RequestHead) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import time
 
 from tests.attack.arena import Kind
-from tests.attack.controls.bounds import fail_at_broken_messages
+from tests.attack.controls.bounds import fail_at_broken_messages, take_batches_of_any_number
 from tests.attack.speaking.mcp import STATELESS, Caller, opening, works
 from tests.attack.speaking.websocket import TEXT, WebSocket, frame
 from tests.attack.trial import Control, Family, Trial
@@ -107,6 +107,29 @@ def _(trial: Trial) -> None:
         trial.expect(answer is not None and answer.status < 500, f"REST, {name}: {answer and answer.status}")
     trial.expect(not (said := works(Caller(served.place))), f"an honest caller afterwards: {said}")
     trial.expect("Traceback" not in served.new_log, f"the log has a traceback: {served.new_log[-300:]}")
+
+
+BATCHES: dict[str, bytes] = {
+    "calls": b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"echo","arguments":{"text":"a"}}}',
+    "pings": b'{"jsonrpc":"2.0","id":%d,"method":"ping"}',
+    "unknown methods": b'{"jsonrpc":"2.0","id":%d,"method":"a"}',
+    "cancellations": b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}',
+    "answers": b'{"jsonrpc":"2.0","id":%d,"result":{}}',
+    "numbers": b"%d",
+}
+
+
+@FAMILY.attack("large batches", Control(take_batches_of_any_number, "pings: 200", "pings"), growth=60)
+def _(trial: Trial) -> None:
+    """In the version that has batches, one request of very many messages is refused as a whole: each message costs time
+    in which nobody else is served."""
+    served = trial.arena.serve(Kind())
+    for name, member in trial.choose(BATCHES):
+        inside = Caller(served.place).open(version="2025-03-26")
+        number = 1_000_000 // (len(member) + 6)
+        answer = inside.post(b"[" + b",".join(member % at for at in range(number)) + b"]", patience=60)
+        trial.expect(answer is not None and answer.status == 400, f"{name}: {answer and answer.status}")
+    trial.expect(not (said := works(Caller(served.place))), f"an honest caller afterwards: {said}")
 
 
 @FAMILY.attack("over WebSocket", Control(fail_at_broken_messages, "neither an answer", "deep lists"), growth=60)

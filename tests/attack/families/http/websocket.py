@@ -11,6 +11,7 @@ from tests.attack.arena import Kind
 from tests.attack.controls.http import (
     inflate_messages_of_any_size,
     let_everybody_in,
+    lose_heads_that_the_library_refuses,
     open_the_gate,
     read_any_text,
     read_sockets_always,
@@ -159,6 +160,30 @@ def handshakes(trial: Trial, kind: Kind) -> None:
             trial.expect(not socket.is_open, f"a socket at {path}: opened")
 
 
+LARGE_HEADS: dict[str, tuple[dict[str, str], str]] = {
+    "a header of 20 kB": ({"X-Long": "a" * 20_000}, "/mcp"),
+    "a thousand headers": ({f"X-{number}": "a" for number in range(1_000)}, "/mcp"),
+    "a path of 20 kB": ({}, f"/mcp?{'a' * 20_000}"),
+}
+
+
+def large_heads(trial: Trial, kind: Kind) -> None:
+    """Each is answered, and the places that they took are free afterwards."""
+    served = trial.arena.serve(kind.with_env(ATTACK_LIMITS=json.dumps({"connections": 40})))
+    for name, (headers, path) in trial.choose(LARGE_HEADS):
+        for _ in range(50):
+            with WebSocket(served.place, headers, path, patience=5) as socket:
+                answered = socket.status is not None
+            if not answered:
+                break
+        trial.expect(answered, f"{name}: no answer")
+    for _ in range(50):  # more than there are places
+        with WebSocket(served.place, {"X-Long": "a" * 20_000}, patience=5):
+            pass
+    trial.expect(not (said := works(Caller(served.place))), f"an honest caller afterwards: {said}")
+    trial.expect("Traceback" not in served.new_log, f"the log has a traceback: {served.new_log[-300:]}")
+
+
 def without_a_token(trial: Trial, kind: Kind) -> None:
     served = trial.arena.serve(kind)
     good = create(served, "alice", "ToolInvoke(*)").token
@@ -222,5 +247,7 @@ attack_http(
     ALL,
     controls=[Control(open_the_gate, "opened", "a foreign origin")],
 )
+LOST = Control(lose_heads_that_the_library_refuses, "an honest caller afterwards")
+attack_http(FAMILY, "large heads", large_heads, controls=[LOST])
 attack_http(FAMILY, "without a token", without_a_token, Kind("keyed"), controls=[NOBODY, QUERY])
 attack_http(FAMILY, "frames before the answer", before_the_answer, controls=[EARLY])

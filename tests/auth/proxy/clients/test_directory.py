@@ -18,6 +18,11 @@ def directory(secret: bytes = b"s" * 32) -> ClientDirectory:
     return ClientDirectory(TokenSealer([secret]), ClientDocuments())
 
 
+@for_each_row("kind", [float("nan"), [[[]]], {"a": 1}, "other", None])
+def test_a_kind_of_application_that_is_not_known_is_not_given_back(kind: object) -> None:
+    assert "application_type" not in directory().register(json.dumps({**GOOD, "application_type": kind}).encode())
+
+
 def test_a_registration_is_known_to_every_process_of_one_secret_and_to_no_other() -> None:
     made = directory().register(json.dumps({**GOOD, "client_name": "App", "application_type": "native"}).encode())
     assert made["application_type"] == "native" and made["client_secret"]

@@ -108,7 +108,7 @@ async def test_an_event_whose_acknowledgement_got_lost_is_not_written_again():
 
 
 async def test_what_the_store_has_no_room_for_fails_alone():
-    log = make_log(MemoryStore(limit=2_000))
+    log = make_log(MemoryStore(limit=5_000))
     start = await log.find_end("pushed")
     sizes = [10, 5_000, 10]
     added = await asyncio.gather(
