@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +212,48 @@ def test_settings_that_cannot_be_read_stop_git(repository: Path) -> None:
     (repository / ".git").write_bytes(b"gitdir: \xff\xfe")
     with pytest.raises(Rejected, match="cannot be read"):
         judge(repository)
+
+
+def make_database(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        for name in ("edit", "readfile"):
+            connection.create_function(name, -1, lambda *_: "x")
+        connection.executescript(";".join(["CREATE TABLE t (x)", *statements]))
+
+
+@for_each_row(
+    "statement",
+    [
+        "CREATE VIEW v AS SELECT edit('x', 'touch ran; true') FROM t",
+        "CREATE VIEW v AS SELECT \"EDIT\" /* * */ ('x', 'touch ran; true') FROM t",
+        "CREATE VIEW v AS SELECT * FROM t JOIN t AS u ON [edit] -- so\n('x', 'touch ran; true')",
+        "CREATE TRIGGER r AFTER INSERT ON t BEGIN SELECT edit('x', 'touch ran; true'); END",
+        "CREATE VIEW v AS SELECT readfile('/etc/hostname')",
+    ],
+)
+def test_a_data_base_whose_view_or_trigger_runs_a_program_is_refused(tmp_path: Path, statement: str) -> None:
+    place = tmp_path / f"{abs(hash(statement))}.db"
+    make_database(place, statement)
+    with pytest.raises(Rejected, match="add -safe"):
+        Shell(root=str(tmp_path)).command(f"sqlite3 -readonly {place.name} 'select * from t'")
+    Shell(root=str(tmp_path)).command(f"sqlite3 -safe {place.name} 'select * from t'")
+
+
+def test_what_sqlite3_opens_and_the_library_does_not_is_refused(tmp_path: Path) -> None:
+    make_database(tmp_path / "inner.db", "CREATE VIEW v AS SELECT edit('x', 'y') FROM t")
+    (tmp_path / "a.db").write_bytes(b"#" * 4096 + (tmp_path / "inner.db").read_bytes())
+    with pytest.raises(Rejected, match="cannot be read"):
+        Shell(root=str(tmp_path)).command("sqlite3 a.db 'select * from t'")
+
+
+def test_a_usual_data_base_is_asked(tmp_path: Path) -> None:
+    make_database(
+        tmp_path / "a.db",
+        "CREATE TABLE edit (id INTEGER PRIMARY KEY, may_edit INTEGER, zipfile TEXT)",
+        "CREATE TABLE größe (x REFERENCES edit(id), CHECK (x > 0))",
+        "CREATE VIEW v AS SELECT upper(zipfile) AS edit FROM edit WHERE id IN (1, 2)",
+        "CREATE TRIGGER r AFTER INSERT ON t BEGIN INSERT INTO edit(id) VALUES (1); END",
+    )
+    (tmp_path / "new.db").touch()
+    for command in ("sqlite3 -readonly a.db .tables", "sqlite3 new.db 'select 1'", "sqlite3 none.db 'select 1'"):
+        Shell(root=str(tmp_path)).command(command)

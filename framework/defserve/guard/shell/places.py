@@ -312,6 +312,8 @@ _OTHERS: Mapping[str, str] = {
     "RUSTC_WRAPPER": "",
     "RUSTC_WORKSPACE_WRAPPER": "",
     "GOTOOLCHAIN": "local",
+    # Without a home directory, it runs the settings in the one that it is started in.
+    "EXIFTOOL_HOME": os.devnull,
     # Nobody is asked for a newer version.
     "CHECKPOINT_DISABLE": "1",
     "HOMEBREW_NO_AUTO_UPDATE": "1",

@@ -6,14 +6,19 @@ of it (`places.make_environment`); what has a name of its author's choice (`diff
 dangerous to rely on them, is looked for here. Hooks are not: they are everywhere, and the variables turn them all off.
 
 git takes the repository of the next directory above if there is none. That one lies outside the root.
+
+Below: what the views and triggers of a data base make sqlite3 run.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 
 from defserve.base.hidden_characters import replace_hidden_characters
 from defserve.guard.shell.places import is_below
@@ -368,3 +373,50 @@ def _read_offset(content: bytes, at: int) -> tuple[int, int]:
         byte = content[at]
         value = ((value + 1) << 7) | (byte & 0x7F)
     return value, at + 1
+
+
+# -- Data bases. The command line of sqlite3 has functions of its own: one runs a program, others read and write files.
+#    Up to 3.40 it also runs them for a view or a trigger of the file that it opens, whatever the query asks for.
+
+
+MAX_SCHEMA_ENTRIES = 10_000
+_SCHEMA = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT ?"
+# A table may have such a name; it stands behind one of these words.
+_SHELL_FUNCTION = re.compile(
+    r"(?:\b(table|into|references)\s+[\"'`\[]?)?\b(edit|readfile|writefile|load_extension|fsdir|zipfile)\b"
+    r"[\"'`\]]?(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*+\*/)*+\(",
+    re.IGNORECASE,
+)
+
+
+def find_database_problem(argv: Sequence[str], root: str) -> Violation | None:
+    """Why sqlite3 may not open the files of a judged command, or None. Never raises.
+
+    With `-safe`, sqlite3 itself refuses such functions.
+    """
+    if "-safe" in argv or "--safe" in argv:
+        return None
+    for word in argv[1:]:
+        path = os.path.join(root, word)
+        if word[:1] == "-" or "\0" in word or not os.path.isfile(path) or not os.path.getsize(path):
+            continue
+        try:
+            name = _find_shell_function(path)
+        except (sqlite3.Error, OSError, ValueError) as problem:
+            # sqlite3 opens more than the library does: an archive, a data base behind another file.
+            return Violation("run", f"Blocked command: what '{_show(word)}' runs cannot be read ({problem}); add -safe")
+        if name:
+            return Violation(
+                "run", f"Blocked command: sqlite3 would run '{name}', which a view or trigger names; add -safe"
+            )
+    return None
+
+
+def _find_shell_function(path: str) -> str | None:
+    """The first function of the command line that the schema of a data base calls."""
+    with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+        texts = connection.execute(_SCHEMA, (MAX_SCHEMA_ENTRIES + 1,)).fetchall()
+    if len(texts) > MAX_SCHEMA_ENTRIES:
+        raise ValueError(f"it has more than {MAX_SCHEMA_ENTRIES} tables and views")
+    calls = (found for (text,) in texts for found in _SHELL_FUNCTION.finditer(str(text)) if not found[1])
+    return next((found[2].lower() for found in calls), None)
