@@ -100,6 +100,8 @@ def test_readonly_refuses_by_what_a_form_does(command: str, message: str) -> Non
         "hg --version",
         "dotnet --version",
         "dotnet --info",
+        "scc -o json .",
+        "python3 -m compileall",
         "pnpm install",
         "poetry install",
         "apt install ./x.deb",

@@ -382,9 +382,13 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
             --word-regexp --case-sensitive --ignore-case --smart-case --invert-match --files-with-matches
             --files-without-matches --only-matching --count --list-file-types --vimgrep | pattern read*
         """,
-        "tokei scc": """
-            -fCs -t,--types:names -e,--exclude:glob --files --by-file --hidden --no-ignore --no-ignore-parent
-            --no-ignore-vcs -s,--sort:name -o,--output,--format:json|yaml|cbor|csv|tabular|wide|html --no-cocomo
+        "tokei": """
+            -fC -t,--types:names -e,--exclude:glob --files --hidden --no-ignore --no-ignore-parent --no-ignore-vcs
+            -s,--sort:name -o,--output:json|yaml|cbor | walked*
+        """,
+        # Not -o, which writes a file.
+        "scc": """
+            -w -c -f,--format:json|csv|tabular|wide|html|cloc-yaml -s,--sort:name --by-file --no-ignore --no-cocomo
             --no-complexity --wide | walked*
         """,
         "cloc": """
@@ -573,7 +577,8 @@ SYNTAX_CHECK_SPECS: ProgramSpecTable = {
                 --upgrade-deps!n | touched
             """,
             "py_compile": "!w -q | write+",
-            "compileall": "!w -qfl | write*",
+            # Without a directory, it compiles all that Python can import.
+            "compileall": "!w -qfl | write+",
             "tabnanny": "-qv | read+",
             "ast dis tokenize": "| read",
             "calendar": "| whole? whole?",

@@ -121,6 +121,11 @@ def _look_around(argv: Sequence[str], root: str | None, only_root: bool, trust_r
 
         if found := find_database_problem(inner, root):
             return make_refused_verdict([found])
+    if root and tuple(inner[1:3]) == ("-m", "venv"):
+        from defserve.guard.shell.repositories import find_environment_problem
+
+        if found := find_environment_problem(inner, root):
+            return make_refused_verdict([found])
     return None
 
 

@@ -7,7 +7,7 @@ dangerous to rely on them, is looked for here. Hooks are not: they are everywher
 
 git takes the repository of the next directory above if there is none. That one lies outside the root.
 
-Below: what the views and triggers of a data base make sqlite3 run.
+Below: what the views and triggers of a data base make sqlite3 run, and what a directory makes `venv` run.
 """
 
 from __future__ import annotations
@@ -420,3 +420,15 @@ def _find_shell_function(path: str) -> str | None:
         raise ValueError(f"it has more than {MAX_SCHEMA_ENTRIES} tables and views")
     calls = (found for (text,) in texts for found in _SHELL_FUNCTION.finditer(str(text)) if not found[1])
     return next((found[2].lower() for found in calls), None)
+
+
+def find_environment_problem(argv: Sequence[str], root: str) -> Violation | None:
+    """Why no virtual environment may be made where a judged command says, or None. Never raises.
+
+    `python -m venv` keeps an interpreter that is there already, if it is a link, and runs it.
+    """
+    for word in argv[3:]:
+        for folder in ("bin", "Scripts"):
+            if word[:1] != "-" and os.path.lexists(os.path.join(root, word, folder)):
+                return Violation("run", f"Blocked command: '{word}' is there, and its python would run; name a new one")
+    return None
