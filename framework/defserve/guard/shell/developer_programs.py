@@ -394,7 +394,7 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
         "cloc": """
             --by-file --by-file-by-lang --json --yaml --csv --md --xml --quiet --hide-rate --sum-one
             --exclude-dir,--exclude-ext,--exclude-lang,--include-lang,--include-ext:names
-            --not-match-d,--match-d:pattern --not-match-f,--match-f:pattern | walked+
+            --not-match-d,--match-d:pattern --not-match-f,--match-f:pattern | counted+
         """,
         "lsdiff": """
             -nsEHvN -p,--strip-match:few --strip:few -i,--include:glob -x,--exclude:glob --status --number-files
