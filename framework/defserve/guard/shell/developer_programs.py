@@ -408,7 +408,7 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
             -n,--dry-run -Werror,--Werror. -i!o --verbose --style,--fallback-style:name --lines:numbers
             --sort-includes --assume-filename:pattern | read*
         """,
-        "diffstat": "-bcCklmqsuKt -p:few -w:width -n:width -f:few -r:few | read*",
+        "diffstat": "-bcCklmqsuKt -p:few -w:width -n:width -f:few -r:few | shell-word*",
         "colordiff": "-abBcdeEinNpqrstTuwyZ -CU:number --unified?number --brief --side-by-side | read read",
         "sdiff": """
             -iEZbWBatlsdH -w,--width:width -I,--ignore-matching-lines:pattern --ignore-case --ignore-all-space
@@ -432,7 +432,8 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
         "crc32 sum": "| read+",
         "gron": "-umscjv --ungron --monochrome --stream --colorize --no-sort --json --values | local?",
         "csvcut csvlook csvgrep csvsort csvstat csvjson": "+csv | local?",
-        "xsv qsv": {
+        # Not qsv: a file of the directory, `.env`, tells it what to write, and where.
+        "xsv": {
             "": "",
             "headers count flatten table stats frequency fixlengths": """
                 -jn -d,--delimiter:char -s,--select:names -l,--limit:number --everything --median --mode --no-headers

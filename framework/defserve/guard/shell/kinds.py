@@ -123,6 +123,13 @@ _UNPACKED = re.compile(
 )
 
 
+def _check_shell_word(places: PathRules, word: str) -> Violation | None:
+    """A file whose name the program puts into a command for a shell, as it is."""
+    if not re.fullmatch(r"[\w./+,@=-]+", word):
+        return Violation("run", f"Blocked file: a shell would read {word!r}; rename it, with letters and digits alone")
+    return places.check_read(word)
+
+
 def _counted(places: PathRules, word: str) -> Violation | None:
     if _UNPACKED.fullmatch(word):
         return Violation("run", f"Blocked operand: cloc would unpack '{word}', or ask git for it; write ./NAME/")
@@ -341,6 +348,7 @@ KINDS: Mapping[str, Kind] = {
     "copied": _where("a file to copy", _check_named_copy),
     "local-copied": _where("a file to copy", _check_named_copy, local=True),
     "listed": _where("a file to look at", PathRules.check_list),
+    "shell-word": _where("a file with a plain name", _check_shell_word),
     "counted": _where("a directory or a file to count in", _counted),
     "walked": _where("a directory to walk", PathRules.check_walk),
     "write": _where("a file to write", PathRules.check_write, "write"),
