@@ -14,6 +14,7 @@ import pytest
 from defserve import Shell
 from defserve.errors import Rejected
 from defserve.guard import shell
+from defserve.guard.shell import repositories
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
@@ -257,3 +258,26 @@ def test_a_usual_data_base_is_asked(tmp_path: Path) -> None:
     (tmp_path / "new.db").touch()
     for command in ("sqlite3 -readonly a.db .tables", "sqlite3 new.db 'select 1'", "sqlite3 none.db 'select 1'"):
         Shell(root=str(tmp_path)).command(command)
+
+
+@for_each_row("module", ["json.py", "argparse.py", "pip/__init__.py", "re/__init__.py"])
+def test_a_python_that_takes_modules_of_the_directory_is_refused_where_it_has_one(tmp_path: Path, module: str) -> None:
+    root, programs = tmp_path / module.replace("/", "-"), tmp_path / "programs"
+    (root / module).parent.mkdir(parents=True)
+    (root / "test").mkdir()
+    programs.mkdir(exist_ok=True)
+    for minor in (10, 11):
+        (programs / f"python3.{minor}").touch(mode=0o755)
+    (programs / "python3").unlink(missing_ok=True)
+    (programs / "python3").symlink_to("python3.10")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repositories, "SEARCH_PATH", str(programs))
+        for command in ("python3 -m json.tool a", "python3 -m pip list", "timeout 5 python3 -m tokenize a"):
+            judge(root, command)
+        (root / module).touch()
+        for command in ("python3 -m json.tool a", "python3 -m pip list", "timeout 5 python3 -m tokenize a"):
+            with pytest.raises(Rejected, match="of the working directory"):
+                judge(root, command)
+        (programs / "python3").unlink()
+        (programs / "python3").symlink_to("python3.11")
+        judge(root, "python3 -m json.tool a")

@@ -121,10 +121,10 @@ def _look_around(argv: Sequence[str], root: str | None, only_root: bool, trust_r
 
         if found := find_database_problem(inner, root):
             return make_refused_verdict([found])
-    if root and tuple(inner[1:3]) == ("-m", "venv"):
-        from defserve.guard.shell.repositories import find_environment_problem
+    if root and inner[0] in ("python", "python3") and inner[1:2] == ["-m"]:
+        from defserve.guard.shell.repositories import find_module_problem
 
-        if found := find_environment_problem(inner, root):
+        if found := find_module_problem(inner, root):
             return make_refused_verdict([found])
     return None
 

@@ -7,15 +7,17 @@ dangerous to rely on them, is looked for here. Hooks are not: they are everywher
 
 git takes the repository of the next directory above if there is none. That one lies outside the root.
 
-Below: what the views and triggers of a data base make sqlite3 run, and what a directory makes `venv` run.
+Below: what the views and triggers of a data base make sqlite3 run, and what a directory makes Python run.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import sqlite3
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -422,13 +424,26 @@ def _find_shell_function(path: str) -> str | None:
     return next((found[2].lower() for found in calls), None)
 
 
-def find_environment_problem(argv: Sequence[str], root: str) -> Violation | None:
-    """Why no virtual environment may be made where a judged command says, or None. Never raises.
+# -- Python. `-m venv` keeps an interpreter that is there already, if it is a link, and runs it. Before 3.11, `-m` takes
+#    modules of the working directory for its own, and no variable keeps it from that.
 
-    `python -m venv` keeps an interpreter that is there already, if it is a link, and runs it.
-    """
-    for word in argv[3:]:
+
+SEARCH_PATH = os.defpath
+_SAFE_MINOR = 11
+
+
+def find_module_problem(argv: Sequence[str], root: str) -> Violation | None:
+    """Why `python -m MODULE …` may not run in the directory `root` as it is, or None. Never raises."""
+    for word in argv[3:] if argv[2:3] == ["venv"] else ():
         for folder in ("bin", "Scripts"):
             if word[:1] != "-" and os.path.lexists(os.path.join(root, word, folder)):
                 return Violation("run", f"Blocked command: '{word}' is there, and its python would run; name a new one")
+    program = shutil.which(argv[0], path=SEARCH_PATH)
+    version = re.search(r"python3\.(\d+)\Z", os.path.realpath(program)) if program else None
+    if version is None or int(version[1]) >= _SAFE_MINOR:
+        return None
+    for name in (*sys.stdlib_module_names, "pip"):
+        for part in (f"{name}.py", f"{name}.pyc", f"{name}/__init__.py"):
+            if os.path.lexists(os.path.join(root, part)):
+                return Violation("run", f"Blocked command: this Python would run '{part}' of the working directory")
     return None
