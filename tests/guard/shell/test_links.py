@@ -161,7 +161,18 @@ def test_what_a_program_writes_without_naming_it_stays_inside(brought: Path, com
         Shell(root=str(brought)).command(command)
 
 
-@for_each_row("command", ["ruff check -n", "ruff check -n src", "yamllint src", "colordiff -r src new"])
+@for_each_row(
+    "command",
+    [
+        "ruff check -n",
+        "ruff check -n src",
+        "yamllint src",
+        "colordiff -r src new",
+        "diff src/a.txt dst",
+        "diff dst src",
+        "sdiff src/a.txt dst/",
+    ],
+)
 def test_what_a_program_shows_without_naming_it_stays_inside(brought: Path, command: str) -> None:
     with pytest.raises(Rejected, match="by a link"):
         Shell(mode="readonly", root=str(brought)).command(command)
@@ -179,6 +190,8 @@ def test_what_a_program_shows_without_naming_it_stays_inside(brought: Path, comm
         "tar xf a.tar -C new",
         "7z x -onew a.7z",
         "7z l a.7z",
+        "diff --no-dereference dst src",
+        "diff src/a.txt src/sub/b",
         "ruff format new .venv",
     ],
 )

@@ -247,6 +247,8 @@ _UNPACKS: Mapping[str, re.Pattern[str]] = {
 _PIECES: Mapping[str, str] = {"split": "x", "csplit": "xx"}
 _CHECKERS = frozenset("ruff black isort gofmt shfmt yamllint".split())
 """They look at the sources in a directory, show lines of them, and some rewrite them."""
+_COMPARERS = frozenset(("diff", "colordiff", "sdiff"))
+"""They compare the files of two directories, or a file with that of the same name in a directory."""
 _PYTHON = re.compile(r"python[\d.]*")
 MAX_LOOKED_AT = 100_000
 """Entries of a directory in which links are looked for before something is unpacked or checked there."""
@@ -264,6 +266,10 @@ def _list_unnamed_paths(argv: Sequence[str], root: str) -> Iterator[str]:
     if program == "cp":
         for word in words:
             yield from (path for folder in folders for path in _list_copies(word, folder, root))
+    elif program in _COMPARERS and "--no-dereference" not in words:
+        for folder in folders:
+            with os.scandir(folder) as entries:
+                yield from (entry.path for entry in entries if entry.is_symlink())
     elif program in _PIECES:
         for path in (*named, os.path.join(root, _PIECES[program])):
             folder, start = os.path.split(path)
