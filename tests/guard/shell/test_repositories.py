@@ -281,3 +281,32 @@ def test_a_python_that_takes_modules_of_the_directory_is_refused_where_it_has_on
         (programs / "python3").unlink()
         (programs / "python3").symlink_to("python3.11")
         judge(root, "python3 -m json.tool a")
+
+
+@for_each_row(
+    ("name", "text"),
+    [
+        ("ruff.toml", 'extend = "/etc/passwd"'),
+        (".ruff.toml", "extend = '~/.netrc'"),
+        ("ruff.toml", 'extend = "${HOME}/x"'),
+        ("src/ruff.toml", '"ext\\u0065nd" = "../../x"'),
+        ("pyproject.toml", '[tool.ruff]\ncache-dir = "/elsewhere"'),
+        ("src/pyproject.toml", 'tool = {ruff = {extend = "/etc/passwd"}}'),
+    ],
+)
+def test_settings_of_ruff_that_lead_out_are_refused(tmp_path: Path, name: str, text: str) -> None:
+    root = tmp_path / f"{abs(hash(text))}"
+    (root / "src").mkdir(parents=True)
+    (root / name).write_text(text)
+    with pytest.raises(Rejected, match="add --isolated"):
+        judge(root, "ruff check -n src")
+    judge(root, "ruff check -n --isolated src")
+
+
+def test_usual_settings_of_ruff_pass(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "pyproject.toml").write_text('[tool.ruff]\nline-length = 100\ncache-dir = ".cache"\n[tool.ruff.lint]\n')
+    (tmp_path / "src/ruff.toml").write_text('extend = "../pyproject.toml"')
+    (tmp_path / "src/pyproject.toml").write_text("[tool]\nruff = 5\n")
+    (tmp_path / "ruff.toml").write_text("not = [toml")
+    judge(tmp_path, "ruff check -n .")

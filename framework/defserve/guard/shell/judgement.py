@@ -126,6 +126,11 @@ def _look_around(argv: Sequence[str], root: str | None, only_root: bool, trust_r
 
         if found := find_module_problem(inner, root):
             return make_refused_verdict([found])
+    if root and inner[0] == "ruff" and not _tells_version(inner):
+        from defserve.guard.shell.repositories import find_ruff_problem
+
+        if found := find_ruff_problem(inner, root):
+            return make_refused_verdict([found])
     return None
 
 

@@ -7,7 +7,8 @@ dangerous to rely on them, is looked for here. Hooks are not: they are everywher
 
 git takes the repository of the next directory above if there is none. That one lies outside the root.
 
-Below: what the views and triggers of a data base make sqlite3 run, and what a directory makes Python run.
+Below: what the views and triggers of a data base make sqlite3 run, what a directory makes Python run, and what
+settings make ruff read.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 from defserve.base.hidden_characters import replace_hidden_characters
 from defserve.guard.shell.places import is_below
@@ -446,4 +448,53 @@ def find_module_problem(argv: Sequence[str], root: str) -> Violation | None:
         for part in (f"{name}.py", f"{name}.pyc", f"{name}/__init__.py"):
             if os.path.lexists(os.path.join(root, part)):
                 return Violation("run", f"Blocked command: this Python would run '{part}' of the working directory")
+    return None
+
+
+# -- ruff. Its settings may name others, lines of which it shows where they are no settings, and where it keeps a cache.
+
+
+MAX_WALKED_FOLDERS = 20_000
+_RUFF_FILES = ("ruff.toml", ".ruff.toml", "pyproject.toml")
+_RUFF_PLACES = ("extend", "cache-dir")
+
+
+def find_ruff_problem(argv: Sequence[str], root: str) -> Violation | None:
+    """Why ruff may not run in the directory `root` as it is, or None. Never raises."""
+    if "--isolated" in argv:
+        return None
+    top = os.path.realpath(root)
+    try:
+        for count, (here, _, files) in enumerate(os.walk(top)):
+            if count > MAX_WALKED_FOLDERS:
+                raise ValueError(f"more than {MAX_WALKED_FOLDERS} directories")
+            for name in _RUFF_FILES:
+                file = os.path.join(here, name)
+                if name in files and (key := _find_ruff_place(file, here, top)):
+                    shown = _show(os.path.relpath(file, top))
+                    return Violation("place", f"Blocked command: '{key}' in {shown} leads out; add --isolated")
+    except (OSError, ValueError) as problem:
+        return Violation("place", f"Blocked command: settings of ruff cannot be read ({problem}); add --isolated")
+    return None
+
+
+def _find_ruff_place(file: str, folder: str, top: str) -> str | None:
+    """The first setting of a file that leads out of a directory."""
+    import tomllib
+
+    try:
+        found: Any = tomllib.loads(_read(file, MAX_SETTINGS_BYTES))
+    except tomllib.TOMLDecodeError:
+        return None  # ruff says so, and shows a line of this file
+    for name in ("tool", "ruff") if file.endswith("pyproject.toml") else ():
+        found = cast("dict[str, Any]", found).get(name) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    table = cast("dict[str, Any]", found)
+    for key in _RUFF_PLACES:
+        value: Any = table.get(key, "")
+        path = os.path.realpath(os.path.join(folder, value)) if isinstance(value, str) else top
+        # ruff fills in variables and homes.
+        if not is_below(path, top) or str(value).startswith("~") or "$" in str(value):
+            return key
     return None
