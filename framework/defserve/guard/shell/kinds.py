@@ -119,7 +119,8 @@ def _check_clone(word: str, places: PathRules) -> Violation | None:
 
 # By its name, cloc takes a word for an archive, which it unpacks by a shell, or for a revision, which it asks git for.
 _UNPACKED = re.compile(
-    r".*(?:'|\.(?:t?gz|t?xz|tbz2?|bz2|z|tar|zip|whl|[jwe]ar|rpm|deb))|(?:[a-f\d]{5,40}|master|head).*", re.I | re.S
+    r"'|\.(?:t?gz|t?xz|tbz2?|bz2|z|tar|zip|whl|[jwe]ar|rpm|deb)\Z|\A(?:[a-f\d]{5,40}|master|head)(?:~\d{1,9})?\Z",
+    re.IGNORECASE,
 )
 
 
@@ -131,7 +132,7 @@ def _check_shell_word(places: PathRules, word: str) -> Violation | None:
 
 
 def _counted(places: PathRules, word: str) -> Violation | None:
-    if _UNPACKED.fullmatch(word):
+    if _UNPACKED.search(word):
         return Violation("run", f"Blocked operand: cloc would unpack '{word}', or ask git for it; write ./NAME/")
     return places.check_walk(word)
 

@@ -240,7 +240,7 @@ class _LinkWalk:
 # the sources below a directory. Where a link has such a name, the program goes where it leads. Those that unpack do so
 # only if it leads to a directory.
 _UNPACKS: Mapping[str, re.Pattern[str]] = {
-    "tar": re.compile(r"-?[A-Za-z]*x[A-Za-z]*|--(?:extract|get)"),
+    "tar": re.compile(r"-?[A-Za-wyz]*+x[A-Za-z]*+|--(?:extract|get)"),
     "unzip": re.compile(r"(?!.* -[jnoquCXaL]*[lvtzpcZ]).*"),
     "7z": re.compile(r"[xe]"),
 }
