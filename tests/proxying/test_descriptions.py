@@ -20,6 +20,7 @@ PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
     "const": lambda odd: {"properties": {"how": {"const": f"safe{odd}"}}},
     "definition": lambda odd: {"$defs": {f"Path{odd}": {}}},
     "inner": lambda odd: {"properties": {"all": {"items": {"properties": {f"{odd}x": {}}}}}},
+    "a property called _meta": lambda odd: {"properties": {"_meta": {"enum": ["safe", f"safe{odd}"]}}},
     "properties of that name": lambda odd: {"properties": {"enum": {"properties": {f"{odd}x": {}}}}},
 }
 

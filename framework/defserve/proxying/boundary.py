@@ -256,7 +256,8 @@ def _exact_texts(value: Any, member: str) -> Iterator[tuple[str, str]]:
     """The texts of an item that must stay as they are, each with what it is."""
     if is_object(value):
         for name, inner in value.items():
-            if name != METADATA:
+            # A property may be called `_meta`.
+            if name != METADATA or member == "properties":
                 yield NAME_KIND, name
                 yield from _exact_texts(inner, "" if member == "properties" else name)
         if member == "arguments" and isinstance(name := value.get("name"), str):

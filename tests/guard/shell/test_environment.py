@@ -111,3 +111,11 @@ def test_git_adds_no_trailer_since_settings_name_programs_for_them() -> None:
 def test_it_holds_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_TOKEN", "canary")
     assert "canary" not in str(Shell().command("ls").env)
+
+
+def test_a_program_without_a_home_takes_no_settings_of_the_directory(tmp_path: Path) -> None:
+    assert not Path(Shell(mode="readonly").command("ls").env["EXIFTOOL_HOME"]).is_dir()
+    (tmp_path / ".ExifTool_config").write_text("open(my $file, '>', 'ran'); 1;")
+    if shutil.which("exiftool"):
+        run("exiftool -ver", tmp_path)
+    assert not (tmp_path / "ran").exists()

@@ -109,3 +109,99 @@ def test_a_directory_that_is_named_many_times_is_walked_once(monkeypatch: pytest
         (tmp_path / f"{number}").write_text("")
     with pytest.raises(Rejected, match="more than 10 files"):
         Shell(root=str(tmp_path)).command("zip -r a.zip .")
+
+
+@pytest.fixture
+def brought(tmp_path: Path) -> Path:
+    """A directory whose links lead out, under names that a program writes to or reads by itself."""
+    root = tmp_path / "brought"
+    for folder in ("src/sub", "dst", "new", ".venv/bin", "../elsewhere/folder"):
+        (root / folder).mkdir(parents=True)
+    for name in ("src/a.txt", "src/sub/b", "../elsewhere/kept", "a.zip", "a.tar", "a.7z"):
+        (root / name).write_text("kept\n")
+    for name in ("dst/a.txt", "dst/b", "xaa", "xx00", "part01", "src/linked.py"):
+        (root / name).symlink_to(tmp_path / "elsewhere/kept")
+    (root / "dst/sub").symlink_to(tmp_path / "elsewhere/folder")
+    (root / ".venv/bin/python").symlink_to("/usr/local/bin/python3.11")
+    return root
+
+
+@for_each_row(
+    "command",
+    [
+        "cp src/a.txt dst",
+        "cp src/a.txt ./dst/",
+        "cp -t dst src/a.txt",
+        "cp --target-directory=dst src/a.txt",
+        "cp -r src/sub/. dst",
+        "cp -r src/sub dst",
+        "split src/a.txt",
+        "split src/a.txt part",
+        "csplit src/a.txt 1",
+        "csplit -f part src/a.txt 1",
+        "unzip a.zip",
+        "unzip -o a.zip -d dst",
+        "tar xf a.tar",
+        "tar -xf a.tar -C dst",
+        "tar --extract --file=a.tar --directory=dst",
+        "7z x a.7z",
+        "7z x -odst a.7z",
+        "7z a b.7z src",
+        "ruff format",
+        "ruff format .",
+        "ruff check --fix src",
+        "black src",
+        "isort .",
+        "gofmt -w .",
+        "shfmt -w src",
+    ],
+)
+def test_what_a_program_writes_without_naming_it_stays_inside(brought: Path, command: str) -> None:
+    with pytest.raises(Rejected, match="by a link"):
+        Shell(root=str(brought)).command(command)
+
+
+@for_each_row(
+    "command",
+    [
+        "ruff check -n",
+        "ruff check -n src",
+        "yamllint src",
+        "colordiff -r src new",
+        "diff src/a.txt dst",
+        "diff dst src",
+        "sdiff src/a.txt dst/",
+    ],
+)
+def test_what_a_program_shows_without_naming_it_stays_inside(brought: Path, command: str) -> None:
+    with pytest.raises(Rejected, match="by a link"):
+        Shell(mode="readonly", root=str(brought)).command(command)
+
+
+@for_each_row(
+    "command",
+    [
+        "cp src/a.txt new",
+        "cp src/a.txt dst/c.txt",
+        "cp -r src/sub new",
+        "unzip a.zip -d new",
+        "unzip -l a.zip",
+        "tar tf a.tar",
+        "tar xf a.tar -C new",
+        "7z x -onew a.7z",
+        "7z l a.7z",
+        "diff --no-dereference dst src",
+        "diff src/a.txt src/sub/b",
+        "ruff format new .venv",
+    ],
+)
+def test_where_no_link_leads_out_copies_are_made(brought: Path, command: str) -> None:
+    Shell(root=str(brought)).command(command)
+
+
+def test_a_virtual_environment_is_not_made_where_one_is(brought: Path) -> None:
+    for command in ("python3 -m venv .venv", "python3 -m venv --upgrade ./.venv"):
+        with pytest.raises(Rejected, match="its python would run"):
+            Shell(root=str(brought)).command(command)
+    for command in ("python3 -m venv other", "python3 -m venv new"):
+        Shell(root=str(brought)).command(command)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from defserve import Shell
 from defserve.errors import Rejected
 from defserve.guard import shell
+from defserve.guard.shell import repositories
 from tests.rows import for_each_row
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
@@ -210,3 +213,100 @@ def test_settings_that_cannot_be_read_stop_git(repository: Path) -> None:
     (repository / ".git").write_bytes(b"gitdir: \xff\xfe")
     with pytest.raises(Rejected, match="cannot be read"):
         judge(repository)
+
+
+def make_database(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        for name in ("edit", "readfile"):
+            connection.create_function(name, -1, lambda *_: "x")
+        connection.executescript(";".join(["CREATE TABLE t (x)", *statements]))
+
+
+@for_each_row(
+    "statement",
+    [
+        "CREATE VIEW v AS SELECT edit('x', 'touch ran; true') FROM t",
+        "CREATE VIEW v AS SELECT \"EDIT\" /* * */ ('x', 'touch ran; true') FROM t",
+        "CREATE VIEW v AS SELECT * FROM t JOIN t AS u ON [edit] -- so\n('x', 'touch ran; true')",
+        "CREATE TRIGGER r AFTER INSERT ON t BEGIN SELECT edit('x', 'touch ran; true'); END",
+        "CREATE VIEW v AS SELECT readfile('/etc/hostname')",
+    ],
+)
+def test_a_data_base_whose_view_or_trigger_runs_a_program_is_refused(tmp_path: Path, statement: str) -> None:
+    place = tmp_path / f"{abs(hash(statement))}.db"
+    make_database(place, statement)
+    with pytest.raises(Rejected, match="add -safe"):
+        Shell(root=str(tmp_path)).command(f"sqlite3 -readonly {place.name} 'select * from t'")
+    Shell(root=str(tmp_path)).command(f"sqlite3 -safe {place.name} 'select * from t'")
+
+
+def test_what_sqlite3_opens_and_the_library_does_not_is_refused(tmp_path: Path) -> None:
+    make_database(tmp_path / "inner.db", "CREATE VIEW v AS SELECT edit('x', 'y') FROM t")
+    (tmp_path / "a.db").write_bytes(b"#" * 4096 + (tmp_path / "inner.db").read_bytes())
+    with pytest.raises(Rejected, match="cannot be read"):
+        Shell(root=str(tmp_path)).command("sqlite3 a.db 'select * from t'")
+
+
+def test_a_usual_data_base_is_asked(tmp_path: Path) -> None:
+    make_database(
+        tmp_path / "a.db",
+        "CREATE TABLE edit (id INTEGER PRIMARY KEY, may_edit INTEGER, zipfile TEXT)",
+        "CREATE TABLE größe (x REFERENCES edit(id), CHECK (x > 0))",
+        "CREATE VIEW v AS SELECT upper(zipfile) AS edit FROM edit WHERE id IN (1, 2)",
+        "CREATE TRIGGER r AFTER INSERT ON t BEGIN INSERT INTO edit(id) VALUES (1); END",
+    )
+    (tmp_path / "new.db").touch()
+    for command in ("sqlite3 -readonly a.db .tables", "sqlite3 new.db 'select 1'", "sqlite3 none.db 'select 1'"):
+        Shell(root=str(tmp_path)).command(command)
+
+
+@for_each_row("module", ["json.py", "argparse.py", "pip/__init__.py", "re/__init__.py"])
+def test_a_python_that_takes_modules_of_the_directory_is_refused_where_it_has_one(tmp_path: Path, module: str) -> None:
+    root, programs = tmp_path / module.replace("/", "-"), tmp_path / "programs"
+    (root / module).parent.mkdir(parents=True)
+    (root / "test").mkdir()
+    programs.mkdir(exist_ok=True)
+    for minor in (10, 11):
+        (programs / f"python3.{minor}").touch(mode=0o755)
+    (programs / "python3").unlink(missing_ok=True)
+    (programs / "python3").symlink_to("python3.10")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repositories, "SEARCH_PATH", str(programs))
+        for command in ("python3 -m json.tool a", "python3 -m pip list", "timeout 5 python3 -m tokenize a"):
+            judge(root, command)
+        (root / module).touch()
+        for command in ("python3 -m json.tool a", "python3 -m pip list", "timeout 5 python3 -m tokenize a"):
+            with pytest.raises(Rejected, match="of the working directory"):
+                judge(root, command)
+        (programs / "python3").unlink()
+        (programs / "python3").symlink_to("python3.11")
+        judge(root, "python3 -m json.tool a")
+
+
+@for_each_row(
+    ("name", "text"),
+    [
+        ("ruff.toml", 'extend = "/etc/passwd"'),
+        (".ruff.toml", "extend = '~/.netrc'"),
+        ("ruff.toml", 'extend = "${HOME}/x"'),
+        ("src/ruff.toml", '"ext\\u0065nd" = "../../x"'),
+        ("pyproject.toml", '[tool.ruff]\ncache-dir = "/elsewhere"'),
+        ("src/pyproject.toml", 'tool = {ruff = {extend = "/etc/passwd"}}'),
+    ],
+)
+def test_settings_of_ruff_that_lead_out_are_refused(tmp_path: Path, name: str, text: str) -> None:
+    root = tmp_path / f"{abs(hash(text))}"
+    (root / "src").mkdir(parents=True)
+    (root / name).write_text(text)
+    with pytest.raises(Rejected, match="add --isolated"):
+        judge(root, "ruff check -n src")
+    judge(root, "ruff check -n --isolated src")
+
+
+def test_usual_settings_of_ruff_pass(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "pyproject.toml").write_text('[tool.ruff]\nline-length = 100\ncache-dir = ".cache"\n[tool.ruff.lint]\n')
+    (tmp_path / "src/ruff.toml").write_text('extend = "../pyproject.toml"')
+    (tmp_path / "src/pyproject.toml").write_text("[tool]\nruff = 5\n")
+    (tmp_path / "ruff.toml").write_text("not = [toml")
+    judge(tmp_path, "ruff check -n .")

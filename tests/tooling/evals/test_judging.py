@@ -18,6 +18,7 @@ from defserve.tooling.evals.judging import (
     find_mismatch,
     judge_turn,
 )
+from tests.rows import for_each_row
 
 TEXT = {"type": "object", "properties": {"title": {"type": "string"}, "limit": {"type": "integer", "default": 10}}}
 TOOLS = {name: {"name": name, "inputSchema": TEXT} for name in ("find", "lend", "forget")}
@@ -178,6 +179,23 @@ def test_yaml_words_stay_texts() -> None:
 def test_json_lines_are_cases_too() -> None:
     suite = parse_suite('{"name": "a", "prompt": "b", "expect": "none"}\n\n', Path("s.eval.jsonl"))
     assert [case.name for case in suite.cases] == ["a"]
+
+
+def test_a_text_in_json_lines_may_hold_any_character_that_json_does() -> None:
+    suite = parse_suite('{"name": "a\u2028b\x85c", "prompt": "b", "expect": "none"}\r\n', Path("s.eval.jsonl"))
+    assert [case.name for case in suite.cases] == ["a\u2028b\x85c"]
+
+
+@for_each_row("deep", ["[" * 30 + "]" * 30, '{"a":' * 30 + "1" + "}" * 30, "[" * 200_000])
+def test_deep_json_lines_are_an_error_like_deep_yaml(deep: str) -> None:
+    with pytest.raises(UsageError, match="nested deeper than|not JSON"):
+        parse_suite(f'{{"name": "a", "prompt": "b", "expect": {{"t": {{"a": {deep}}}}}}}', Path("s.eval.jsonl"))
+
+
+@for_each_row("messages", ["5", "true", "1.5", "{user: hi}", "hi"])
+def test_messages_that_are_no_list_are_an_error(messages: str) -> None:
+    with pytest.raises(UsageError, match="messages|asks nothing"):
+        parse_suite(f"cases: [{{name: a, messages: {messages}, expect: none}}]", Path("s.eval.yaml"))
 
 
 def test_a_prompt_that_names_the_tool_is_a_warning() -> None:

@@ -382,15 +382,19 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
             --word-regexp --case-sensitive --ignore-case --smart-case --invert-match --files-with-matches
             --files-without-matches --only-matching --count --list-file-types --vimgrep | pattern read*
         """,
-        "tokei scc": """
-            -fCs -t,--types:names -e,--exclude:glob --files --by-file --hidden --no-ignore --no-ignore-parent
-            --no-ignore-vcs -s,--sort:name -o,--output,--format:json|yaml|cbor|csv|tabular|wide|html --no-cocomo
+        "tokei": """
+            -fC -t,--types:names -e,--exclude:glob --files --hidden --no-ignore --no-ignore-parent --no-ignore-vcs
+            -s,--sort:name -o,--output:json|yaml|cbor | walked*
+        """,
+        # Not -o, which writes a file.
+        "scc": """
+            -w -c -f,--format:json|csv|tabular|wide|html|cloc-yaml -s,--sort:name --by-file --no-ignore --no-cocomo
             --no-complexity --wide | walked*
         """,
         "cloc": """
             --by-file --by-file-by-lang --json --yaml --csv --md --xml --quiet --hide-rate --sum-one
             --exclude-dir,--exclude-ext,--exclude-lang,--include-lang,--include-ext:names
-            --not-match-d,--match-d:pattern --not-match-f,--match-f:pattern | walked+
+            --not-match-d,--match-d:pattern --not-match-f,--match-f:pattern | counted+
         """,
         "lsdiff": """
             -nsEHvN -p,--strip-match:few --strip:few -i,--include:glob -x,--exclude:glob --status --number-files
@@ -404,7 +408,7 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
             -n,--dry-run -Werror,--Werror. -i!o --verbose --style,--fallback-style:name --lines:numbers
             --sort-includes --assume-filename:pattern | read*
         """,
-        "diffstat": "-bcCklmqsuKt -p:few -w:width -n:width -f:few -r:few | read*",
+        "diffstat": "-bcCklmqsuKt -p:few -w:width -n:width -f:few -r:few | shell-word*",
         "colordiff": "-abBcdeEinNpqrstTuwyZ -CU:number --unified?number --brief --side-by-side | read read",
         "sdiff": """
             -iEZbWBatlsdH -w,--width:width -I,--ignore-matching-lines:pattern --ignore-case --ignore-all-space
@@ -428,7 +432,8 @@ DEVELOPER_TOOL_SPECS: ProgramSpecTable = expand_table_groups(
         "crc32 sum": "| read+",
         "gron": "-umscjv --ungron --monochrome --stream --colorize --no-sort --json --values | local?",
         "csvcut csvlook csvgrep csvsort csvstat csvjson": "+csv | local?",
-        "xsv qsv": {
+        # Not qsv: a file of the directory, `.env`, tells it what to write, and where.
+        "xsv": {
             "": "",
             "headers count flatten table stats frequency fixlengths": """
                 -jn -d,--delimiter:char -s,--select:names -l,--limit:number --everything --median --mode --no-headers
@@ -573,7 +578,8 @@ SYNTAX_CHECK_SPECS: ProgramSpecTable = {
                 --upgrade-deps!n | touched
             """,
             "py_compile": "!w -q | write+",
-            "compileall": "!w -qfl | write*",
+            # Without a directory, it compiles all that Python can import.
+            "compileall": "!w -qfl | write+",
             "tabnanny": "-qv | read+",
             "ast dis tokenize": "| read",
             "calendar": "| whole? whole?",

@@ -116,6 +116,21 @@ def _look_around(argv: Sequence[str], root: str | None, only_root: bool, trust_r
 
         if found := find_repository_problem(inner, root):
             return make_refused_verdict([found], author_note=_REPOSITORY_NOTE)
+    if root and inner[0] == "sqlite3" and not _tells_version(inner):
+        from defserve.guard.shell.repositories import find_database_problem
+
+        if found := find_database_problem(inner, root):
+            return make_refused_verdict([found])
+    if root and inner[0] in ("python", "python3") and inner[1:2] == ["-m"]:
+        from defserve.guard.shell.repositories import find_module_problem
+
+        if found := find_module_problem(inner, root):
+            return make_refused_verdict([found])
+    if root and inner[0] == "ruff" and not _tells_version(inner):
+        from defserve.guard.shell.repositories import find_ruff_problem
+
+        if found := find_ruff_problem(inner, root):
+            return make_refused_verdict([found])
     return None
 
 

@@ -117,6 +117,26 @@ def _check_clone(word: str, places: PathRules) -> Violation | None:
     return _remote(word, places) or places.check_trusted_name(name.removesuffix(".git") or name)
 
 
+# By its name, cloc takes a word for an archive, which it unpacks by a shell, or for a revision, which it asks git for.
+_UNPACKED = re.compile(
+    r"'|\.(?:t?gz|t?xz|tbz2?|bz2|z|tar|zip|whl|[jwe]ar|rpm|deb)\Z|\A(?:[a-f\d]{5,40}|master|head)(?:~\d{1,9})?\Z",
+    re.IGNORECASE,
+)
+
+
+def _check_shell_word(places: PathRules, word: str) -> Violation | None:
+    """A file whose name the program puts into a command for a shell, as it is."""
+    if not re.fullmatch(r"[\w./+,@=-]+", word):
+        return Violation("run", f"Blocked file: a shell would read {word!r}; rename it, with letters and digits alone")
+    return places.check_read(word)
+
+
+def _counted(places: PathRules, word: str) -> Violation | None:
+    if _UNPACKED.search(word):
+        return Violation("run", f"Blocked operand: cloc would unpack '{word}', or ask git for it; write ./NAME/")
+    return places.check_walk(word)
+
+
 def _rewritten(places: PathRules, word: str) -> Violation | None:
     """A file that sed changes in place. Where `-i` takes the next word, the file is read as a script."""
     if re.search(r"[\s;{}]|(?:^|/)[gpiImM\d,$!~+]*[wWrR]/", word):
@@ -329,6 +349,8 @@ KINDS: Mapping[str, Kind] = {
     "copied": _where("a file to copy", _check_named_copy),
     "local-copied": _where("a file to copy", _check_named_copy, local=True),
     "listed": _where("a file to look at", PathRules.check_list),
+    "shell-word": _where("a file with a plain name", _check_shell_word),
+    "counted": _where("a directory or a file to count in", _counted),
     "walked": _where("a directory to walk", PathRules.check_walk),
     "write": _where("a file to write", PathRules.check_write, "write"),
     "touched": _where("a file or directory to make", PathRules.check_touch, "write"),

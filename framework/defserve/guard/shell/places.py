@@ -168,7 +168,7 @@ def find_link(argv: Sequence[str], root: str, only_root: bool = False) -> Violat
     """
     try:
         top = os.path.realpath(root)
-        places, walk = PathRules(top, only_root), _LinkWalk() if _follows_links(argv) else None
+        places, walk = PathRules(top, only_root), _make_walk() if _follows_links(argv) else None
         for word in argv[1:]:
             for path in _paths(word, root):
                 full = os.path.join(root, path)
@@ -179,6 +179,10 @@ def find_link(argv: Sequence[str], root: str, only_root: bool = False) -> Violat
                         return Violation(
                             "place", f"Blocked path: '{shown}' leads out of the working directory by a link"
                         )
+        for path in _list_unnamed_paths(argv, top):
+            if not is_below(os.path.realpath(path), top):
+                shown = os.path.relpath(path, top)
+                return Violation("place", f"Blocked path: '{shown}' leads out of the working directory by a link")
     except (OSError, ValueError) as problem:
         return Violation("place", f"Blocked command: its paths cannot be looked at ({problem})")
     return None
@@ -187,7 +191,7 @@ def find_link(argv: Sequence[str], root: str, only_root: bool = False) -> Violat
 # Programs that follow links on a walk by themselves: the options that make them walk, and those that keep them from it.
 _FOLLOWING: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "zip": (frozenset({"-r"}), frozenset({"-y"})),
-    "diff": (frozenset({"-r", "--recursive"}), frozenset({"--no-dereference"})),
+    **dict.fromkeys(("diff", "colordiff"), (frozenset({"-r", "--recursive"}), frozenset({"--no-dereference"}))),
 }
 MAX_WALKED = 10_000
 
@@ -202,11 +206,16 @@ def _follows_links(argv: Sequence[str]) -> bool:
     return not options.isdisjoint(walks) and options.isdisjoint(stays)
 
 
+def _make_walk() -> _LinkWalk:
+    return _LinkWalk(MAX_WALKED, "use zip -ry or diff -r --no-dereference")
+
+
 class _LinkWalk:
     """Looks for the links that one command would meet. A caller may name a directory many times: it is walked once."""
 
-    def __init__(self) -> None:
-        self._left, self._walked = MAX_WALKED, set[str]()
+    def __init__(self, most: int, fix: str) -> None:
+        self._most, self._fix = most, fix
+        self._left, self._walked = most, set[str]()
 
     def find_links(self, path: str) -> Iterator[str]:
         """The links in a directory, at any depth. Raises ValueError if there are too many entries to look at."""
@@ -220,11 +229,76 @@ class _LinkWalk:
                 for entry in entries:
                     self._left -= 1
                     if self._left < 0:
-                        raise ValueError(f"more than {MAX_WALKED} files; use zip -ry or diff -r --no-dereference")
+                        raise ValueError(f"more than {self._most} files; {self._fix}")
                     if entry.is_symlink():
                         yield entry.path
                     elif entry.is_dir():
                         folders.append(entry.path)
+
+
+# What is written or read, though no word names it: a copy in a directory, a piece of a file, a member of an archive,
+# the sources below a directory. Where a link has such a name, the program goes where it leads. Those that unpack do so
+# only if it leads to a directory.
+_UNPACKS: Mapping[str, re.Pattern[str]] = {
+    "tar": re.compile(r"-?[A-Za-wyz]*+x[A-Za-z]*+|--(?:extract|get)"),
+    "unzip": re.compile(r"(?!.* -[jnoquCXaL]*[lvtzpcZ]).*"),
+    "7z": re.compile(r"[xe]"),
+}
+_PIECES: Mapping[str, str] = {"split": "x", "csplit": "xx"}
+_CHECKERS = frozenset("ruff black isort gofmt shfmt yamllint".split())
+"""They look at the sources in a directory, show lines of them, and some rewrite them."""
+_COMPARERS = frozenset(("diff", "colordiff", "sdiff"))
+"""They compare the files of two directories, or a file with that of the same name in a directory."""
+_PYTHON = re.compile(r"python[\d.]*")
+MAX_LOOKED_AT = 100_000
+"""Entries of a directory in which links are looked for before something is unpacked or checked there."""
+
+
+def _list_unnamed_paths(argv: Sequence[str], root: str) -> Iterator[str]:
+    """The paths that a command may write to, or show, without naming them. `root` has no links in it."""
+    program, words = argv[0], argv[1:]
+    program = "7z" if program in ("7za", "7zr", "7zz") else program
+    walk = _LinkWalk(MAX_LOOKED_AT, "name a smaller directory")
+    # Every word may be a directory to write to: which of them is one depends on options, and a mistake does no harm.
+    named = [os.path.join(root, each) for word in words for each in _paths(word, root)]
+    folders = [path for path in dict.fromkeys(named) if os.path.isdir(path)]
+    below = folders or [root]
+    if program == "cp":
+        for word in words:
+            yield from (path for folder in folders for path in _list_copies(word, folder, root))
+    elif program in _COMPARERS and "--no-dereference" not in words:
+        for folder in folders:
+            with os.scandir(folder) as entries:
+                yield from (entry.path for entry in entries if entry.is_symlink())
+    elif program in _PIECES:
+        for path in (*named, os.path.join(root, _PIECES[program])):
+            folder, start = os.path.split(path)
+            with os.scandir(folder if os.path.isdir(folder) else root) as entries:
+                yield from (entry.path for entry in entries if entry.is_symlink() and entry.name.startswith(start))
+    elif program in _CHECKERS or (program == "7z" and words[:1] in (["a"], ["u"])):
+        links = (link for folder in below for link in walk.find_links(folder))
+        # A virtual environment has a link to its interpreter.
+        yield from (link for link in links if not _PYTHON.fullmatch(os.path.basename(os.path.realpath(link))))
+    elif (unpacks := _UNPACKS.get(program)) is not None:
+        told = " ".join(("", *words)) if program == "unzip" else words[0] if words else ""
+        if unpacks.fullmatch(told) or (program == "tar" and any(map(unpacks.fullmatch, words))):
+            yield from (link for folder in below for link in walk.find_links(folder) if os.path.isdir(link))
+
+
+def _list_copies(word: str, folder: str, root: str) -> Iterator[str]:
+    """Where a file, or those in a directory, may be copied to in a folder."""
+    source = os.path.join(root, word)
+    starts = [os.path.normpath(os.path.join(folder, part)) for part in (os.path.basename(word.rstrip("/")), word, ".")]
+    if not os.path.isdir(source) or source == folder:
+        yield from starts[:2] if os.path.isfile(source) else ()
+        return
+    left = MAX_WALKED
+    for here, folders, files in os.walk(source):
+        inside = os.path.relpath(here, source)
+        for name in (*folders, *files):
+            if (left := left - 1) < 0:
+                raise ValueError(f"more than {MAX_WALKED} files to copy; use rsync -a")
+            yield from (os.path.normpath(os.path.join(start, inside, name)) for start in starts)
 
 
 def _paths(word: str, root: str) -> Iterator[str]:
@@ -312,6 +386,8 @@ _OTHERS: Mapping[str, str] = {
     "RUSTC_WRAPPER": "",
     "RUSTC_WORKSPACE_WRAPPER": "",
     "GOTOOLCHAIN": "local",
+    # Without a home directory, it runs the settings in the one that it is started in.
+    "EXIFTOOL_HOME": os.devnull,
     # Nobody is asked for a newer version.
     "CHECKPOINT_DISABLE": "1",
     "HOMEBREW_NO_AUTO_UPDATE": "1",

@@ -6,14 +6,23 @@ of it (`places.make_environment`); what has a name of its author's choice (`diff
 dangerous to rely on them, is looked for here. Hooks are not: they are everywhere, and the variables turn them all off.
 
 git takes the repository of the next directory above if there is none. That one lies outside the root.
+
+Below: what the views and triggers of a data base make sqlite3 run, what a directory makes Python run, and what
+settings make ruff read.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import sqlite3
 import struct
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
 
 from defserve.base.hidden_characters import replace_hidden_characters
 from defserve.guard.shell.places import is_below
@@ -368,3 +377,124 @@ def _read_offset(content: bytes, at: int) -> tuple[int, int]:
         byte = content[at]
         value = ((value + 1) << 7) | (byte & 0x7F)
     return value, at + 1
+
+
+# -- Data bases. The command line of sqlite3 has functions of its own: one runs a program, others read and write files.
+#    Up to 3.40 it also runs them for a view or a trigger of the file that it opens, whatever the query asks for.
+
+
+MAX_SCHEMA_ENTRIES = 10_000
+_SCHEMA = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT ?"
+# A table may have such a name; it stands behind one of these words.
+_SHELL_FUNCTION = re.compile(
+    r"(?:\b(table|into|references)\s+[\"'`\[]?)?\b(edit|readfile|writefile|load_extension|fsdir|zipfile)\b"
+    r"[\"'`\]]?(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*+\*/)*+\(",
+    re.IGNORECASE,
+)
+
+
+def find_database_problem(argv: Sequence[str], root: str) -> Violation | None:
+    """Why sqlite3 may not open the files of a judged command, or None. Never raises.
+
+    With `-safe`, sqlite3 itself refuses such functions.
+    """
+    if "-safe" in argv or "--safe" in argv:
+        return None
+    for word in argv[1:]:
+        path = os.path.join(root, word)
+        if word[:1] == "-" or "\0" in word or not os.path.isfile(path) or not os.path.getsize(path):
+            continue
+        try:
+            name = _find_shell_function(path)
+        except (sqlite3.Error, OSError, ValueError) as problem:
+            # sqlite3 opens more than the library does: an archive, a data base behind another file.
+            return Violation("run", f"Blocked command: what '{_show(word)}' runs cannot be read ({problem}); add -safe")
+        if name:
+            return Violation(
+                "run", f"Blocked command: sqlite3 would run '{name}', which a view or trigger names; add -safe"
+            )
+    return None
+
+
+def _find_shell_function(path: str) -> str | None:
+    """The first function of the command line that the schema of a data base calls."""
+    with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+        texts = connection.execute(_SCHEMA, (MAX_SCHEMA_ENTRIES + 1,)).fetchall()
+    if len(texts) > MAX_SCHEMA_ENTRIES:
+        raise ValueError(f"it has more than {MAX_SCHEMA_ENTRIES} tables and views")
+    calls = (found for (text,) in texts for found in _SHELL_FUNCTION.finditer(str(text)) if not found[1])
+    return next((found[2].lower() for found in calls), None)
+
+
+# -- Python. `-m venv` keeps an interpreter that is there already, if it is a link, and runs it. Before 3.11, `-m` takes
+#    modules of the working directory for its own, and no variable keeps it from that.
+
+
+SEARCH_PATH = os.defpath
+_SAFE_MINOR = 11
+
+
+def find_module_problem(argv: Sequence[str], root: str) -> Violation | None:
+    """Why `python -m MODULE …` may not run in the directory `root` as it is, or None. Never raises."""
+    for word in argv[3:] if argv[2:3] == ["venv"] else ():
+        for folder in ("bin", "Scripts"):
+            if word[:1] != "-" and os.path.lexists(os.path.join(root, word, folder)):
+                return Violation("run", f"Blocked command: '{word}' is there, and its python would run; name a new one")
+    program = shutil.which(argv[0], path=SEARCH_PATH)
+    version = re.search(r"python3\.(\d+)\Z", os.path.realpath(program)) if program else None
+    if version is None or int(version[1]) >= _SAFE_MINOR:
+        return None
+    for name in (*sys.stdlib_module_names, "pip"):
+        for part in (f"{name}.py", f"{name}.pyc", f"{name}/__init__.py"):
+            if os.path.lexists(os.path.join(root, part)):
+                return Violation("run", f"Blocked command: this Python would run '{part}' of the working directory")
+    return None
+
+
+# -- ruff. Its settings may name others, lines of which it shows where they are no settings, and where it keeps a cache.
+
+
+MAX_WALKED_FOLDERS = 20_000
+_RUFF_FILES = ("ruff.toml", ".ruff.toml", "pyproject.toml")
+_RUFF_PLACES = ("extend", "cache-dir")
+
+
+def find_ruff_problem(argv: Sequence[str], root: str) -> Violation | None:
+    """Why ruff may not run in the directory `root` as it is, or None. Never raises."""
+    if "--isolated" in argv:
+        return None
+    top = os.path.realpath(root)
+    try:
+        for count, (here, _, files) in enumerate(os.walk(top)):
+            if count > MAX_WALKED_FOLDERS:
+                raise ValueError(f"more than {MAX_WALKED_FOLDERS} directories")
+            for name in _RUFF_FILES:
+                file = os.path.join(here, name)
+                if name in files and (key := _find_ruff_place(file, here, top)):
+                    shown = _show(os.path.relpath(file, top))
+                    return Violation("place", f"Blocked command: '{key}' in {shown} leads out; add --isolated")
+    except (OSError, ValueError) as problem:
+        return Violation("place", f"Blocked command: settings of ruff cannot be read ({problem}); add --isolated")
+    return None
+
+
+def _find_ruff_place(file: str, folder: str, top: str) -> str | None:
+    """The first setting of a file that leads out of a directory."""
+    import tomllib
+
+    try:
+        found: Any = tomllib.loads(_read(file, MAX_SETTINGS_BYTES))
+    except tomllib.TOMLDecodeError:
+        return None  # ruff says so, and shows a line of this file
+    for name in ("tool", "ruff") if file.endswith("pyproject.toml") else ():
+        found = cast("dict[str, Any]", found).get(name) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    table = cast("dict[str, Any]", found)
+    for key in _RUFF_PLACES:
+        value: Any = table.get(key, "")
+        path = os.path.realpath(os.path.join(folder, value)) if isinstance(value, str) else top
+        # ruff fills in variables and homes.
+        if not is_below(path, top) or str(value).startswith("~") or "$" in str(value):
+            return key
+    return None

@@ -47,7 +47,7 @@ WHOLE_COMMAND_KINDS = frozenset({"wrapper", "shell", "interactive"})
 """Kinds that can run any program, so an author can only allow whole command lines of them."""
 
 # Not those that load the project's plug-ins or settings first, or run its own copy of themselves: pytest, tox, flake8,
-# pylint, mvn, sbt, bundle, composer, poetry, pdm, yarn, nx, turbo, webpack, bazel, ansible, tflint.
+# pylint, mvn, sbt, bundle, composer, poetry, pdm, yarn, nx, turbo, webpack, bazel, ansible, tflint, hg.
 _VERSION = """
     cpio cpp sw_vers convert
     perl ruby node nodejs deno bun php java julia Rscript R lua bash zsh fish make gmake cmake ctest ninja meson gcc
@@ -61,7 +61,7 @@ _VERSION = """
     clang-format clang-tidy cppcheck autoconf automake libtool m4 bison flex swig scons xmake premake5 conan vcpkg just
     task ag eza exa lsd fzf zoxide tokei scc cloc hyperfine difft jless fx gron xsv qsv mlr dasel yamllint shfmt
     stylelint jshint markdownlint vale codespell typos actionlint terraform tofu packer helm k9s kind minikube skaffold
-    istioctl kustomize argocd flux aws gcloud az doctl flyctl svn hg jj glab tig lazygit gitk bzr cvs dvc pyenv rbenv
+    istioctl kustomize argocd flux aws gcloud az doctl flyctl svn jj glab tig lazygit gitk bzr cvs dvc pyenv rbenv
     nodenv asdf direnv fnm volta conda mamba micromamba hatch twine flit rye pixi nox coverage pyflakes pycodestyle
     bandit vulture autopep8 yapf ipython sphinx-build mkdocs uvicorn gunicorn convert magick identify exiftool ffprobe
     mediainfo sox gs pdftk qpdf pdflatex latex xelatex tectonic typst dot plantuml mmdc mongosh mongod mongo mysqld
@@ -93,7 +93,8 @@ VERSION_ARGUMENTS: Mapping[str, frozenset[str]] = {
     ),
     "rustc": frozenset({"--version", "-V", "-vV", "--version --verbose", "--print target-list", "--help", "-h"}),
     "rustup": frozenset({"--version", "-V", "show", "toolchain list", "target list --installed"}),
-    "dotnet": frozenset({"--version", "--info", "--list-sdks", "--list-runtimes", "--help"}),
+    # Not --version, --info and --help: the SDK answers those, and global.json may name one of the project.
+    "dotnet": frozenset({"--list-sdks", "--list-runtimes"}),
     "aws": frozenset({"--version", "help"}),
     "ghc": frozenset({"--version", "-V", "--numeric-version"}),
     "gcc": frozenset({"--version", "-v", "-dumpversion", "-dumpmachine", "--help"}),

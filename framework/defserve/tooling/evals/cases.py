@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from unicodedata import normalize
 
 from defserve.base.yaml_values import UnsupportedYaml, parse_yaml
-from defserve.core.json_values import is_array, is_object
+from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.errors import UsageError, did_you_mean
 
 MAX_SUITE_BYTES: Final = 4 * 1024 * 1024
@@ -174,14 +174,21 @@ def parse_suite(text: str, path: Path) -> EvalSuite:
 
 
 def _iter_lines(text: str) -> Iterator[tuple[int, str]]:
-    return ((at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip())
+    # Not `splitlines`: texts of JSON may hold what ends a line elsewhere, such as U+2028.
+    return ((at, line) for at, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
 def _parse_line(line: str, where: str) -> Any:
     try:
-        return json.loads(line)
+        value = json.loads(line)
+        problem = find_limit_violation(value, MAX_DEPTH, MAX_SUITE_BYTES)
+    except RecursionError:
+        value, problem = None, f"nested deeper than {MAX_DEPTH} levels"
     except ValueError as error:
         raise UsageError(f"{where} is not JSON: {error}", fix="write one case a line") from None
+    if problem:
+        raise UsageError(f"{where} cannot be read: {problem}", fix="write a plain case, as in the guide on evals")
+    return value
 
 
 def _make_suite(value: Mapping[str, Any], path: Path) -> EvalSuite:
@@ -260,6 +267,10 @@ def _read_messages(reader: _Members) -> tuple[GivenMessage, ...]:
     if prompt is not None:
         return (GivenMessage("user", _text(prompt, f"{reader.where}: prompt")),)
     messages: list[GivenMessage] = []
+    if given is not None and not is_array(given):
+        raise UsageError(
+            f"{reader.where}: `messages` is not a list", fix="write a list of {user: …} and {assistant: …}"
+        )
     for one in given or ():
         role = next(iter(one), "") if is_object(one) and len(one) == 1 else ""
         if role not in ("user", "assistant"):
