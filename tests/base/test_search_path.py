@@ -15,7 +15,7 @@ import pytest
 
 import defserve
 from defserve.base.search_path import LIBRARIES
-from tests.imports import statements
+from tests.imports import import_statements
 
 ROOT = Path(defserve.__file__).parent
 SERVER = """
@@ -36,7 +36,7 @@ def imported_names() -> set[str]:
     """The top-level names of everything that the package imports, wherever the import hides."""
     found: set[str] = set()
     for path in ROOT.rglob("*.py"):
-        for node in statements(ast.parse(path.read_text())):
+        for node in import_statements(path.read_text()):
             if isinstance(node, ast.Import):
                 found.update(alias.name.partition(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
