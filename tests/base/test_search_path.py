@@ -177,7 +177,7 @@ def test_who_means_a_file_that_a_library_hides_is_told_to_rename_it(tmp_path: Pa
     assert "rename anyio.py" in run(tmp_path, "list", "server.py")
 
 
-@pytest.mark.parametrize("name", ["rich", "calendar", "redis"])
+@pytest.mark.parametrize("name", ["rich", "calendar"])
 def test_the_server_itself_may_have_the_name_of_a_library(name: str, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("def add(a, b):\n    return a + b\n")
     (tmp_path / f"{name}.py").write_text(SERVER)
@@ -192,7 +192,7 @@ def test_a_server_named_by_its_file_imports_its_neighbours_and_nothing_of_the_cu
         (here / f"{name}.py").write_text(f"raise RuntimeError('{name}.py of the author was imported')\n")
     source = SERVER + "\ntry:\n    import fallback\nexcept ModuleNotFoundError:\n    pass\n"
     (server / "server.py").write_text(source)
-    for target in (str(server / "server.py"), f"{server / 'server.py'}:server", "../server/server.py"):
+    for target in (str(server / "server.py"), "../server/server.py:server"):
         assert "add" in run(here, "list", target)
     (here / "plain.py").write_text(SERVER.replace("helper.add(a, b)", "a + b").replace("import helper", ""))
     assert "add" in run(here, "list", "plain:server")

@@ -185,7 +185,7 @@ def problem(pattern: str | bytes, flags: int = 0) -> str | None:
     """How many ways there may be to read a text by this pattern: "exponential", "quadratic", or None if few."""
     state = _parser.State()
     tree = _parser.parse(pattern, flags, state)
-    flags = state.flags | (ASCII if isinstance(pattern, bytes) else 0)
+    flags = int(state.flags) | (ASCII if isinstance(pattern, bytes) else 0)
     ends = {*_ENDS, *_ends(tree)}
     waiting: list[tuple[Any, int]] = [(tree, flags)]
     found: set[str] = set()
