@@ -3,6 +3,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-all coverage check bench conformance requirements fuzz properties faults chaos attack differential search peers migrations load soak e2e apps pictures docs site-check release-check events cluster lock sbom clean
 MAKEFLAGS += --no-print-directory
+# Without bytecode each of hundreds of processes would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The first interpreter that is new enough and runs; `make PYTHON=/path/to/python …` overrules it.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))

@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from tests.effort import EXAMPLES
 
-pytest_plugins = ["tests.conformance.plugin", "tests.protocols.mgp.messages", "pytester"]
+pytest_plugins = ["tests.by_file", "tests.conformance.plugin", "tests.protocols.mgp.messages", "pytester"]
 
 # The suite starts hundreds of processes and rewrites hundreds of files: without bytecode each would compile all again.
 sys.dont_write_bytecode = False
@@ -47,10 +47,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are processors, as tests wait for processes and clocks. Slow ones wait most of the time.
-
-    Not more than that helps: each worker reads all test files, which takes as long as a thousand tests.
-    """
+    """One more than there are processors, as tests wait for processes and clocks. Slow ones wait most of the time."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return processors + 1 if "not slow" in config.option.markexpr else 2 * processors
 

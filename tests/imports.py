@@ -42,58 +42,49 @@ def edges(package: Path) -> tuple[Edge, ...]:
 
 
 def _edges(package: Path) -> Iterator[Edge]:
-    known = modules(package)
+    known, root = modules(package), package.name
+    # A name in a string is also a lazy import: `import_module("defserve.x")`, or a table. A logger only looks like one.
+    named = re.compile(rf"(?<!getLogger\()([\"'])({root}(?:\.\w+)+)(?::\w+)?\1")
     for source, path in known.items():
-        text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        # Only where a string could name a module, not a logger, are expressions looked at: they are most of a tree.
-        has_names = re.search(rf"(?<!getLogger\()[\"']{package.name}\.", text)
-        nodes = list(ast.walk(tree) if has_names else statements(tree))
-        typing, loggers = set(_under_type_checking(nodes)), set(_names_of_loggers(nodes))
-        is_package, root = path.name == "__init__.py", package.name
-        for node in nodes:
-            if not isinstance(node, ast.Import | ast.ImportFrom | ast.Constant) or id(node) in loggers:
-                continue
-            for name in _imported(node, source, is_package, root):
-                target = _module(name, known, root)
-                if target is not None and target != source:
-                    yield Edge(source, target, getattr(node, "lineno", 0), id(node) in typing)
+        text = path.read_text(encoding="utf-8") + "\n"
+        code = TRIPLE_QUOTED.sub(lambda quoted: "\n" * quoted[0].count("\n"), text)
+        typing = [found.span() for found in TYPE_CHECKING.finditer(code)]
+        found = [(place, name) for place, node in _statements(code) for name in _imported(node, source, path, root)]
+        found += [(name.start(), name[2]) for name in named.finditer(code) if name[2] not in GROUPS]
+        for place, name in sorted(found):
+            target = _module(name, known, root)
+            if target is not None and target != source:
+                only_types = any(begin < place < end for begin, end in typing)
+                yield Edge(source, target, code.count("\n", 0, place) + 1, only_types)
 
 
-def statements(node: ast.AST) -> Iterator[ast.AST]:
-    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
-        found = getattr(node, name, ())
-        for statement in found if isinstance(found, list) else ():
-            yield statement
-            yield from statements(statement)
+# To parse the whole package takes seconds.
+TRIPLE_QUOTED = re.compile(r"(\"\"\"|''')(?:\\.|(?!\1)[^\\])*+\1", re.DOTALL)
+TYPE_CHECKING = re.compile(r"^([ \t]*)if TYPE_CHECKING\b[^\n]*\n(?:\1[ \t][^\n]*\n|\n)+", re.MULTILINE)
+STATEMENT = re.compile(
+    r"^[ \t]*(from[ \t]+[.\w]+[ \t]+import[ \t]+(?:\([^)]*\)|[^\n(]+)|import[ \t]+[^\n]+)", re.MULTILINE
+)
 
 
-def _under_type_checking(nodes: Iterable[ast.AST]) -> Iterator[int]:
-    for node in nodes:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for statement in node.body:
-                yield from (id(inner) for inner in ast.walk(statement))
+def import_statements(text: str) -> list[ast.stmt]:
+    """Those of a module, at any depth."""
+    return [node for _, node in _statements(TRIPLE_QUOTED.sub("", text))]
 
 
-def _names_of_loggers(nodes: Iterable[ast.AST]) -> Iterator[int]:
-    """A logger is called like a module, and imports none."""
-    for node in nodes:
-        if isinstance(node, ast.Call) and "getLogger" in (getattr(node.func, "attr", ""), getattr(node.func, "id", "")):
-            yield from map(id, node.args)
+def _statements(code: str) -> Iterator[tuple[int, ast.stmt]]:
+    for found in STATEMENT.finditer(code):
+        yield found.start(1), ast.parse(found[1]).body[0]
 
 
-def _imported(node: ast.AST, source: str, is_package: bool, root: str) -> list[str]:
+def _imported(node: ast.stmt, source: str, path: Path, root: str) -> list[str]:
     match node:
         case ast.Import(names=names):
             return [alias.name for alias in names]
         case ast.ImportFrom(module=module, names=names, level=level):
             here = [root, *source.split(".")] if source else [root]
-            above = here[: len(here) - level + is_package] if level else []
+            above = here[: len(here) - level + (path.name == "__init__.py")] if level else []
             base = ".".join([*above, *([module] if module else [])])
             return [f"{base}.{alias.name}" for alias in names]
-        case ast.Constant(value=str(text)) if re.fullmatch(rf"{root}(\.\w+)+(:\w+)?", text) and text not in GROUPS:
-            # Also a lazy import: `import_module("defserve.x")`, or a table of such names.
-            return [text.partition(":")[0]]
         case _:
             return []
 

@@ -15,7 +15,7 @@ import pytest
 
 import defserve
 from defserve.base.search_path import LIBRARIES
-from tests.imports import statements
+from tests.imports import import_statements
 
 ROOT = Path(defserve.__file__).parent
 SERVER = """
@@ -36,7 +36,7 @@ def imported_names() -> set[str]:
     """The top-level names of everything that the package imports, wherever the import hides."""
     found: set[str] = set()
     for path in ROOT.rglob("*.py"):
-        for node in statements(ast.parse(path.read_text())):
+        for node in import_statements(path.read_text()):
             if isinstance(node, ast.Import):
                 found.update(alias.name.partition(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -177,7 +177,7 @@ def test_who_means_a_file_that_a_library_hides_is_told_to_rename_it(tmp_path: Pa
     assert "rename anyio.py" in run(tmp_path, "list", "server.py")
 
 
-@pytest.mark.parametrize("name", ["rich", "calendar", "redis"])
+@pytest.mark.parametrize("name", ["rich", "calendar"])
 def test_the_server_itself_may_have_the_name_of_a_library(name: str, tmp_path: Path) -> None:
     (tmp_path / "helper.py").write_text("def add(a, b):\n    return a + b\n")
     (tmp_path / f"{name}.py").write_text(SERVER)
@@ -192,7 +192,7 @@ def test_a_server_named_by_its_file_imports_its_neighbours_and_nothing_of_the_cu
         (here / f"{name}.py").write_text(f"raise RuntimeError('{name}.py of the author was imported')\n")
     source = SERVER + "\ntry:\n    import fallback\nexcept ModuleNotFoundError:\n    pass\n"
     (server / "server.py").write_text(source)
-    for target in (str(server / "server.py"), f"{server / 'server.py'}:server", "../server/server.py"):
+    for target in (str(server / "server.py"), "../server/server.py:server"):
         assert "add" in run(here, "list", target)
     (here / "plain.py").write_text(SERVER.replace("helper.add(a, b)", "a + b").replace("import helper", ""))
     assert "add" in run(here, "list", "plain:server")

@@ -28,8 +28,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def without_build(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are built with hatchling alone: one process instead of three."""
+    if "built" in request.fixturenames:
+        request.getfixturevalue("built")
     built_by = package._has
     monkeypatch.setattr(package, "_has", lambda module: module != "build" and built_by(module))
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from defserve.client import Accept, Answers, Decline
+from defserve.client import Accept, Answers, Client, Decline, connect_url
 from defserve.errors import ToolError
+from tests.at_address import at_address, fresh
 
 if TYPE_CHECKING:
     from .conftest import ConnectTo
@@ -59,6 +61,19 @@ async def test_a_declined_question_can_be_caught_or_told_to_the_model(connect_to
 async def test_sync_code_waits_for_its_answer(connect_to: ConnectTo):
     async with connect_to("asking", answers=Answers(ask=Person("Bo"))) as client:
         assert await client.call("rename") == "now called Bo"
+
+
+@pytest.mark.req("MCP-1")
+async def test_clients_at_once_are_each_asked_their_own_question(version: str):
+    async with at_address(fresh("asking")) as url:
+
+        async def rename(name: str) -> None:
+            person = Person(name)
+            async with Client(await connect_url(url), version=version, answers=Answers(ask=person)) as client:
+                assert await client.call("rename") == f"now called {name}"
+            assert len(person.heard) == 1
+
+        await asyncio.gather(*(rename(f"number {number}") for number in range(8)))
 
 
 async def test_gathered_questions_get_their_own_answers(connect_to: ConnectTo):

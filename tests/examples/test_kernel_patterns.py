@@ -39,20 +39,16 @@ async def kernel_of(name: str) -> AsyncGenerator[tuple[Kernel, Client]]:
         yield kernel, client
 
 
-@pytest.mark.slow
-async def test_context_is_shortened_and_kept() -> None:
-    async with kernel_of("context.toml") as (kernel, client):
+async def test_context_is_shortened_and_kept_and_a_coordinator_finds_the_tool_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with kernel_of("context.toml") as (kernel, client), at_address(kernel.server) as url:
         short = await client.call("shorten", text=TEXT, words=10)
         assert short == "Bees dance. The dance tells where flowers are."
         await client.call("remember", topic="bees", text=short)
         assert await client.call("recall", topic="bees") == short
         assert kernel.server.search is not None
         assert kernel.server.search.section.catalogue.tokens <= kernel.config.settings.budget.max_tokens
-
-
-@pytest.mark.slow
-async def test_a_coordinator_has_the_tool_that_fits_do_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with kernel_of("context.toml") as (kernel, _), at_address(kernel.server) as url:
         monkeypatch.setenv("KERNEL_URL", url)
         coordinator = import_module("examples.kernel.coordinator").server
         async with coordinator.connect() as client:
@@ -65,7 +61,6 @@ async def test_a_coordinator_has_the_tool_that_fits_do_the_task(monkeypatch: pyt
                 await client.call("delegate", task="remember: keep a text under a topic", arguments=note)
 
 
-@pytest.mark.slow
 async def test_a_kernel_behind_a_kernel_serves_its_tools() -> None:
     async with kernel_of("federation.toml") as (kernel, client):
         await until(lambda: "east_shorten" in kernel.server.mcp.tools.registry)

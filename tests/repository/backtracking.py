@@ -49,6 +49,10 @@ class Automaton:
     def __init__(self, tree: Any, flags: int, ends: Iterable[int]) -> None:
         self._letters = [chr(end) for end in sorted(set(ends))]
         self._all = (1 << len(self._letters)) - 1
+        self._alike: dict[str, Letters] = {}
+        """The characters that differ in their case only."""
+        for place, letter in enumerate(self._letters):
+            self._alike[letter.lower()] = self._alike.get(letter.lower(), 0) | 1 << place
         self.steps: Steps = []
         self.atoms: list[int] = []
         """The atomic group that each state is in, or 0."""
@@ -145,30 +149,39 @@ class Automaton:
         if name == "GROUPREF":
             return self._all
         if name in ("LITERAL", "NOT_LITERAL"):
-            same = self._those(lambda letter: ord(letter) == argument or self._folded(letter, argument, flags))
+            same = self._literal(argument, flags)
             return same if name == "LITERAL" else self._all & ~same
         if name == "IN":
             negated = str(argument[0][0]) == "NEGATE"
-            found = self._those(lambda letter: any(self._within(letter, item, flags) for item in argument[negated:]))
+            found = 0
+            for item in argument[negated:]:
+                found |= self._within(item, flags)
             return self._all & ~found if negated else found
         return None
 
     def _those(self, fits: Callable[[str], bool]) -> Letters:
         return sum(1 << place for place, letter in enumerate(self._letters) if fits(letter))
 
-    def _within(self, letter: str, item: Any, flags: int) -> bool:
+    def _literal(self, code: int, flags: int) -> Letters:
+        if flags & IGNORECASE:
+            return self._alike.get(chr(code).lower(), 0)
+        return 1 << self._letters.index(chr(code)) if chr(code) in self._letters else 0
+
+    def _within(self, item: Any, flags: int) -> Letters:
         operation, argument = item
         if str(operation) == "LITERAL":
-            return ord(letter) == argument or self._folded(letter, argument, flags)
+            return self._literal(argument, flags)
         if str(operation) == "RANGE":
-            low, high = argument
-            both = (letter.lower(), letter.upper()) if flags & IGNORECASE else letter
-            return any(low <= ord(one) <= high for one in both if len(one) == 1)
+            low, high = chr(argument[0]), chr(argument[1])
+            if not flags & IGNORECASE:
+                return self._those(lambda letter: low <= letter <= high)
+            return self._those(
+                lambda letter: any(low <= one <= high for one in (letter.lower(), letter.upper()) if len(one) == 1)
+            )
         kind = str(argument).removeprefix("CATEGORY_")
-        return _CATEGORIES[kind.removeprefix("NOT_")](letter, bool(flags & ASCII)) is not kind.startswith("NOT_")
-
-    def _folded(self, letter: str, code: int, flags: int) -> bool:
-        return bool(flags & IGNORECASE) and letter.lower() == chr(code).lower()
+        category, ascii = _CATEGORIES[kind.removeprefix("NOT_")], bool(flags & ASCII)
+        found = self._those(lambda letter: category(letter, ascii))
+        return self._all & ~found if kind.startswith("NOT_") else found
 
 
 _CATEGORIES: dict[str, Callable[[str, bool], bool]] = {
@@ -185,7 +198,7 @@ def problem(pattern: str | bytes, flags: int = 0) -> str | None:
     """How many ways there may be to read a text by this pattern: "exponential", "quadratic", or None if few."""
     state = _parser.State()
     tree = _parser.parse(pattern, flags, state)
-    flags = state.flags | (ASCII if isinstance(pattern, bytes) else 0)
+    flags = int(state.flags) | (ASCII if isinstance(pattern, bytes) else 0)
     ends = {*_ENDS, *_ends(tree)}
     waiting: list[tuple[Any, int]] = [(tree, flags)]
     found: set[str] = set()

@@ -25,7 +25,7 @@ def test_a_new_project_replays_its_suite(body: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/tools.eval.yaml"],
         cwd=project,
-        env={**os.environ, "PYTHONPATH": paths, "PYTEST_ADDOPTS": "", "CI": "true"},
+        env={**os.environ, "PYTHONPATH": paths, "CI": "true"},
         capture_output=True,
         text=True,
     )
