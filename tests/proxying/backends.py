@@ -13,9 +13,11 @@ import pytest
 from defserve import Command
 from defserve.client import Client
 from tests.effort import slow
+from tests.forking.spawning import quick_arguments
 from tests.waiting import DEADLINE
 
 ROOT = Path(__file__).parents[2]
+EVERYTHING = Path(__file__).with_name("everything.py")
 ERAS = ("handshake", "stateless")
 # The era of a client and that of a backend: by default those that differ.
 ERA_PAIRS = [
@@ -50,4 +52,4 @@ async def until_listed(client: Client, name: str) -> None:
 def child(*words: str, **options: Any) -> Command:
     """A Python program as a backend."""
     env = {"PYTHONPATH": str(ROOT), **options.pop("env", {})}
-    return Command(sys.executable, *(words or ("-m", "tests.proxying.everything")), env=env, **options)
+    return Command(sys.executable, *(words or quick_arguments(EVERYTHING)), env=env, **options)
