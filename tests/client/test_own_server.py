@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
 
-from defserve.client import Answers, Client, ProcessLink
+from defserve.client import Answers, Client
+from tests.forking.spawning import spawn
 from tests.rows import for_each_row
 from tests.testing import calculator
 
@@ -39,7 +39,7 @@ async def test_many_calls_at_once_find_their_results(version: str):
 
 @pytest.mark.parametrize("version", [None, "2024-11-05", "2025-11-25", "2026-07-28"])
 async def test_a_script_is_served_over_stdio(version: str | None):
-    link = await ProcessLink.spawn(sys.executable, [str(SCRIPT)])
+    link = await spawn(SCRIPT)
     answers = Answers(ask=lambda message, schema: {"name": "Ann"})
     async with Client(link, version=version, answers=answers, timeout=20) as client:
         assert client.version == (version or "2026-07-28")

@@ -12,6 +12,7 @@ from defserve import Command, Server
 from defserve.sandbox import monty
 from tests.code_mode import backend
 from tests.code_mode.peers import ASKS, run, value
+from tests.forking.spawning import quick_arguments
 from tests.raw import ERAS, STATELESS, Json, raw
 from tests.waiting import until
 
@@ -26,7 +27,7 @@ pytestmark = [
 async def test_a_question_of_a_mounted_tool_reaches_the_client_of_the_code(behind: str, tmp_path: Path):
     log, asked = tmp_path / "log", list[str]()
     server = Server("front", "1", code_mode=True)
-    server.mount(Command(sys.executable, str(backend.__file__), version=behind), prefix="far")
+    server.mount(Command(sys.executable, *quick_arguments(Path(backend.__file__)), version=behind), prefix="far")
 
     @server.tool
     def note(text: str) -> str:

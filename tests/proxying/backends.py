@@ -13,9 +13,11 @@ import pytest
 from defserve import Command
 from defserve.client import Client
 from tests.effort import slow
+from tests.forking.spawning import quick_arguments
 from tests.waiting import DEADLINE
 
 ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
 ERAS = ("handshake", "stateless")
 # The era of a client and that of a backend: by default those that differ.
 ERA_PAIRS = [
@@ -48,6 +50,8 @@ async def until_listed(client: Client, name: str) -> None:
 
 
 def child(*words: str, **options: Any) -> Command:
-    """A Python program as a backend."""
+    """A Python program as a backend: the path of a script, from this folder, or options of Python; with arguments."""
     env = {"PYTHONPATH": str(ROOT), **options.pop("env", {})}
-    return Command(sys.executable, *(words or ("-m", "tests.proxying.everything")), env=env, **options)
+    script, *arguments = words or ("everything.py",)
+    given = words if script.startswith("-") else quick_arguments(HERE / script, arguments)
+    return Command(sys.executable, *given, env=env, **options)

@@ -35,4 +35,4 @@ def answer(id, text, **more):
 
 def talker(body: str, **options: Any) -> Command:
     """A child of the handshake era with one tool, `talk`. `body` reads calls, and answers to it, from `told()`."""
-    return Command(sys.executable, "-c", START + body, version="handshake", **options)
+    return Command(sys.executable, "-I", "-S", "-c", START + body, version="handshake", **options)

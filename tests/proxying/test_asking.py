@@ -44,7 +44,7 @@ class Person:
 
     def connect(self, front: str, back: str) -> Any:
         server = Server("desk", granted=["shell.execute"])
-        server.mount(child("-m", "tests.proxying.guarded", version=back), prefix="e")
+        server.mount(child("guarded.py", version=back), prefix="e")
         answers = Answers(ask=self.answer, sample=self.write, ask_url=self.visit)
         return server.connect(front, answers=answers)
 

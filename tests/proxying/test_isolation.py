@@ -244,7 +244,7 @@ async def test_a_stranger_that_leaves_while_its_child_is_opened_leaves_no_child_
 async def test_a_client_is_not_shown_the_listing_of_another_that_has_a_tool_of_the_same_name(
     era: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with at_address(desk(child("-m", "tests.proxying.guarded"))) as url:
+    async with at_address(desk(child("guarded.py"))) as url:
         one, other = (Remote(url, token=key).connect(era) for key in KEYS)
         async with one as ann, other as bo:
             await ann.call("e_own", text="the door code is 1234")

@@ -38,7 +38,7 @@ for line in sys.stdin:
 def backend(tool: dict[str, Any] | None = None, result: dict[str, Any] | None = None) -> Command:
     listed = {"name": "talk", "inputSchema": {"type": "object"}, **(tool or {})}
     said = {"content": [{"type": "text", "text": "hi"}], **(result or {})}
-    return Command(sys.executable, "-I", "-c", BACKEND, json.dumps(listed), json.dumps(said), version="handshake")
+    return Command(sys.executable, "-I", "-S", "-c", BACKEND, json.dumps(listed), json.dumps(said), version="handshake")
 
 
 class Cart(BaseModel):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 @for_each_row(("back", "era", "prefix"), itertools.product(ERAS, ERAS, [None, "s"]), every=3)
 async def test_a_client_loads_and_checks_the_skill_of_a_program(era: str, back: str, prefix: str | None):
     front = Server("front", "1")
-    front.mount(child("examples/skills.py", version=back), prefix=prefix)
+    front.mount(child("../../examples/skills.py", version=back), prefix=prefix)
     root = f"skill://{prefix}/refunds" if prefix else "skill://refunds"
     [backend] = front.mounts.backends.values()
     async with front.connect(era) as client:

@@ -28,7 +28,7 @@ GRANTS = ("dev.defserve/grants", "dev.cloto/mgp/grants")
 
 def guarded(**options: Any) -> Server:
     server = Server("desk", **options)
-    server.mount(child("-m", "tests.proxying.guarded"), prefix="e")
+    server.mount(child("guarded.py"), prefix="e")
     return server
 
 
@@ -71,7 +71,7 @@ async def test_who_has_a_token_runs_it(era: str) -> None:
 @pytest.mark.parametrize(("era", "back"), ERA_PAIRS)
 async def test_a_strangers_yes_does_not_reach_a_child_and_its_name_does(era: str, back: str) -> None:
     server = Server("desk")
-    server.mount(child("-m", "tests.proxying.guarded", version=back), prefix="e")
+    server.mount(child("guarded.py", version=back), prefix="e")
     async with at_address(server) as url, Remote(url).connect(era, answers=Answers(ask=yes)) as client:
         with pytest.raises((ToolError, PeerError), match="not authenticated"):
             await client.call("e_sure")
@@ -132,7 +132,7 @@ async def test_a_weaker_key_is_not_asked_what_a_call_of_a_stronger_one_needs(tmp
 
     keys = StaticTokens({KEY: {"principal": "ann", "scopes": ["admin"]}, WEAK: {"principal": "ann", "scopes": []}})
     server = Server("desk", auth=keys)
-    server.mount(child("-m", "tests.proxying.guarded", version="handshake"), prefix="e")
+    server.mount(child("guarded.py", version="handshake"), prefix="e")
     async with at_address(server) as url:
         one = Remote(url, token=KEY).connect("stateless", answers=Answers(ask=no))
         other = Remote(url, token=WEAK).connect("stateless", answers=Answers(ask=noted))

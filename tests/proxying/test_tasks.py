@@ -27,7 +27,7 @@ UNKNOWN = -32602
 
 
 def jobs() -> Command:
-    return child("-m", "tests.protocols.mcp.tasks.job_server")
+    return child("../protocols/mcp/tasks/job_server.py")
 
 
 def proxy(target: Command | Remote, **options: Any) -> Server:
@@ -230,7 +230,7 @@ async def test_links_in_the_result_of_a_task_have_the_prefix():
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_tool_that_is_only_a_task_of_the_first_generation_is_a_plain_call(era: str):
-    front = proxy(child("-m", "tests.proxying.old_tasks", version="2025-11-25"))
+    front = proxy(child("old_tasks.py", version="2025-11-25"))
     async with front.connect(era) as client:
         (tool,) = await client.tools()
         assert "execution" not in tool

@@ -39,7 +39,7 @@ async def check(front: Server, era: str, prefix: str) -> None:
 @for_each_row(("back", "era", "prefix"), itertools.product(ERAS, ERAS, [None, "w"]), every=3)
 async def test_a_host_behind_a_proxy_shows_the_views_of_a_program(era: str, back: str, prefix: str | None):
     front = Server("front", "1")
-    program: Command = child("examples/weather_app.py", version=back)
+    program: Command = child("../../examples/weather_app.py", version=back)
     front.mount(program, prefix=prefix)
     await check(front, era, f"{prefix}_" if prefix else "")
 

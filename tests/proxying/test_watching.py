@@ -18,7 +18,7 @@ LIVE, REFUSED = "note://e/live", "note://e/refused"
 
 def desk() -> Server:
     server = Server("desk")
-    server.mount(child("-m", "tests.proxying.watched", per="shared", version="handshake"), prefix="e")
+    server.mount(child("watched.py", per="shared", version="handshake"), prefix="e")
     return server
 
 

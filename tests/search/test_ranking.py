@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from defserve import UsageError
+from defserve.protocols.mgp.tool_discovery import ToolDiscovery
 from defserve.search import Search
 from defserve.search.entries import EntryFilter, ToolEntry, extract_parameter_texts, normalize_labels
 from defserve.search.ranking import SEARCH_STRATEGIES, ToolIndex
@@ -264,6 +265,14 @@ def test_weights_are_read_from_the_package_and_nothing_is_asked_of_a_network(mon
     monkeypatch.setattr("socket.socket.connect", no_network)
     cat, dog, car = PackagedEmbedder().embed(["a cat", "a dog", "invoice"])
     assert (cat * dog).sum() > (cat * car).sum()
+
+
+@pytest.mark.skipif(find_spec("wordllama") is None, reason="needs the extra [semantic]")
+def test_servers_of_one_process_share_the_weights() -> None:
+    discoveries = [ToolDiscovery(Search(), None, None) for _ in range(2)]  # type: ignore[arg-type]
+    assert all(each._vectors.wait_until_loaded(60) for each in discoveries)
+    one, other = (each._vectors._embedder for each in discoveries)
+    assert one is not None and one is other
 
 
 @pytest.mark.skipif(find_spec("wordllama") is not None, reason="the extra is installed")

@@ -12,8 +12,8 @@ import pytest
 from defserve.stores.checkpoints import checkpoint_tree
 from defserve.stores.identity import open_store
 from defserve.stores.store import Store
-from tests.stores.postgres_server import PostgresServer
-from tests.stores.redis_server import RedisServer
+from tests.stores.postgres_server import PostgresServer, start_shared_postgres
+from tests.stores.redis_server import RedisServer, start_shared_redis
 
 Run = Callable[[Awaitable[Any]], Any]
 
@@ -28,17 +28,13 @@ def run() -> Iterator[Run]:
 
 
 @pytest.fixture(scope="session")
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer("--appendonly", "yes").start()
-    yield server
-    server.remove()
+def redis() -> RedisServer:
+    return start_shared_redis()
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    server = PostgresServer().start()
-    yield server
-    server.remove()
+def postgres() -> PostgresServer:
+    return start_shared_postgres()
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis", "postgres"])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pwd
 import secrets
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +56,8 @@ class PostgresServer:
 
     def start(self) -> PostgresServer:
         if not self._data.exists():
-            options = ("-U", "tester", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-            command = [self._initdb, "-D", str(self._data), *options]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, **self.as_user)
-            assert done.returncode == 0, done.stderr
+            # Copying takes a fifth of the time of `initdb`.
+            subprocess.run(["cp", "-a", str(_make_empty_database(self._initdb)), str(self._data)], check=True)
         lock = self._data / "postmaster.pid"
         lock.unlink(missing_ok=True)  # of one that was killed
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": self.folder}
@@ -103,6 +103,14 @@ class PostgresServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+@cache
+def start_shared_postgres() -> PostgresServer:
+    """The one of this process, for tests that leave it running: each has a schema of its own in it."""
+    server = PostgresServer().start()
+    atexit.register(server.remove)
+    return server
+
+
 class PgBouncer:
     """A pooler that gives each transaction to any of two sessions of a Postgres."""
 
@@ -137,6 +145,21 @@ class PgBouncer:
         self._process.kill()
         self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@cache
+def _make_empty_database(initdb: str) -> Path:
+    """The folder of a database that never ran, to copy."""
+    folder, as_user = Path(tempfile.mkdtemp(prefix="pg")), _somebody_else()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if as_user:
+        os.chown(folder, as_user["user"], as_user["group"])
+    # A log of 1 MB rather than 16: less to copy.
+    options = ("-U", "tester", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--wal-segsize=1")
+    command = [initdb, "-D", str(folder / "data"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, **as_user)
+    assert done.returncode == 0, done.stderr
+    return folder / "data"
 
 
 def _somebody_else() -> dict[str, Any]:

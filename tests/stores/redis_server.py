@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,14 @@ class RedisServer:
             if time.monotonic() > end:
                 raise TimeoutError("redis-server does not answer")
             time.sleep(0.01)
+
+
+@cache
+def start_shared_redis() -> RedisServer:
+    """The one of this process, for tests that leave it running and name what they keep in it by a prefix."""
+    server = RedisServer("--appendonly", "yes").start()
+    atexit.register(server.remove)
+    return server
 
 
 @contextmanager

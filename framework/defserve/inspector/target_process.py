@@ -26,14 +26,11 @@ from pydantic_core import from_json, to_json
 from defserve.base.concurrency import BackgroundTasks
 from defserve.base.peer_bounds import RecentItems
 from defserve.base.search_path import add_import_folder
-from defserve.client.links.stdio import ProcessLink
 from defserve.client.replies import CutMessage, object_or_empty
 from defserve.client.targets import is_file_target
 from defserve.errors import DefserveError, PeerGone, UsageError
 from defserve.inspector.call_timer import CallTimer, stamp_message
-from defserve.inspector.inspection import ServerLog
 from defserve.inspector.recording.masking import mask_text
-from defserve.inspector.state_trees import StoredState, make_state_finder
 from defserve.inspector.waterfalls import ServerWaterfall, parse_waterfall
 from defserve.protocols.mcpl.extension import MCPL
 from defserve.protocols.mcpl.state.section import StateSection
@@ -44,7 +41,10 @@ from defserve.stores.checkpoints.checkpoint_tree import Checkpoint, CheckpointGo
 from defserve.tooling.loading import load_package, load_quietly, print_load_error
 
 if TYPE_CHECKING:
+    from defserve.client.links.stdio import ProcessLink
     from defserve.core.call import Call
+    from defserve.inspector.inspection import ServerLog
+    from defserve.inspector.state_trees import StoredState
     from defserve.server.server import Server
 
 Json: TypeAlias = dict[str, Any]
@@ -94,6 +94,8 @@ class TargetProcess:
 
     def find_state(self, feature_set: str) -> StoredState | None:
         """The state of a feature set, read through the process."""
+        from defserve.inspector.state_trees import StoredState
+
         facts = self.states.get(feature_set)
 
         async def open_trees() -> ProcessTrees:
@@ -158,6 +160,9 @@ class ProcessRun:
     async def start(
         cls, target: str, is_package: bool, echo: bool, on_exit: Callable[[PeerGone], object]
     ) -> ProcessRun:
+        # Not at the top: the process with the server starts in half the time without what only the inspector needs.
+        from defserve.client.links.stdio import ProcessLink
+
         run = cls(target, on_exit)
         plan = to_json({"target": target, "is_package": is_package}).decode()
         # Without bytecode: Python would use the old one after an edit in the same second that keeps the size. Without
@@ -363,12 +368,29 @@ def find_state_section(server: Server) -> StateSection | None:
     return MCPL.state.get_existing_section(live) if live is not None else None
 
 
+def _audit_log_of(server: Server) -> ServerLog:
+    from defserve.inspector.inspection import ServerLog
+
+    return ServerLog(lambda: find_audit_log(server))
+
+
 async def _read_audit(server: Server) -> Json | None:
-    return await asyncio.to_thread(ServerLog(lambda: find_audit_log(server)).lines)
+    return await asyncio.to_thread(_audit_log_of(server).lines)
 
 
 async def _verify_audit(server: Server) -> Json:
-    return await asyncio.to_thread(ServerLog(lambda: find_audit_log(server)).verify)
+    return await asyncio.to_thread(_audit_log_of(server).verify)
+
+
+def _describe_states(server: Server) -> Json:
+    """What is known of the store of each feature set that has one."""
+    section = find_state_section(server)
+    if section is None or not (names := [each.name for each in section]):
+        return {}
+    from defserve.inspector.state_trees import make_state_finder
+
+    find = make_state_finder(section)
+    return {name: state.facts for name in names if (state := find(name)) is not None}
 
 
 async def _read_state(server: Server, feature_set: str, read: str, *names: str) -> Any:
@@ -464,10 +486,7 @@ class ServedProcess:
         logging.getLogger("defserve").addFilter(self._report_traceback)
         ended = asyncio.Event()
         async with enter_lifespans(self._server.composition):
-            section = find_state_section(self._server)
-            find = make_state_finder(section) if section is not None else None
-            states = {each.name: state.facts for each in section or () if find and (state := find(each.name))}
-            self._writer.report({"ready": {"states": states}})
+            self._writer.report({"ready": {"states": _describe_states(self._server)}})
             read_lines(descriptor, self._take, ended.set)
             await ended.wait()
             self._tasks.cancel()

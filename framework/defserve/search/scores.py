@@ -6,6 +6,7 @@ import logging
 import re
 from array import array
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from math import log
@@ -220,6 +221,12 @@ class PackagedEmbedder:
             if ids:
                 found[row] = self._table[ids].astype("float32").mean(axis=0)
         return found
+
+
+@cache
+def share_packaged_embedder() -> PackagedEmbedder:
+    """The one of this process: nothing in it changes, and its weights are many megabytes."""
+    return PackagedEmbedder()
 
 
 def build_embedded_texts(entry: ToolEntry) -> tuple[str, str]:

@@ -39,9 +39,11 @@ def test_the_corpora_are_judged_as_expected(corpus: str, level: CodeLevel) -> No
     told = ""
     for id, source, allowed in snippets(corpus, level):
         verdict = judge(source, level=level)
-        encoded = judge(source.encode(errors="surrogatepass"), level=level)
         judged += 1
-        if verdict.allowed is not allowed or encoded.allowed is not allowed:
+        is_as_expected = verdict.allowed is allowed
+        if level == "standard":  # how bytes are read has nothing to do with the level
+            is_as_expected &= judge(source.encode(errors="surrogatepass"), level=level).allowed is allowed
+        if not is_as_expected:
             wrong += 1
             told += f"\n{id}: {[str(violation) for violation in verdict.violations]}"
     assert judged and not wrong, f"{wrong} of {judged} snippets:{told}"

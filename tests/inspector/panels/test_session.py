@@ -168,25 +168,26 @@ async def test_a_server_that_is_a_command_is_started_by_the_test(do: Run, tmp_pa
     ast.parse(made["text"])
     (tmp_path / "server.py").write_text(SERVER + "\nif __name__ == '__main__':\n    server.main()\n", encoding="utf-8")
     (tmp_path / made["name"]).write_text(made["text"], encoding="utf-8")
-    done = run_pytest(tmp_path)
-    assert "1 passed" in done.stdout, done.stdout
     changed = (tmp_path / "server.py").read_text(encoding="utf-8").replace("append(item)", "append(item * 2)")
-    (tmp_path / "server.py").write_text(changed, encoding="utf-8")
-    assert "1 failed" in run_pytest(tmp_path).stdout
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_answers_to_questions_are_given_again(do: Run, tmp_path: Path, era: str):
-    async with Inspection(target_of(load(tmp_path), era)) as inspection:
-        await inspection.client()
-        calling = asyncio.ensure_future(do(inspection, "tools.call", tool="ask", arguments={}))
-        await until(lambda: bool(inspection.questions.waiting))
-        question = inspection.questions.waiting[0]
-        field = next(iter(question["schema"]["properties"]))
-        inspection.questions.answer_question(question["id"], {"action": "accept", "content": {field: True}})
-        await calling
-        made = await do(inspection, "session.test", seqs=find_calls(inspection))
-    assert "client.will_answer(" in made["text"]
-    (tmp_path / made["name"]).write_text(made["text"], encoding="utf-8")
+    (tmp_path / "changed.py").write_text(changed, encoding="utf-8")
+    (tmp_path / "test_changed.py").write_text(made["text"].replace("server.py", "changed.py"), encoding="utf-8")
     done = run_pytest(tmp_path)
-    assert "1 passed" in done.stdout, done.stdout + made["text"]
+    assert "1 failed, 1 passed" in done.stdout and "FAILED test_changed.py" in done.stdout, done.stdout
+
+
+async def test_answers_to_questions_are_given_again(do: Run, tmp_path: Path):
+    server = load(tmp_path)
+    for era in ERAS:
+        async with Inspection(target_of(server, era)) as inspection:
+            await inspection.client()
+            calling = asyncio.ensure_future(do(inspection, "tools.call", tool="ask", arguments={}))
+            await until(lambda: bool(inspection.questions.waiting))
+            question = inspection.questions.waiting[0]
+            field = next(iter(question["schema"]["properties"]))
+            inspection.questions.answer_question(question["id"], {"action": "accept", "content": {field: True}})
+            await calling
+            made = await do(inspection, "session.test", seqs=find_calls(inspection))
+        assert "client.will_answer(" in made["text"]
+        (tmp_path / f"test_{era}.py").write_text(made["text"], encoding="utf-8")
+    done = run_pytest(tmp_path)
+    assert "2 passed" in done.stdout, done.stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +11,7 @@ import pytest
 from tests.asgi import living
 from tests.raw import turns
 from tests.serve.web_tools import Tools
-from tests.stores.redis_server import RedisServer
+from tests.stores.redis_server import RedisServer, start_shared_redis
 
 # Other tests of HTTP have their sessions in memory; those of several processes in Redis.
 OF_SESSIONS = {
@@ -28,10 +28,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer("--appendonly", "yes", "--appendfsync", "always").start()
-    yield server
-    server.remove()
+def redis() -> RedisServer:
+    return start_shared_redis()
 
 
 @pytest.fixture

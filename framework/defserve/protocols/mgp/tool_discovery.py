@@ -55,7 +55,7 @@ from defserve.search.ranking import (
     SearchStrategy,
     ToolIndex,
 )
-from defserve.search.scores import PackagedEmbedder, ToolVectors, weigh_stems
+from defserve.search.scores import ToolVectors, share_packaged_embedder, weigh_stems
 
 if TYPE_CHECKING:
     from defserve.protocols.mgp.audit import AuditTrail
@@ -78,7 +78,7 @@ class ToolDiscovery(Extension):
         self.always: frozenset[str] = frozenset()
         """Tools that every list shows, besides the pinned ones."""
         embedder = options.embedder
-        self._vectors = ToolVectors(PackagedEmbedder if embedder is None else lambda: embedder)
+        self._vectors = ToolVectors(share_packaged_embedder if embedder is None else lambda: embedder)
         self._weights: dict[ToolEntry, dict[str, float]] = {}
         self._indexes: dict[tuple[ToolEntry, ...], ToolIndex] = {}
         self._lock = Lock()

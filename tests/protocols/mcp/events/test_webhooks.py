@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -24,6 +25,7 @@ from defserve.protocols.mcp.events.webhook_records import DeliveryProgress, Webh
 from defserve.server import EventSettings
 from defserve.stores.store import StoreChange
 from defserve.testing import WebhookReceiver
+from tests.forking.spawning import quick_arguments
 from tests.listening import Listening, listening
 from tests.protocols.mcp.events.repositories import SEP, Push, ask_result, make_server
 from tests.raw import PREFIX, STATELESS, Json, Raw, raw, until
@@ -535,10 +537,12 @@ asyncio.run(main())
 
 
 @contextmanager
-def process(address: str, *numbers: int) -> Generator[subprocess.Popen[str]]:
+def process(folder: Path, address: str, *numbers: int) -> Generator[subprocess.Popen[str]]:
     """A server that emits, and delivers until it is killed. It is up, and all was acknowledged."""
-    command = [sys.executable, "-c", PROCESS, address, *map(str, numbers)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[4]) as running:
+    (folder / "emits.py").write_text(PROCESS)
+    command = [sys.executable, *quick_arguments(folder / "emits.py", [address, *map(str, numbers)])]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as running:
         assert running.stdout is not None
         try:
             while running.stdout.readline() != "up\n":
@@ -549,14 +553,14 @@ def process(address: str, *numbers: int) -> Generator[subprocess.Popen[str]]:
 
 
 async def test_what_was_acknowledged_survives_a_kill_and_another_process_delivers_it(
-    receiver: WebhookReceiver, address: str
+    receiver: WebhookReceiver, address: str, tmp_path: Path
 ):
     async with raw(make_server(address, LOOPBACK)) as peer:
         await subscribe(peer, receiver)
     receiver.answer_with(*[500] * 4)
-    with process(address, 1, 2, 3):
+    with process(tmp_path, address, 1, 2, 3):
         await until(lambda: len(receiver.planned) < 4)
-    with process(address, 4):
+    with process(tmp_path, address, 4):
         assert await received(receiver, 4) == [1, 2, 3, 4]
     assert len({event.id for event in receiver.events}) == 4
 

@@ -258,13 +258,13 @@ def test_no_text_makes_matching_raise_or_give_unsafe_values(text: str, uri: str)
 
 
 HOSTILE = [
-    "-" * 100_000,
-    "a-" * 50_000,
-    "a.-" * 33_333,
-    "/" * 100_000,
-    "%2F" * 33_333,
-    "a&" * 50_000,
-    ";list=" * 16_666,
+    "-" * 30_000,
+    "a-" * 15_000,
+    "a.-" * 10_000,
+    "/" * 30_000,
+    "%2F" * 10_000,
+    "a&" * 15_000,
+    ";list=" * 5_000,
 ]
 
 
@@ -277,5 +277,5 @@ def test_hostile_uris_take_linear_time(filling: str, monkeypatch: pytest.MonkeyP
         template = UriTemplate.parse(text)
         for uri in (f"a://{filling}", f"a://x?y={filling}", f"a://x{filling}!"):
             template.match(uri)
-    # Well below a second; a quadratic scan of 100 kB takes minutes.
-    assert process_time() - started < 5
+    # A fifth of a second; a quadratic scan of 30 kB takes many seconds.
+    assert process_time() - started < 3

@@ -1,26 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.stores.postgres_server import PostgresServer
-from tests.stores.redis_server import RedisServer
+from tests.stores.postgres_server import PostgresServer, start_shared_postgres
+from tests.stores.redis_server import RedisServer, start_shared_redis
 
 
 @pytest.fixture(scope="session")
-def redis() -> Iterator[RedisServer]:
-    server = RedisServer("--appendonly", "yes").start()
-    yield server
-    server.remove()
+def redis() -> RedisServer:
+    return start_shared_redis()
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    server = PostgresServer().start()
-    yield server
-    server.remove()
+def postgres() -> PostgresServer:
+    return start_shared_postgres()
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres"])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from defserve import Command, PublicUrl, Server, UsageError
 from defserve.extending import Argument, Transform
+from tests.forking.spawning import quick_arguments
 from tests.openapi.apis import RecordingApi, operation, parameter
 from tests.protocols.mgp.callers import Trail
 from tests.rows import for_each_row
@@ -18,31 +21,11 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
-CHILD = """
-from defserve import Server, dangerous
-
-server = Server("notes")
-
-@server.tool(tags=["public"])
-def search(query: str, folder: str = "all", limit: int = 10) -> str:
-    "Search notes."
-    return f"{query} in {folder}, {limit}"
-
-@server.tool(tags=["admin"])
-@dangerous
-def wipe(folder: str) -> str:
-    return f"{folder} wiped"
-
-@server.tool
-def ping() -> str:
-    return "pong"
-"""
+NOTES = Path(__file__).with_name("notes.py")
 
 
 def child() -> Server:
-    found: dict[str, Any] = {}
-    exec(CHILD, found)
-    return found["server"]
+    return runpy.run_path(str(NOTES))["server"]
 
 
 def mounted(transform: Transform) -> Server:
@@ -53,7 +36,7 @@ def mounted(transform: Transform) -> Server:
 
 def remote(transform: Transform) -> Server:
     server = Server("desk")
-    server.mount(Command(sys.executable, "-c", f"{CHILD}\nserver.run()"), prefix="n", transform=transform)
+    server.mount(Command(sys.executable, *quick_arguments(NOTES)), prefix="n", transform=transform)
     return server
 
 
@@ -177,7 +160,7 @@ async def test_guards_judge_what_the_tool_gets() -> None:
 async def test_a_mount_of_a_mount_keeps_what_is_fixed() -> None:
     middle = Server("middle")
     middle.mount(
-        Command(sys.executable, "-c", f"{CHILD}\nserver.run()"),
+        Command(sys.executable, *quick_arguments(NOTES)),
         transform=Transform(arguments={"search": {"folder": Argument(fixed="project")}}),
     )
     async with opened(middle) as client:

@@ -15,11 +15,11 @@ from pydantic import BaseModel
 from defserve import Server, State, UsageError
 from defserve.auth import StaticTokens
 from defserve.client import Client, Mcpl
-from defserve.client.links.stdio import ProcessLink
 from defserve.protocols.mcpl.state.states import StateOptions
 from defserve.server.options import StateFields
 from defserve.testing import SyncClient
 from tests import asgi
+from tests.forking.spawning import spawn
 from tests.raw import ERAS, raw
 
 pytestmark = pytest.mark.anyio
@@ -94,15 +94,14 @@ server.main()
 """
 
 
-@pytest.mark.parametrize("version", ERAS)
-async def test_over_stdio_it_outlives_the_process_and_defserve_state_shows_it(version: str, tmp_path: Path):
+async def test_over_stdio_it_outlives_the_process_and_defserve_state_shows_it(tmp_path: Path):
     store = f"sqlite:///{tmp_path / 'notes.db'}"
     (tmp_path / "notes.py").write_text(PROGRAM.format(store=store))
-    for text in ("milk", "tea"):
-        link = await ProcessLink.spawn(sys.executable, [str(tmp_path / "notes.py")])
-        async with Client(link, version=version) as client:
-            notes = await client.call("add_note", text=text)
-    assert notes == ["milk", "tea"]
+    kept = list[str]()
+    for text, version in (("milk", ERAS[0]), ("tea", ERAS[0]), ("jam", ERAS[1]), ("oats", ERAS[1])):
+        kept.append(text)
+        async with Client(await spawn(tmp_path / "notes.py"), version=version) as client:
+            assert await client.call("add_note", text=text) == kept
     command = [sys.executable, "-m", "defserve", "state", "list", store, "--json"]
     listed = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
     assert "notes.state" in json.dumps(json.loads(listed.stdout))
