@@ -49,6 +49,7 @@ SETS: Final = (
     QuestionSet("november_watched", enough=42),
     QuestionSet("november_sealed", enough=36, held_out=True),
     QuestionSet("november_sealed_details", enough=38, held_out=True),
+    QuestionSet("november_titles", enough=41, held_out=True),
 )
 
 
