@@ -20,7 +20,7 @@ def with_absolute_links(text: str, repository: str, tag: str) -> str:
     def replace(link: re.Match[str]) -> str:
         path = ROOT / link["path"]
         if not path.exists():
-            raise FileNotFoundError(f"README.md links to {link['path']}, which is not there")
+            raise FileNotFoundError(f"there is a link to {link['path']}, which is not there")
         if link["picture"]:
             address = f"https://raw.githubusercontent.com/{repository}/{tag}/{link['path']}"
         else:
