@@ -156,7 +156,7 @@ class Session(ExtensionLocals):
     def feed_message(
         self, message: Message | list[Message], envelope: object | None = None, identity: PeerIdentity | None = None
     ) -> bool:
-        """One decoded frame, for transports that decode it themselves; see `receive`.
+        """One decoded frame, for transports that decode it themselves; see `feed_bytes`.
 
         `identity` is who sent it, where that is known for each frame. Otherwise it is who opened the session.
         """
@@ -174,7 +174,7 @@ class Session(ExtensionLocals):
         offer: Offer | None = UNREAD_OFFER,
         identity: PeerIdentity | None = None,
     ) -> Call | FinalReply:
-        """Like `take`, for a transport that has one task for each request. Returns the reply if it is there already.
+        """Like `feed_request`, for a transport with one task a request. Returns the reply if it is there already.
 
         Otherwise returns the call. That task awaits its `rest`, and then takes its `reply`; or it has the reply sent to
         the outlet, by `Call.send_reply`. `offer` is the offer in the request, if the transport has read it.
@@ -207,7 +207,7 @@ class Session(ExtensionLocals):
         identity: PeerIdentity | None = None,
         batch: ReplyBatch | None = None,
     ) -> bool:
-        """`take` for a request, which may be part of a batch."""
+        """`feed_bytes` for a request that is decoded, and may be part of a batch."""
         call = self._call(request, envelope)
         if identity is not None:
             call.identity = identity

@@ -231,7 +231,7 @@ def config_places(environ: Mapping[str, str] = os.environ) -> list[Path]:
     return [*(Path(name).absolute() for name in HERE), settings.joinpath(*USER)]
 
 
-# -- The kernel's end of the control socket. What can be asked there is in `verbs.py`.
+# -- The kernel's end of the control socket. What can be asked there: `KERNEL_VERBS`.
 
 
 MAX_REQUEST_BYTES: Final = 64 * 1024

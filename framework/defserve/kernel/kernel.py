@@ -106,7 +106,7 @@ class Kernel:
         """The kernel of a file. Raises UsageError for a mistake in it."""
         return cls(load_kernel_config(path), **options)
 
-    # -- operating: the functions of `verbs.py` ---------------------------------------------------------
+    # -- operating: the verbs of `control.py` ---------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """What this kernel is, in a few words."""

@@ -44,7 +44,7 @@ MAX_LISTED_NAMES: Final = 20
 
 
 class AccessVerbs:
-    """Each public method is a verb: see `verbs.py`."""
+    """Each public method is a verb: see `control.py`."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -138,7 +138,7 @@ MAX_REASON_LENGTH: Final = 2_000
 
 
 class PermissionVerbs:
-    """Each public method is a verb: see `verbs.py`."""
+    """Each public method is a verb: see `control.py`."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel

@@ -23,7 +23,7 @@ from defserve.sandbox.confinement import Layers
 
 SOURCE = "<code>"
 
-# How much of a failure is reported. `MAX_REPR` is the same as in `job`, which is not imported here.
+# How much of a failure is reported. `MAX_REPR` is `MAX_REPR_LENGTH` of the parent, which is not imported here.
 MAX_FRAMES, MAX_MESSAGE, MAX_REPR = 10, 2_000, 1_000
 
 # Memory kept in reserve, so that a program that used up all memory can still be reported.

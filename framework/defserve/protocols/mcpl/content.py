@@ -336,7 +336,7 @@ def encode_receipt(receipt: Receipt) -> str:
 
 
 def decode_receipt(text: str, session: Session) -> Receipt:
-    """The receipt that was `written`."""
+    """The receipt of a text that `encode_receipt` wrote."""
     return Receipt(*json.loads(text), session=session)
 
 

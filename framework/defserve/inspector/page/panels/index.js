@@ -1,4 +1,4 @@
-// The panels, in the order of the sidebar. A new panel is one more line here, and one in verbs.py.
+// The panels, in the order of the sidebar. A new panel is one more line here, and a table of verbs on the host's side.
 // What a line says is known at once; the module behind `load` comes when the page has nothing better to do, or when the
 // panel is opened, so that the page itself stays small. One of its exports is { Panel, keys, count?, finds?, start? }:
 //   keys    [key, what it does] pairs, for the table    count  a hook that gives a number, or { hot: number }
