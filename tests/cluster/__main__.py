@@ -30,7 +30,7 @@ from tests.cluster.schedule import KINDS
 from tests.faults.process import ROOT, Broken
 
 MINUTES, MUTANT_MINUTES = 10.0, 1.0
-BACK = 40
+BACK = 15
 """The version that is upgraded from: so many commits back, where no tag names a release."""
 # A mutant needs few faults: those that bring its mistake to light.
 MUTANT_FAULTS = {"worker dies", "cut", "delay"}
