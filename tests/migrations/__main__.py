@@ -73,13 +73,17 @@ def _try(server: PublicServer, *, show_notes: bool) -> Outcome:
         return Outcome(server, notes=len(notes), is_left=True)
     try:
         before, questions = _ask(installed.start_original())
-        again, _ = _ask(installed.start_original(), questions)
     except NoAnswer as silence:
         return Outcome(server, undeclared=(f"the original does not answer: {silence}",))
     try:
         after, _ = _ask(installed.start_migrated(), questions)
     except NoAnswer as silence:
         return _judge(Outcome(server, len(before.lists["tools"]), 0, len(notes)), [f"it does not start: {silence}"])
+    try:
+        # Last, so that what changes with time is seen: the room on a disk, say.
+        again, _ = _ask(installed.start_original(), questions)
+    except NoAnswer as silence:
+        return Outcome(server, undeclared=(f"the original does not answer again: {silence}",))
     differences = list(compare(before, again, after, questions))
     return _judge(Outcome(server, len(before.lists["tools"]), len(before.replies), len(notes)), differences)
 

@@ -92,7 +92,7 @@ class StdioPeer:
         items: list[Params] = []
         params: Params = {}
         while True:
-            result = self.ask(method, params).get("result", {})
+            result = self.ask(method, params, START_SECONDS).get("result", {})
             items += result.get(key, [])
             if not result.get("nextCursor"):
                 return items

@@ -80,9 +80,9 @@ def simplify_schema(schema: Any, definitions: Mapping[str, Any] | None = None, d
         return simplify_schema({**target, **beside}, definitions, depth + 1)
     simple: Params = {}
     for key, value in schema.items():
-        if key == "properties":
+        if key == "properties" and value:
             simple[key] = {name: simplify_schema(each, definitions, depth + 1) for name, each in value.items()}
-        elif key not in _UNCOMPARED and not (key == "default" and value is None):
+        elif key not in {"properties", *_UNCOMPARED} and not (key == "default" and value is None):
             simple[key] = simplify_schema(value, definitions, depth + 1)
     if isinstance(options := simple.pop("anyOf", None), list):
         if all(isinstance(each, dict) and each.keys() == {"type"} for each in options):

@@ -73,6 +73,7 @@ def test_differences_are_found(before: Answers, again: Answers, after: Answers, 
         ({"title": "A", "type": "string"}, {"type": "string", "description": "a"}),
         ({"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}, {"type": ["null", "string"]}),
         ({"const": "a", "type": "string"}, {"enum": ["a"]}),
+        ({"type": "object", "properties": {}}, {"type": "object"}),
         ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "integer"}}}, {"type": "integer"}),
     ],
 )
