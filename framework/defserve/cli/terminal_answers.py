@@ -17,7 +17,7 @@ from select import select
 from threading import Event
 from typing import Any, Final
 
-from defserve.cli.screen import show_prompt, show_stderr
+from defserve.cli.screen import show_input_prompt, show_stderr
 from defserve.cli.screen_blocks import StyledLine, format_count
 from defserve.client.answers import Accept, Answers, Cancel, Decision, Decline, ask_yes_or_no, maybe_await
 from defserve.client.mgp.server_claims import ListedToolSecurity
@@ -331,7 +331,7 @@ def _answer(label: StyledLine, field: Field, is_required: bool, read: Read) -> A
     space = " " if label.strip() else ""
     unclear = empty = 0
     while unclear < TRIES and empty < MAX_EMPTY_LINES:
-        show_prompt(StyledLine(*label.parts, f"{space}{_hint(field, is_required)} "))
+        show_input_prompt(StyledLine(*label.parts, f"{space}{_hint(field, is_required)} "))
         line = read()
         if not line:
             return Cancel

@@ -19,7 +19,7 @@ from defserve.protocols.mcp.errors import ERROR_META_KEY, build_tool_failure, un
 from defserve.protocols.mcp.tools import Tool
 from defserve.sandbox.callouts import ProgramCall, ProgramCallAnswer, ProgramErrorKind
 
-CALL_TOOL_FUNCTION: Final = "call_tool"
+CALL_TOOL_FUNCTION_NAME: Final = "call_tool"
 
 # Calls another tool by name. What code calls is judged, counted and named in errors as what it is.
 INDIRECT: Final = "mgp_tools_call"
@@ -43,7 +43,7 @@ EXCEPTIONS: Final[Mapping[str, ProgramErrorKind]] = {
 
 def resolve_tool_call(call: Call, tools: Registry[Tool], out: ProgramCall) -> tuple[Tool, Params]:
     """The tool and the arguments that the code asks for, which are JSON already. Raises BadCall."""
-    if out.name != CALL_TOOL_FUNCTION:
+    if out.name != CALL_TOOL_FUNCTION_NAME:
         tool = _find_tool(call, tools, out.name)
         return tool, _name_arguments(tool, out)
     given = dict(zip(("name", "arguments"), out.args, strict=False)) | out.kwargs

@@ -151,7 +151,7 @@ class ProcessLink:
             await self._finish_stderr(child)
             if code == 0 and child.was_silent:
                 how += ": it ended without serving; does the file end with server.main()?"
-        words = "".join(f"\n  | {line}" for line in child.stderr.last_words)
+        words = "".join(f"\n  | {line}" for line in child.stderr.last_stderr_lines)
         return PeerGone(f"{child.options.command} {how}" + (f"; its last words:{words}" if words else ""))
 
     async def _finish_stderr(self, child: ChildProcess) -> None:

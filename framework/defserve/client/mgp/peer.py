@@ -30,7 +30,7 @@ from defserve.client.answers import (
     make_one_field_form,
     maybe_await,
 )
-from defserve.client.apps import get_origin_server_id
+from defserve.client.apps import get_backend_server_id
 from defserve.client.audit import AUDIT_NOTIFICATION, TOOL_FELL_BACK_EVENT, TOOL_RETRIED_EVENT, MgpAuditTrail
 from defserve.client.conversation import ClientConversation, RequestObserver
 from defserve.client.eras import SessionTerms
@@ -41,7 +41,7 @@ from defserve.client.mgp.server_claims import (
     Grant,
     ListedToolSecurity,
     MgpFailure,
-    PermissionApproval,
+    PermissionApprover,
     PermissionPolicy,
     ServerGrants,
     make_mgp_offer,
@@ -114,9 +114,9 @@ class Mgp:
         retry: bool = True,
         extensions: Sequence[str] | None = None,
     ) -> None:
-        self.approval = PermissionApproval(approval, granted, approve)
+        self.approval = PermissionApprover(approval, granted, approve)
         self.confirm, self.confirm_moderate = confirm, confirm_moderate
-        self.validation = CallValidation(validators or {})
+        self.validation = HostCallValidators(validators or {})
         self.retry, self.extensions, self._audit = retry, extensions, audit
 
     @cached_property
@@ -258,7 +258,7 @@ class MgpPeer(ClientExtension):
     def _on_callback(self, method: str, params: Json) -> None:
         wants_answer = isinstance(params.get("callback_id"), str) and params.get("type") != "notification"
         if "callbacks" in self.sections and wants_answer:
-            self._conversation.start_answer(respond_to_callback(params, self._client.answers, self._send))
+            self._conversation.start_answer_task(respond_to_callback(params, self._client.answers, self._send))
 
     # -- requests ----------------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class MgpPeer(ClientExtension):
         one, each may only name its own.
         """
         failed, named = await self._find_tool(name), await self._find_tool(other)
-        return bool(named) and get_origin_server_id(failed) == get_origin_server_id(named)
+        return bool(named) and get_backend_server_id(failed) == get_backend_server_id(named)
 
     async def _admit(self, name: str, arguments: Json, instead_of: str | None) -> bool:
         """Whether a person has confirmed a tool whose risk the server may not know that we know."""
@@ -423,7 +423,7 @@ SUGGESTED_BY: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
 }
 
 
-class CallValidation:
+class HostCallValidators:
     """The validators of one host. Raises UsageError for a validator that does not exist."""
 
     def __init__(self, configured: Mapping[str, Checks]) -> None:

@@ -129,7 +129,7 @@ class Fetcher:
         try:
             async with asyncio.timeout(FETCH_SECONDS):
                 response = await client.send(method, address.target, headers, content)
-                body = await response.read_start(MAX_DOCUMENT_BYTES)
+                body = await response.read_body_start(MAX_DOCUMENT_BYTES)
                 await response.aclose()
         except TimeoutError:
             raise SignInError(f"{what} {address} did not answer within {FETCH_SECONDS:g} s") from None

@@ -41,7 +41,7 @@ async def client(url: str, **headers: str) -> AsyncGenerator[HttpClient]:
 async def post(http: HttpClient, content: bytes = b"{}", **more: Any) -> bytes:
     response = await http.send("POST", "/mcp", {}, content, **more)
     try:
-        return await response.read_start(MOST)
+        return await response.read_body_start(MOST)
     finally:
         await response.aclose()
 
@@ -286,7 +286,7 @@ async def test_a_coding_that_was_not_asked_for_is_refused():
 
 
 async def test_a_server_that_takes_nothing_of_a_request_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection_module, "WRITE_SECONDS", 0.05)
+    monkeypatch.setattr(connection_module, "WRITE_TIMEOUT_SECONDS", 0.05)
 
     async def serve(wire: Wire, told: Script) -> None:
         wire.reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -305,7 +305,7 @@ async def test_an_answer_may_come_before_the_request_is_taken():
 
     async with script(serve) as server, client(server.url) as http:
         response = await http.send("POST", "/mcp", {}, b"x" * 20_000_000)
-        assert (response.status, await response.read_start(MOST)) == (413, b"no")
+        assert (response.status, await response.read_body_start(MOST)) == (413, b"no")
         await response.aclose()
         await until(lambda: not http._open)
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from defserve import Server, dangerous, validator
 from defserve.client import Answers, Cancel, Client, Decline, Mgp
-from defserve.client.mgp.peer import CallValidation, guess_validators
+from defserve.client.mgp.peer import HostCallValidators, guess_validators
 from defserve.client.mgp.server_claims import ListedToolSecurity, parse_tool_security
 from defserve.errors import PeerError, Rejected
 from defserve.guard import Verdict
@@ -226,7 +226,7 @@ def test_a_standard_validator_over_arguments(name: str, arguments: dict[str, Any
 async def test_the_server_that_judges_one_of_several_arguments_knows_which():
     block = {"validator": "network_restricted"}
     tool = ListedToolSecurity("survey", "moderate", block, {"properties": {"where": {}, "station": {}}})
-    validation = CallValidation({})
+    validation = HostCallValidators({})
     await validation.check(tool, {"where": ["fern"]}, enforced=True)
     with pytest.raises(Rejected):
         await validation.check(tool, {"where": ["fern"]}, enforced=False)
