@@ -14,7 +14,7 @@ from defserve.auth.bearer_tokens import (
     TokenRefused,
     TokenVerifier,
     bind_auth_part_to_server,
-    check_verifier_ready,
+    check_verifier_available,
     extract_bearer_token,
     get_token_check_function,
     make_credential_name,
@@ -205,7 +205,7 @@ class Auth:
         if monotonic() - looked_at < LOOK_SECONDS:
             return is_ready
         try:
-            await check_verifier_ready(self.verifier)
+            await check_verifier_available(self.verifier)
             is_ready = True
         except IssuerUnavailable:
             is_ready = False

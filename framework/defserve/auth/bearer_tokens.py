@@ -179,7 +179,7 @@ async def _check_unexplained(verifier: TokenVerifier, token: str) -> Principal:
     return found
 
 
-async def check_verifier_ready(verifier: object) -> None:
+async def check_verifier_available(verifier: object) -> None:
     """Raises IssuerUnavailable if a verifier can say that it can check no token now; see `ApiKeys.check_ready`."""
     if (check := getattr(verifier, "check_ready", None)) is not None:
         await check()

@@ -17,7 +17,7 @@ from defserve.auth.bearer_tokens import (
     ExplainingVerifier,
     TokenRefused,
     bind_auth_part_to_server,
-    check_verifier_ready,
+    check_verifier_available,
     check_verifier_settings,
     get_token_check_function,
     quote_untrusted,
@@ -83,7 +83,7 @@ class Issuers(ExplainingVerifier):
 
     async def check_ready(self) -> None:
         """See `ApiKeys.check_ready`."""
-        await check_verifier_ready(self._other)
+        await check_verifier_available(self._other)
 
     def check_settings(self) -> None:
         """See `ApiKeys.check_settings`."""

@@ -24,7 +24,7 @@ from defserve.auth.authority import normalize_ip_address
 from defserve.auth.bearer_tokens import (
     ExplainingVerifier,
     TokenRefused,
-    check_verifier_ready,
+    check_verifier_available,
     check_verifier_settings,
     digest_token,
     get_token_check_function,
@@ -60,7 +60,7 @@ class LocalTokenVerifier(ExplainingVerifier):
 
     async def check_ready(self) -> None:
         """See `ApiKeys.check_ready`."""
-        await check_verifier_ready(self._others)
+        await check_verifier_available(self._others)
 
     def check_settings(self) -> None:
         """See `ApiKeys.check_settings`."""

@@ -103,7 +103,7 @@ class ResultPacker:
         return {"type": "array", "items": items} | ({"$defs": output["$defs"]} if "$defs" in output else {})
 
     @property
-    def scalar_schema(self) -> JsonSchema | None:
+    def bare_scalar_schema(self) -> JsonSchema | None:
         """The JSON Schema for decoding the text of a bare scalar; None for everything else.
 
         A union of strings and other scalars has none, because its text does not tell them apart.

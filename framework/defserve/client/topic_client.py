@@ -33,7 +33,7 @@ from defserve.protocols.mcpx.envelope import (
 )
 from defserve.protocols.mcpx.participant import NotCapable, NotWelcome, Participant, Payload
 from defserve.protocols.mcpx.proposals import Proposal, build_fulfilment_params
-from defserve.protocols.mcpx.topic import Chat, TopicEvent, TopicRequest, format_topic_address
+from defserve.protocols.mcpx.topic import Chat, TopicEvent, TopicRequest, remove_token_from_address
 from defserve.serve.outbound import WebSocketClient
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -181,7 +181,7 @@ async def join_topic(url: str, *, token: str | None = None) -> AsyncGenerator[To
     """
     transport = await WebSocketClient.open(url.removeprefix("mcpx+"), token=token, longest=MAX_MESSAGE_BYTES)
     client = TopicClient()
-    client.topic.place = format_topic_address(url.removeprefix("mcpx+"))
+    client.topic.place = remove_token_from_address(url.removeprefix("mcpx+"))
     client.attach_gateway(transport.send)
     try:
         transport.start(

@@ -226,7 +226,7 @@ def signature(tool: Tool, dialect: Dialect, *, brief: bool = False) -> str:
 
 def _format_result(tool: Tool, dialect: Dialect) -> str:
     # A tool of another server has only its listing.
-    returned = tool.returns.schema or tool.returns.scalar_schema or tool.describe(dialect).get("outputSchema")
+    returned = tool.returns.schema or tool.returns.bare_scalar_schema or tool.describe(dialect).get("outputSchema")
     if returned is not None:
         return _Types(returned).text(returned)
     if type(tool) is not Tool:

@@ -35,7 +35,7 @@ from defserve.inspector.protocol import BadMessage, Json, PageRequest
 from defserve.inspector.questions import Questions
 from defserve.inspector.recording.masking import mask_address, mask_command_words
 from defserve.inspector.recording.recorder import Recorder
-from defserve.inspector.recording.timeline import Latencies, Timeline
+from defserve.inspector.recording.timeline import Latencies, SharedTimeline
 from defserve.inspector.state_trees import StateTrees
 from defserve.protocols.mcp.skill_files import SKILL_MANIFEST_FILENAME
 from defserve.protocols.mgp.audit import ReadableAuditLog
@@ -89,7 +89,7 @@ class Inspection:
 
     def __init__(self, target: InspectionTarget) -> None:
         self.target, self.recorder = target, target.saved.recorder if target.saved is not None else Recorder()
-        self.timeline = Timeline(self.recorder)
+        self.timeline = SharedTimeline(self.recorder)
         self.latencies = Latencies()
         for entry in self.recorder.slice(0, self.recorder.count):
             self.latencies.add(entry)

@@ -136,7 +136,7 @@ class KeptCalls:
         process = self._inspection.target.process
         if process is not None and (measured := process.find_waterfall(call.request)) is not None:
             return place_in_round_trip(measured, call.sent, call.took_ms)
-        exchange = self._inspection.recorder.get_exchange(request.seq)
+        exchange = self._inspection.recorder.find_http_exchange(request.seq)
         return measure_round_trip(
             call.took_ms,
             head=(exchange.at - request.time) * 1000 if exchange is not None and exchange.at else None,

@@ -34,7 +34,7 @@ from defserve.openapi.sending import (
     CallerToken,
     InProcessApp,
     check_credentials,
-    iter_header_filled_parameters,
+    iter_parameters_set_by_headers,
 )
 from defserve.openapi.tool import OperationTool
 from defserve.protocols.mcp.tools import Tool, ToolOptions
@@ -61,7 +61,7 @@ class ImportedApi:
         self.schemas = SchemaConverter(self.references)
         self.auth = check_credentials(options.auth)
         self.headers = dict(options.headers)
-        self.pinned = frozenset(iter_header_filled_parameters(self.headers))
+        self.pinned = frozenset(iter_parameters_set_by_headers(self.headers))
         self.slashes = frozenset(options.slashes)
         self.skipped: list[str] = []
         self.on_changed: Callable[[], None] = lambda: None

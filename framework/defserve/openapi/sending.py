@@ -353,7 +353,7 @@ class CallerToken(PerCaller):
         return Bearer(await exchange_caller_token(call, self._target, self._scopes))
 
 
-def iter_header_filled_parameters(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def iter_parameters_set_by_headers(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The parameters that the author's headers fill in, as `fills` names them: of `Cookie`, each cookie."""
     for name, value in headers.items():
         yield "header", name.lower()

@@ -181,7 +181,7 @@ def _value(result: Params, tool: Tool) -> Any:
         return unwrap_structured_content(result)
     blocks: list[Params] = result.get("content") or []
     if len(blocks) == 1 and blocks[0].get("type") == "text":
-        scalar = tool.returns.scalar_schema
+        scalar = tool.returns.bare_scalar_schema
         return parse_text_by_schema(blocks[0]["text"], scalar) if scalar is not None else blocks[0]["text"]
     return blocks or None
 

@@ -148,7 +148,7 @@ def make_topic_runner(
     from urllib.parse import parse_qs, urlsplit
 
     from defserve.auth.oauth import is_loopback
-    from defserve.protocols.mcpx.topic import format_topic_address
+    from defserve.protocols.mcpx.topic import remove_token_from_address
     from defserve.serve.outbound import OutboundRunner
     from defserve.server.web import refuse_scopes_without_auth
 
@@ -162,7 +162,7 @@ def make_topic_runner(
     topic = parse_qs(parts.query)["topic"][0]
 
     place = parts.netloc.rpartition("@")[2]
-    carrier.topic.place = format_topic_address(url)
+    carrier.topic.place = remove_token_from_address(url)
 
     def announce() -> None:
         import sys

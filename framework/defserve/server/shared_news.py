@@ -73,7 +73,7 @@ class SessionUpdatePublisher:
     async def _on_news(self, fields: UpdateFields, id: str) -> None:
         # What was subscribed to before the news was published must be known here.
         await self.sessions.reload_stale_owned_logs()
-        kind, behind = self._kinds[fields[KIND].decode()], self.sessions.list_outdated_owned_logs()
+        kind, behind = self._kinds[fields[KIND].decode()], self.sessions.list_owned_logs_behind()
         for session in behind:  # in its order: a session forgets what comes too late
             session.defer_update(id, fields)
         told = [each for each in self._find_concerned_sessions(kind, fields) if each not in behind]

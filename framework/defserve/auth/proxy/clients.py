@@ -114,11 +114,11 @@ class ClientDirectory:
         return client
 
     @property
-    def has_registered_clients(self) -> bool:
+    def has_unattended_clients(self) -> bool:
         """Whether the operator knows clients that may act for themselves."""
         return any(each.scopes is not None for each in self._registered.values())
 
-    def is_registered_client(self, key: str) -> bool:
+    def is_operator_client(self, key: str) -> bool:
         """Whether the client with this short key is one that the operator knows."""
         return key in self._registered_keys
 

@@ -96,7 +96,7 @@ class ProxyTokens(ExplainingVerifier):
             "authorization_code": vendor is not None,
             "refresh_token": vendor is not None,
             JWT_BEARER_GRANT: identities.has_issuers,
-            "client_credentials": clients.has_registered_clients,
+            "client_credentials": clients.has_unattended_clients,
         }
         self.grants = {name: handler for name, handler in grant_handlers.items() if taken[name]}
         """Each grant type that is taken here, and what answers it."""
@@ -131,7 +131,7 @@ class ProxyTokens(ExplainingVerifier):
     def _is_allowed(self, grant: UserGrant) -> bool:
         """Whether whoever vouched for a caller is still trusted, and the caller is still let in."""
         if grant.source == CLIENT_SOURCE:
-            return self._clients.is_registered_client(grant.client)
+            return self._clients.is_operator_client(grant.client)
         if grant.source:
             trusted = self._identities.find_trusted_issuer(grant.source)
             return trusted is not None and trusted.allows(grant.claims)

@@ -35,7 +35,7 @@ LATE_OUTPUT_SECONDS = 0.2
 log = logging.getLogger("defserve.client")
 
 
-class ChildOptions(NamedTuple):
+class ChildProcessOptions(NamedTuple):
     """What to start, and how.
 
     bare          the child sees `env` and little else of the environment; if not, `env` is added to ours
@@ -82,7 +82,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
     ended_output  whether nothing more comes: it closed its output, or it has exited
     """
 
-    def __init__(self, options: ChildOptions) -> None:
+    def __init__(self, options: ChildProcessOptions) -> None:
         loop = asyncio.get_running_loop()
         self.options = options
         self.take: Callable[[bytes], None] | None = None
@@ -105,7 +105,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._waiter: asyncio.Future[None] | None = None
 
     @classmethod
-    async def start(cls, options: ChildOptions) -> ChildProcess:
+    async def start(cls, options: ChildProcessOptions) -> ChildProcess:
         """Start it. Raises PeerGone if that fails."""
         environment = options.environment()
         # Through a pipe of its own, because what asyncio's pipe to a process brings is told a turn of the loop later.
@@ -376,7 +376,7 @@ class _Output(asyncio.Protocol):
         self._child.pipe_connection_lost(STDOUT, exc)
 
 
-def _not_started(options: ChildOptions, error: OSError) -> PeerGone:
+def _not_started(options: ChildProcessOptions, error: OSError) -> PeerGone:
     command, cwd = options.command, options.cwd
     text = f"cannot start {command!r}: {error.strerror or error}"
     # A missing working folder gives the same error as a missing program.

@@ -9,7 +9,7 @@ from defserve.base.http_connection import BrokenHttpConnection, DirectResponse, 
 from defserve.base.version import VERSION
 from defserve.client.link import HttpChallenge, ResolveHost
 from defserve.client.links.http_client import (
-    HttpClient,
+    OriginHttpClient,
     ProxiedClient,
     ProxiedResponse,
     RequestAddress,
@@ -68,7 +68,7 @@ class HttpEndpoint:
             self._http = (
                 ProxiedClient(self._address, given)
                 if resolve is None and uses_http_proxy(self._address)
-                else HttpClient(self._address, given, resolve)
+                else OriginHttpClient(self._address, given, resolve)
             )
         except ValueError as error:
             raise UsageError(str(error), fix="give header names and values in plain ASCII, on one line") from None

@@ -44,7 +44,7 @@ MAX_IDLE_CONNECTIONS: Final = 20
 END: Final = b"\r\n"
 
 
-class HttpClient:
+class OriginHttpClient:
     """Sends requests to the origin of `address`. `headers` go with every request.
 
     There may be any number of connections: requests are limited elsewhere, and an answer to the server must never wait
@@ -286,7 +286,7 @@ def uses_http_proxy(address: RequestAddress) -> bool:
 
 
 class ProxiedClient:
-    """Does what `HttpClient` does. Raises UsageError without httpx2."""
+    """Does what `OriginHttpClient` does. Raises UsageError without httpx2."""
 
     def __init__(self, address: RequestAddress, headers: Mapping[str, str]) -> None:
         from defserve.guard.http_client import load_httpx

@@ -138,7 +138,7 @@ class Mcpl:
         )
 
     def get_answer_window(self) -> AnswerWindow:
-        """The window as a `AnswerWindow`: the one that was given, or a new one."""
+        """The window as an `AnswerWindow`: the one that was given, or a new one."""
         return self.window if isinstance(self.window, AnswerWindow) else AnswerWindow(self.window)
 
     @cached_property

@@ -110,7 +110,7 @@ def _block(terms: SessionTerms) -> Json:
 RISKS_FROM_LOWEST: Final = ("safe", "moderate", "dangerous")
 
 
-class ListedToolSecurity(NamedTuple):
+class ListedToolClaims(NamedTuple):
     """One tool. `security` is its block as the server sent it (empty if there is none); `risk` follows from it.
 
     A tool that is not listed says nothing of itself: it is dangerous.
@@ -149,14 +149,14 @@ class ListedToolSecurity(NamedTuple):
         return found if isinstance(found, bool) else None
 
 
-def parse_tool_security(name: str, tool: Json) -> ListedToolSecurity:
+def parse_tool_security(name: str, tool: Json) -> ListedToolClaims:
     """Read a listed tool; `tool` is empty if the server does not list it."""
     security = object_or_empty(tool.get("security")) or object_or_empty(
         object_or_empty(tool.get("_meta")).get(SECURITY_META_KEY)
     )
     schema = object_or_empty(tool.get("inputSchema"))
     risk = _risk(security, object_or_empty(tool.get("annotations"))) if tool else "dangerous"
-    return ListedToolSecurity(name, risk, security, schema, bool(tool))
+    return ListedToolClaims(name, risk, security, schema, bool(tool))
 
 
 def _risk(security: Json, hints: Json) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from defserve.client.apps import RenderedApp, get_view_uri, is_tool_visible_to, render_app
 from defserve.client.client import Client
-from defserve.client.mgp.server_claims import ListedToolSecurity, parse_tool_security
+from defserve.client.mgp.server_claims import ListedToolClaims, parse_tool_security
 from defserve.client.replies import list_if_supported, object_or_empty, string_or_none
 from defserve.core.json_values import is_array, is_object
 from defserve.errors import PeerError, PeerGone
@@ -78,7 +78,7 @@ def about(tool: Json, client: Client) -> Json:
     }
 
 
-def _confirms(security: ListedToolSecurity) -> bool:
+def _confirms(security: ListedToolClaims) -> bool:
     """Whether the person is asked before it is called."""
     if security.risk == "dangerous":
         return security.confirmation_required is not False or not security.permissions

@@ -206,7 +206,7 @@ class Recorder:
         kept = self._waterfalls.get(seq)
         return from_json(kept) if kept is not None else None
 
-    def get_exchange(self, seq: int) -> RecordedExchange | None:
+    def find_http_exchange(self, seq: int) -> RecordedExchange | None:
         """The HTTP exchange that carried a message, with its secrets."""
         kept = self._exchanges.get(seq)
         return RecordedExchange(*from_json(kept)) if kept is not None else None
@@ -243,7 +243,7 @@ class Recorder:
                 shown["cut"] = len(body)
         if (waterfall := self.get_waterfall(seq)) is not None:
             shown["waterfall"] = waterfall
-        if (exchange := self.get_exchange(seq)) is not None:
+        if (exchange := self.find_http_exchange(seq)) is not None:
             shown["exchange"] = {
                 **exchange._asdict(),
                 "address": mask_text(exchange.address),

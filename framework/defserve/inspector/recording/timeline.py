@@ -19,7 +19,7 @@ from defserve.errors import UsageError
 from defserve.inspector.recording.recorder import RecordedMessage, Recorder
 
 
-class Timeline:
+class SharedTimeline:
     """The shared part of every page's timeline."""
 
     def __init__(self, recorder: Recorder) -> None:

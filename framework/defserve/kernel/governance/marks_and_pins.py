@@ -26,8 +26,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from defserve.base.hidden_characters import replace_hidden_characters
-from defserve.client.mgp.peer import HostCallValidators, guess_validators
-from defserve.client.mgp.server_claims import ListedToolSecurity, MgpClaims, parse_tool_security
+from defserve.client.mgp.peer import OutgoingCallValidators, guess_validators
+from defserve.client.mgp.server_claims import ListedToolClaims, MgpClaims, parse_tool_security
 from defserve.client.replies import Json, filter_strings, object_or_empty
 from defserve.kernel.config.entries import MgpEntry, OperatorToolMarks, ServerEntry
 from defserve.protocols.mgp.security import STANDARD_VALIDATORS, Security, ToolSecurity
@@ -90,7 +90,7 @@ def _get_tool_marks(entry: ServerEntry) -> Mapping[str, OperatorToolMarks]:
     return entry.mgp.tools if entry.mgp is not None else dict[str, OperatorToolMarks]()
 
 
-def _security(entry: ServerEntry, marks: OperatorToolMarks, listed: ListedToolSecurity) -> Security | None:
+def _security(entry: ServerEntry, marks: OperatorToolMarks, listed: ListedToolClaims) -> Security | None:
     """What is enforced, or None if nobody says anything."""
     if _says_security(marks):
         return _build_security(entry, marks, entry.where)
@@ -150,7 +150,7 @@ def _is_risky(permissions: tuple[str, ...]) -> bool:
 
 # -- validators ----------------------------------------------------------------------------------------------
 def _validation(
-    listed: ListedToolSecurity, marks: OperatorToolMarks, *, believed: bool, is_open: bool
+    listed: ListedToolClaims, marks: OperatorToolMarks, *, believed: bool, is_open: bool
 ) -> ArgumentCheck | None:
     """What looks at the arguments of each call. None: nothing does, because no name suggests it.
 
@@ -164,7 +164,7 @@ def _validation(
     tool = listed._replace(security={"validator": named} if named is not None else {})
     if named is None and not is_open and not guess_validators(tool, dict.fromkeys(tool.properties, "")):
         return None
-    validation = HostCallValidators({})
+    validation = OutgoingCallValidators({})
 
     async def check(egress: Egress | None, arguments: dict[str, Any]) -> None:
         await validation.check(tool, arguments, enforced=False)
@@ -178,7 +178,7 @@ def _is_open(schema: Mapping[str, Any]) -> bool:
     return "properties" not in schema and not says_none
 
 
-def _choose_listed_validator(listed: ListedToolSecurity) -> str | None:
+def _choose_listed_validator(listed: ListedToolClaims) -> str | None:
     """The validator that a list shows: the declared one, or the first that the names suggest."""
     if listed.validator in STANDARD_VALIDATORS:
         return listed.validator

@@ -184,8 +184,8 @@ class Tool(Item[ToolOptions]):
         output = self.returns.publish_schema(narrower)
         if output is not None and "structured" in has and ("any_structured" in has or output.get("type") == "object"):
             described["outputSchema"] = output
-        elif output is not None or self.returns.scalar_schema is not None:
-            vendor[RETURNS_META_KEY] = self.returns.scalar_schema or self.returns.schema
+        elif output is not None or self.returns.bare_scalar_schema is not None:
+            vendor[RETURNS_META_KEY] = self.returns.bare_scalar_schema or self.returns.schema
         if options.annotations and "tool_annotations" in has:
             described["annotations"] = dict(options.annotations)
         if options.tags:

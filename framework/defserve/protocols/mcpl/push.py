@@ -29,9 +29,9 @@ from defserve.protocols.mcpl.content import (
     PUSH_METHOD,
     Event,
     Receipt,
-    decode_receipt,
+    decode_receipt_of_process,
     encode_push_event,
-    encode_receipt,
+    encode_receipt_for_process,
     is_generated_event_id,
 )
 from defserve.protocols.mcpl.peers import (
@@ -182,12 +182,12 @@ class PushSection(McplSection):
         async def send() -> tuple[str, bool]:
             leave.close()  # the next one begins when this one waits for its answer
             receipt = await self._send_until_answered(peer, feature_set, wire)
-            return encode_receipt(receipt), receipt.accepted
+            return encode_receipt_for_process(receipt), receipt.accepted
 
         with leave:
             if is_generated_event_id(id):
-                return decode_receipt((await send())[0], peer.session)
-            return decode_receipt(
+                return decode_receipt_of_process((await send())[0], peer.session)
+            return decode_receipt_of_process(
                 await others.run_once(peer.session, f"push\n{feature_set.name}\n{id}", send), peer.session
             )
 

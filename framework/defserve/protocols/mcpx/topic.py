@@ -295,7 +295,7 @@ class TopicView:
         return Presence(id, joined=True, is_other=not (was_authenticated and is_authenticated))
 
 
-def format_topic_address(url: str) -> str:
+def remove_token_from_address(url: str) -> str:
     """The gateway and the topic of an address, without its token."""
     from urllib.parse import parse_qs, quote, urlsplit
 

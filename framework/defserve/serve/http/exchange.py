@@ -82,7 +82,7 @@ class UnreadMessage:
     def __init__(self, message: WritableMessage, id: str | None) -> None:
         self.message, self.id = message, id
 
-    def release_message(self) -> None:
+    def report_message_taken(self) -> None:
         """The message was written, or was dropped."""
         if self.message.taken is not None:
             self.message.taken()
@@ -116,7 +116,7 @@ class UnreadMessages:
         if message.replaces is not None and len(self.unread) >= SLOW:
             self._drop_first(lambda item: item.message.replaces == message.replaces)
         if self.gone or not message.data:
-            UnreadMessage(message, id).release_message()
+            UnreadMessage(message, id).report_message_taken()
             return
         if message.bulk or not self.unread:  # the sender of bulk limits itself
             self.unread.append(UnreadMessage(message, id))
@@ -138,7 +138,7 @@ class UnreadMessages:
         """Take out all unread messages."""
         taken, self.unread = self.unread, []
         for item in taken:
-            item.release_message()
+            item.report_message_taken()
         return taken
 
     def abandon(self) -> None:
@@ -182,7 +182,7 @@ class UnreadMessages:
         found = next((item for item in self.unread if is_needless(item)), None)
         if found is not None:
             self.unread.remove(found)
-            found.release_message()
+            found.report_message_taken()
         return found is not None
 
 

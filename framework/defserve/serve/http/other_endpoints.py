@@ -230,7 +230,7 @@ class WebSocket(UnreadMessages):
                         async with asyncio.timeout(MAX_STALL_SECONDS):
                             await self._send({"type": "websocket.send", "text": item.message.data.decode()})
                     finally:
-                        item.release_message()
+                        item.report_message_taken()
                     self._room.set()
                 if self.finished:
                     return RESTART

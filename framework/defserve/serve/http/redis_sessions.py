@@ -256,7 +256,7 @@ class RedisLogs:
         """The sessions that this process tells news."""
         return list(self._owned)
 
-    def list_outdated_owned_logs(self) -> list[RedisLog]:
+    def list_owned_logs_behind(self) -> list[RedisLog]:
         """Those of them that must hear other news first, or of which it is not known what they want to hear."""
         if not self._stale and not self.link.behind:
             return []

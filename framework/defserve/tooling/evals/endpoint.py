@@ -21,7 +21,7 @@ from defserve.auth.oauth import is_loopback
 from defserve.base.backoff import compute_backoff
 from defserve.base.http_connection import BrokenHttpConnection, HttpConnectFailed
 from defserve.base.redaction import REDACTION_MASK, redact_text
-from defserve.client.links.http_client import HttpClient, ProxiedClient, RequestAddress, uses_http_proxy
+from defserve.client.links.http_client import OriginHttpClient, ProxiedClient, RequestAddress, uses_http_proxy
 from defserve.core.json_values import find_limit_violation, is_array, is_object
 from defserve.errors import DefserveError, UsageError, did_you_mean
 from defserve.tooling.evals.dialects import DIALECTS, Dialect, ModelRequest
@@ -149,7 +149,7 @@ class ModelEndpoint:
     wait: Callable[[float], Awaitable[object]] = asyncio.sleep
     requests: int = 0
     _has_answered: bool = False
-    _client: HttpClient | ProxiedClient | None = None
+    _client: OriginHttpClient | ProxiedClient | None = None
     _refusal: EndpointRefusal | None = None
 
     async def __aenter__(self) -> ModelEndpoint:
@@ -157,7 +157,7 @@ class ModelEndpoint:
         headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "defserve-eval"}
         try:
             headers |= self.dialect.make_headers(self.address.key)
-            self._client = ProxiedClient(where, headers) if uses_http_proxy(where) else HttpClient(where, headers)
+            self._client = ProxiedClient(where, headers) if uses_http_proxy(where) else OriginHttpClient(where, headers)
         except ValueError:
             raise UsageError("the key has characters that HTTP cannot carry", fix="copy it again") from None
         return self

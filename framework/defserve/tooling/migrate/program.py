@@ -578,11 +578,11 @@ class LowLevelServers:
         return tools if len(tools) == len(found) and tools else None
 
     @property
-    def list_main_functions(self) -> set[str]:
+    def main_functions(self) -> set[str]:
         """The functions that serve on stdio. They are left out."""
         return set(self._mains)
 
-    def find_server_of(self, function: str | None) -> str | None:
+    def find_server_run_by(self, function: str | None) -> str | None:
         """The server that a function serves on stdio; None for any other function."""
         return self._mains.get(function or "")
 

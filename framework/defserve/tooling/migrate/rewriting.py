@@ -262,7 +262,7 @@ class ProgramRewriter(cst.CSTTransformer):
         if isinstance(used, cst.Attribute) and self._facts.is_server(used.value) and used.attr.value.startswith("run"):
             made = updated.args[0].value
             return made if isinstance(run, cst.Call) else cst.Call(cst.Attribute(used.value, cst.Name("run")))
-        if (server := self._low_level.find_server_of(get_full_name_for_node(used))) is not None:
+        if (server := self._low_level.find_server_run_by(get_full_name_for_node(used))) is not None:
             return cst.Call(cst.Attribute(cst.Name(server), cst.Name("run")))
         return updated
 
@@ -410,7 +410,7 @@ class ProgramRewriter(cst.CSTTransformer):
         for node, text in self._imports.problems:
             self._add_note(node, text)
         for use in find_name_uses(made):
-            if use.name in self._low_level.list_main_functions:
+            if use.name in self._low_level.main_functions:
                 self._add_note(use.node, f"{use.name} is left out: call server.run()")
         for name in self._imports.needed & self._bound.keys():
             self.notes.append(
